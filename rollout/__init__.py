@@ -1,0 +1,1 @@
+"""Tasks to prompts to completions: the only room that knows vLLM."""

@@ -1,0 +1,1 @@
+"""Completions to rewards and metrics: the only room that runs foreign code."""

@@ -1,0 +1,1 @@
+"""Scored groups to the next policy: the only room that knows transformers, PEFT and Accelerate."""

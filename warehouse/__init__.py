@@ -1,0 +1,1 @@
+"""What is stored, where, and how it is written; SQL over it."""

@@ -1,0 +1,122 @@
+"""Atomic writes: a file appears whole under its final name, and the first writer wins."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from warehouse.errors import StageError
+
+TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
+
+
+def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
+    """Write `path` through a temporary twin; True if this call made it, False if it stood already.
+
+    `write(temporary)` fills the temporary file. It is flushed to disk before `path` is linked to it, so a
+    kill at any instant leaves either nothing or the whole file under `path`. The file is read-only after.
+    """
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+    try:
+        write(temporary)
+        temporary.chmod(0o444)
+        _flush(temporary)
+        won = _link(temporary, path)
+    except OSError as error:
+        raise _readable(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush(path.parent)
+    return won
+
+
+def commit_bytes(path: Path, content: bytes) -> bool:
+    """Write bytes to `path` atomically; False if it stood already."""
+    return commit_file(path, lambda temporary: _write(temporary, content))
+
+
+def commit_json(path: Path, value: object) -> bool:
+    """Write `value` as indented JSON to `path` atomically; False if it stood already."""
+    return commit_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` atomically; for files that are derived and may be made again at any time."""
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+    try:
+        _write(temporary, content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _readable(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def commit_directory(folder: Path, final: Path) -> bool:
+    """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            _flush(file)
+    _flush(folder)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(folder, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _readable(error, final) from error
+        shutil.rmtree(folder)
+        return False
+    _flush(final.parent)
+    return True
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+    # No hard links here (some FUSE and cloud mounts): an exclusive claim keeps "first writer wins".
+    claim = path.with_name(f"{path.name}.claim")
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        if path.exists():
+            return False
+        raise StageError(f"{path} was claimed by another process that has not finished it. "
+                         f"If none is running, remove {claim} and run the stage again.") from None
+    os.rename(temporary, path)
+    claim.unlink(missing_ok=True)
+    return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _readable(error: OSError, path: Path) -> Exception:
+    reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
+               errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied"}
+    if error.errno not in reasons:
+        return error
+    return StageError(f"Cannot write {path}: {reasons[error.errno]}, then run the same command again; "
+                      "what was written before is kept.")

@@ -1,0 +1,5 @@
+"""The one exception that a user sees: what is wrong and the way out, in one sentence."""
+
+
+class StageError(Exception):
+    """A problem that the user can mend; commands print it without a traceback and exit with code 1."""

@@ -1,0 +1,53 @@
+"""Command-line pieces that all rooms share: the RUN argument, its config file, and how errors are shown."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.errors import StageError
+
+
+def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
+    """Fill the command's defaults from RUN/config.toml: one table per command, flags win."""
+    path = Path(value) / "config.toml"
+    if not path.exists():
+        return Path(value)
+    try:
+        tables = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise click.ClickException(f"{path} is not valid TOML: {error}.") from error
+    table = tables.get(context.info_name or "", {})
+    known = {parameter.name: parameter for parameter in context.command.params}
+    defaults = {}
+    for key, setting in table.items():
+        name = key.replace("-", "_")
+        if name not in known or name == "run":
+            options = ", ".join(sorted(name.replace("_", "-") for name in known if name and name != "run"))
+            raise click.ClickException(f"{path}: [{context.info_name}] has no option '{key}'. "
+                                       f"Known: {options}.")
+        defaults[name] = setting
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return Path(value)
+
+
+run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)
+iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
+                                help="Iteration to work on; the next one due when left out.")
+purpose_option = click.option("--purpose", default=None, help="'train', 'eval' or 'eval-<label>'.")
+
+
+def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Print a StageError as one line and exit with 1; anything else is a bug and keeps its traceback."""
+    @functools.wraps(command)
+    def guarded(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except StageError as error:
+            raise click.ClickException(str(error)) from error
+    return guarded

@@ -1,0 +1,201 @@
+"""The columns of every table with their comments: the contract between the rooms, frozen per version."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
+    pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
+TOKEN_IDS, LOGPROBS, SMALL_LIST = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.int8())
+
+
+class Column(NamedTuple):
+    """One column: its name, Arrow type, and the sentence a person reads in `warehouse schema`."""
+
+    name: str
+    type: pa.DataType
+    comment: str
+
+
+STAGE_KEYS = (
+    Column("iteration", COUNT, "Iteration of the loop, from 0."),
+    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation."),
+)
+KEYS = (
+    *STAGE_KEYS,
+    Column("task_id", TEXT, "The task; joins with tasks."),
+    Column("sample_index", COUNT, "Index of the completion within (iteration, purpose, task_id), from 0."),
+)
+
+TASKS = (
+    Column("task_id", TEXT, "Unique name of the task in this run."),
+    Column("source", TEXT, "Where it was imported from, as given to `warehouse init`."),
+    Column("split", TEXT, "Name of the split, for example 'train' or 'heldout'."),
+    Column("heldout", FLAG, "True: never trained on unless asked by name."),
+    Column("position", COUNT, "Order of import, from 0."),
+    Column("scorer", TEXT,
+           "Kind of task, which picks how it is scored: 'grid', 'function', 'stdio', 'answer'."),
+    Column("messages", TEXT, "Chat messages as JSON for tasks that bring their own prompt; null otherwise."),
+    Column("payload", TEXT,
+           "What the scorer needs, as JSON; for 'grid': {train: [{input, output}], test: [..]}."),
+)
+
+PROMPTS = (
+    *STAGE_KEYS,
+    Column("task_id", TEXT, "The task; joins with tasks."),
+    Column("group_index", COUNT, "Index of the prompt among those of the task in this iteration, from 0."),
+    Column("group_id", TEXT, "Names the group: completions of one prompt from one policy version."),
+    Column("group_size", COUNT, "Completions sampled for this prompt."),
+    Column("split", TEXT, "Split of the task."),
+    Column("prompt_id", TEXT, "Hash of prompt_ids; equal prompts have equal ids."),
+    Column("prompt", TEXT, "The prompt as text, after the chat template."),
+    Column("prompt_ids", TOKEN_IDS, "The prompt's token ids, exactly as sent to the engine."),
+    Column("num_prompt_tokens", COUNT, "Length of prompt_ids."),
+    Column("prompt_format", TEXT, "Name and version of the prompt format, for example 'compact@1'."),
+    Column("format_options", TEXT, "Options of the prompt format, as JSON."),
+    Column("prefill", TEXT,
+           "Assistant text that the prompt ends with; part of the answer when it is parsed."),
+    Column("seed", BIG,
+           "Seed that the augmentation, the order of pairs and the shown test input were drawn from."),
+    Column("flip", FLAG, "Augmentation: flipped left to right before rotating; null where none applies."),
+    Column("rotations", COUNT, "Augmentation: quarter turns counter-clockwise after the flip (numpy.rot90)."),
+    Column("color_map", SMALL_LIST, "Augmentation: color_map[c] is what colour c became, 10 entries."),
+    Column("pair_order", SMALL_LIST, "Indices of the train pairs shown, in the order shown."),
+    Column("shown_test", COUNT, "Index of the test input shown in the prompt; null where none is."),
+)
+
+COMPLETIONS = (
+    *KEYS,
+    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("completion", TEXT, "The completion as text, special tokens left out."),
+    Column("completion_ids", TOKEN_IDS, "Token ids as sampled, the end token included."),
+    Column("behaviour_logprobs", LOGPROBS,
+           "Log probability in nats of each sampled token under the distribution "
+                                           "it was drawn from, after temperature, penalties and truncation."),
+    Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
+    Column("num_completion_tokens", COUNT, "Tokens in completion_ids."),
+    Column("finish_reason", TEXT, "As vLLM reports it: 'stop' or 'length'."),
+    Column("seed", BIG, "Seed of this completion's sampling."),
+    Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
+    Column("policy_sha256", TEXT, "Hash of that policy's weights."),
+    Column("temperature", FLOAT, "Sampling temperature."),
+    Column("top_p", FLOAT, "Nucleus truncation; 1 is none."),
+    Column("top_k", COUNT, "Top-k truncation; 0 is none."),
+    Column("min_p", FLOAT, "Min-p truncation; 0 is none."),
+    Column("repetition_penalty", FLOAT, "1 is none; vLLM counts the prompt's tokens too."),
+    Column("presence_penalty", FLOAT, "0 is none."),
+    Column("frequency_penalty", FLOAT, "0 is none."),
+    Column("max_tokens", COUNT, "Limit on completion tokens."),
+    Column("logprobs_mode", TEXT, "What behaviour_logprobs are: 'processed_logprobs' by default."),
+    Column("engine", TEXT, "Engine and version, for example 'vllm 0.32.0'."),
+    Column("dtype", TEXT, "Weights and activations of the engine."),
+    Column("device", TEXT, "Device of the engine, for example 'cpu' or the GPU's name."),
+    Column("host", TEXT, "Machine that sampled it."),
+    Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
+)
+
+SAMPLES = (
+    *KEYS,
+    Column("scorer", TEXT,
+           "Identity of the scorer: reward name and a hash of its code, parameters and limits."),
+    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("split", TEXT, "Split of the task."),
+    Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
+    Column("finish_reason", TEXT, "As vLLM reports it: 'stop' or 'length'."),
+    Column("truncated", FLAG, "finish_reason is 'length': the answer was cut off."),
+    Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
+    Column("num_completion_tokens", COUNT, "Tokens in the completion."),
+    Column("reward", DOUBLE,
+           "Total reward; null where it could not be measured (infrastructure), never 0 for that."),
+    Column("reward_parts", TEXT, "Parts of the reward by name, as JSON."),
+    Column("correct", FLAG, "Everything right: every train and test grid, or every test."),
+    Column("valid_code", FLAG, "A closed code block was found."),
+    Column("valid_outputs", FLAG, "The program ran and every output was legal."),
+    Column("train_pixel_score", DOUBLE, "Mean over train grids of the share of equal cells; 0 when invalid."),
+    Column("train_correct_grids", DOUBLE, "Share of train grids exactly right."),
+    Column("train_is_correct", FLAG, "Every train grid is right."),
+    Column("test_pixel_score", DOUBLE, "Mean over test grids of the share of equal cells; 0 when invalid."),
+    Column("test_correct_grids", DOUBLE, "Share of test grids exactly right."),
+    Column("test_is_correct", FLAG, "Every test grid is right."),
+    Column("fingerprint", TEXT, "Hash of all outputs with the augmentation undone; null when invalid."),
+    Column("outputs", TEXT,
+           "Outputs with the augmentation undone, as JSON: {train: [grid..], test: [grid..]}."),
+    Column("code", TEXT, "The program that was run; null when none was found."),
+    Column("error_class", TEXT, "Enumerated kind of failure; null when the program ran."),
+    Column("error_name", TEXT, "Exception name for runtime errors."),
+    Column("error_message", TEXT, "First 500 characters of the message."),
+    Column("cpu_seconds", DOUBLE, "CPU time of the program, all inputs together."),
+    Column("wall_seconds", DOUBLE, "Wall time of the program."),
+    Column("max_rss_mib", DOUBLE, "Peak resident memory of the program's process, MiB."),
+    Column("sandbox_tier", TEXT, "Isolation the program ran under."),
+    Column("logprob_sum", DOUBLE, "Sum of behaviour_logprobs, nats."),
+    Column("logprob_min", DOUBLE, "Smallest behaviour logprob, nats."),
+    Column("nll_sampled", DOUBLE,
+           "Minus the mean behaviour logprob: estimates entropy at temperature 1 only."),
+    Column("unique_token_ratio", DOUBLE, "Distinct token ids over tokens."),
+    Column("ngram3_unique_ratio", DOUBLE,
+           "Distinct 3-grams over 3-grams of token ids; 1 when there is none."),
+    Column("ngram4_unique_ratio", DOUBLE,
+           "Distinct 4-grams over 4-grams of token ids; 1 when there is none."),
+    Column("ngram4_top_share", DOUBLE, "Share of the most frequent 4-gram; 0 when there is none."),
+    Column("loop_tokens", COUNT,
+           "Tokens in the repeating tail: a period of up to 64 tokens seen 3 times or more."),
+    Column("extra", TEXT, "Free-form metrics of the scorer, as JSON."),
+)
+
+TRAIN_SAMPLES = (
+    *KEYS,
+    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("scorer", TEXT, "Scorer whose rewards were used."),
+    Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
+    Column("staleness", COUNT, "Policy version the stage started from minus the rollout's."),
+    Column("optimizer_step", COUNT,
+           "Step of this stage that used the completion, from 0; null when none did."),
+    Column("reward", DOUBLE, "Reward used."),
+    Column("advantage", DOUBLE, "Advantage of the completion."),
+    Column("num_trainable_tokens", COUNT, "Tokens with loss mask 1."),
+    Column("drop_reason", TEXT,
+           "Why it gave no gradient: 'zero_variance', 'missing_reward', 'truncated', .. or null."),
+    Column("old_logprobs", LOGPROBS,
+           "pi_old: the trainer's logprobs of the tokens before the first gradient, nats."),
+    Column("log_ratio_mean", DOUBLE, "Mean over tokens of old_logprobs - behaviour_logprobs."),
+    Column("log_ratio_abs_mean", DOUBLE, "Mean over tokens of |old_logprobs - behaviour_logprobs|."),
+    Column("log_ratio_abs_max", DOUBLE, "Largest |old_logprobs - behaviour_logprobs|."),
+    Column("mismatch_kl", DOUBLE,
+           "Mean over tokens of k3 = exp(d) - d - 1, d = old_logprobs - behaviour_logprobs."),
+    Column("importance_weight_mean", DOUBLE, "Mean importance weight after the correction."),
+    Column("kept_fraction", DOUBLE, "Share of tokens whose importance weight is above 0 and was not capped."),
+    Column("entropy", DOUBLE, "Mean entropy of the trainer's distribution over the tokens, nats."),
+)
+
+TRAIN_STEPS = (
+    Column("iteration", COUNT, "Iteration of the train stage."),
+    Column("optimizer_step", COUNT, "Step of this stage, from 0."),
+    Column("global_step", COUNT, "Optimizer steps since the base policy, this one included."),
+    Column("policy_version", COUNT, "Policy the stage started from."),
+    Column("loss", DOUBLE, "Loss of the step."),
+    Column("grad_norm", DOUBLE, "Gradient norm before clipping."),
+    Column("learning_rate", DOUBLE, "Learning rate of the step."),
+    Column("num_groups", COUNT, "Groups in the step, those without signal included."),
+    Column("num_completions", COUNT, "Completions in the step."),
+    Column("num_trainable_tokens", BIG, "Tokens with loss mask 1 in the step, the denominator of dapo."),
+    Column("clip_fraction", DOUBLE, "Share of trainable tokens whose ratio was clipped."),
+    Column("policy_kl", DOUBLE, "Mean over tokens of k3 of pi against pi_old in this step."),
+    Column("ratio_max", DOUBLE, "Largest pi/pi_old of the step."),
+    Column("entropy", DOUBLE, "Mean entropy over trained tokens, nats."),
+    Column("ess", DOUBLE, "Effective sample size of the importance weights over n."),
+    Column("seconds", DOUBLE, "Wall time of the step."),
+    Column("extra", TEXT, "Further metrics, as JSON."),
+)
+
+TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "samples": SAMPLES,
+          "train_samples": TRAIN_SAMPLES, "train_steps": TRAIN_STEPS}
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Arrow schema of a table named in TABLES."""
+    return pa.schema([pa.field(column.name, column.type) for column in TABLES[table]])

@@ -1,0 +1,106 @@
+"""A stage of one iteration: its settings, fixed when it starts, and its manifest, written last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warehouse.commit import commit_json
+from warehouse.errors import StageError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of rollout, score or train over one iteration; complete once its manifest exists."""
+
+    name: str
+    folder: Path
+    identity: dict[str, Any]
+
+    def settings(self) -> dict[str, Any] | None:
+        """What the stage was started with; None if it never started."""
+        return _read_json(self.folder / "settings.json")
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What the stage wrote; None while it is not complete."""
+        return _read_json(self.folder / "manifest.json")
+
+    def settle(self, settings: dict[str, Any]) -> None:
+        """Fix the settings before the first part, or check that they are those of the earlier run.
+
+        Raises StageError naming the setting and both values when they differ: rows of one stage are of
+        one kind, or no comparison over them means anything.
+        """
+        settings = json.loads(json.dumps(settings))
+        if commit_json(self.folder / "settings.json", settings):
+            return
+        before = self.settings()
+        assert before is not None
+        for key in sorted(before.keys() | settings.keys()):
+            if before.get(key) != settings.get(key):
+                raise StageError(
+                    f"{self.title} was started with {key} = {_shown(before.get(key))}, now it is "
+                    f"{_shown(settings.get(key))}. Run it with the former value, or remove {self.folder} "
+                    "to discard what it wrote.")
+
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part."""
+        parts = sorted(self.folder.glob("*-*.parquet"))
+        manifest = {
+            "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
+            "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
+            "parts": [{"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
+                      for part in parts],
+            "host": platform.node(), "finished_at": time.time(),
+        }
+        commit_json(self.folder / "manifest.json", manifest)
+        written = self.manifest()
+        assert written is not None
+        return written
+
+    @property
+    def title(self) -> str:
+        """How messages name the stage, for example `score of iteration 3, purpose train`."""
+        others = [f"{key} {value}" for key, value in self.identity.items() if key != "iteration"]
+        return f"{self.name} of iteration {self.identity['iteration']}" + "".join(f", {other}" for other in others)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+    return version("rollhouse")
+
+
+def _revision() -> str | None:
+    """Git revision of the source tree Rollhouse runs from; None when it is installed without one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,148 @@
+"""The run folder: where every table, stage and policy lives, and how rooms reach them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warehouse.commit import TEMPORARY_MARK, commit_directory
+from warehouse.errors import StageError
+from warehouse.schema import SCHEMA_VERSION
+from warehouse.stage import Stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TRAIN_TABLES = {"train_samples": "samples", "train_steps": "steps"}
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """One run folder, opened. Nothing is cached: other processes may be writing."""
+
+    root: Path
+    facts: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return self.facts["run_id"]
+
+    @property
+    def model(self) -> str:
+        """Path or id of the base model; a path inside the run folder is stored relative to it."""
+        model = self.facts["model"]
+        inside = self.root / model
+        return str(inside) if not Path(model).is_absolute() and inside.exists() else model
+
+    def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
+               scorer: str | None = None) -> Path:
+        """Folder of a table's parts; `tasks` take no key, train tables take the iteration alone."""
+        if table == "tasks":
+            return self.root / "tasks"
+        if table in TRAIN_TABLES:
+            return self.root / "train" / f"iteration={iteration}"
+        folder = self.root / table / f"iteration={iteration}" / f"purpose={purpose}"
+        return folder / f"scorer={scorer}" if table == "samples" else folder
+
+    def part_path(self, table: str, number: int, **keys: Any) -> Path:
+        """Final path of one part."""
+        return self.folder(table, **keys) / f"{TRAIN_TABLES.get(table, 'part')}-{number:05d}.parquet"
+
+    def parts(self, table: str, **keys: Any) -> list[Path]:
+        """Parts that exist, in order of their number."""
+        folder = self.folder(table, **keys)
+        return sorted(folder.glob(f"{TRAIN_TABLES.get(table, 'part')}-*.parquet"))
+
+    def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
+        """All rows of a table under the given keys, in part order."""
+        from warehouse.parts import read_parts
+        return read_parts(self.parts(table, **keys), table, columns)
+
+    def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
+        """Commit one part; False if it stood already, then that one is kept and `rows` are dropped."""
+        from warehouse.parts import write_part
+        metadata = {"run_id": self.run_id, "part_uuid": uuid.uuid4().hex}
+        return write_part(self.part_path(table, number, **keys), table, rows, metadata)
+
+    def stage(self, name: str, *, iteration: int, purpose: str | None = None,
+              scorer: str | None = None) -> Stage:
+        """The stage `rollout`, `score` or `train` of one iteration."""
+        table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
+        identity = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+        identity = {key: value for key, value in identity.items() if value is not None}
+        return Stage(name, self.folder(table, **identity), identity)
+
+    def iterations(self, table: str) -> list[int]:
+        """Iterations that have a folder in `table`, in order."""
+        top = "train" if table in TRAIN_TABLES else table
+        found = (re.fullmatch(r"iteration=(\d+)", path.name) for path in (self.root / top).glob("iteration=*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def purposes(self, table: str, iteration: int) -> list[str]:
+        """Purposes of `table` in one iteration: 'train' first, then evaluations."""
+        folder = self.root / table / f"iteration={iteration}"
+        found = [path.name.removeprefix("purpose=") for path in folder.glob("purpose=*")]
+        return sorted(found, key=lambda purpose: (purpose != "train", purpose))
+
+    def scorers(self, iteration: int, purpose: str) -> list[str]:
+        """Scorers that completed the iteration."""
+        folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
+        manifests = folder.glob("scorer=*/manifest.json")
+        return sorted(path.parent.name.removeprefix("scorer=") for path in manifests)
+
+    def policy_dir(self, version: int) -> Path:
+        """Folder of a policy; version 0 is the base and holds policy.json alone."""
+        return self.root / "policies" / str(version)
+
+    def policy(self, version: int) -> dict[str, Any]:
+        """policy.json of a version; StageError if that policy does not exist."""
+        try:
+            return json.loads((self.policy_dir(version) / "policy.json").read_text())
+        except FileNotFoundError:
+            raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
+                             f"`train {self.root} --iteration {version - 1}` would write it.") from None
+
+    def policy_versions(self) -> list[int]:
+        """Versions that are committed, in order."""
+        return sorted(int(path.parent.name) for path in self.root.glob("policies/*/policy.json")
+                      if path.parent.name.isdigit())
+
+    def commit_policy(self, version: int, folder: Path) -> bool:
+        """Rename a prepared folder (from `scratch`) to the policy; False if the version stood already."""
+        assert (folder / "policy.json").exists(), "a policy folder needs its policy.json"
+        return commit_directory(folder, self.policy_dir(version))
+
+    def scratch(self, name: str) -> Path:
+        """A fresh temporary folder on the run's filesystem, to be committed or removed by the caller."""
+        folder = self.root / f"{TEMPORARY_MARK}{name}-{uuid.uuid4().hex[:12]}"
+        folder.mkdir()
+        return folder
+
+    def sweep(self) -> None:
+        """Remove temporary folders of processes that died more than a day ago."""
+        import time
+        for path in self.root.glob(f"{TEMPORARY_MARK}*"):
+            if time.time() - path.stat().st_mtime > 86400:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def open_warehouse(path: str | Path) -> Warehouse:
+    """Open a run folder; StageError if it is none, or was written by a newer version."""
+    root = Path(path).resolve()
+    marker = root / "warehouse.json"
+    if not marker.exists():
+        raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
+                         f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
+    try:
+        facts = json.loads(marker.read_text())
+    except json.JSONDecodeError as error:
+        raise StageError(f"{marker} is damaged ({error}). Restore it from a copy.") from error
+    if facts["schema_version"] != SCHEMA_VERSION:
+        raise StageError(f"{path} has schema version {facts['schema_version']}, this Rollhouse reads "
+                         f"{SCHEMA_VERSION}. Install the version of Rollhouse that wrote it.")
+    return Warehouse(root, facts)
