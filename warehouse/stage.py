@@ -67,8 +67,8 @@ class Stage:
     @property
     def title(self) -> str:
         """How messages name the stage, for example `score of iteration 3, purpose train`."""
-        others = [f"{key} {value}" for key, value in self.identity.items() if key != "iteration"]
-        return f"{self.name} of iteration {self.identity['iteration']}" + "".join(f", {other}" for other in others)
+        others = [f", {key} {value}" for key, value in self.identity.items() if key != "iteration"]
+        return f"{self.name} of iteration {self.identity['iteration']}{''.join(others)}"
 
 
 def sha256_of(path: Path) -> str:

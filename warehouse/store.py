@@ -73,15 +73,16 @@ class Warehouse:
               scorer: str | None = None) -> Stage:
         """The stage `rollout`, `score` or `train` of one iteration."""
         table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
-        identity = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+        identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
         identity = {key: value for key, value in identity.items() if value is not None}
         return Stage(name, self.folder(table, **identity), identity)
 
     def iterations(self, table: str) -> list[int]:
         """Iterations that have a folder in `table`, in order."""
         top = "train" if table in TRAIN_TABLES else table
-        found = (re.fullmatch(r"iteration=(\d+)", path.name) for path in (self.root / top).glob("iteration=*"))
-        return sorted(int(match[1]) for match in found if match)
+        names = [path.name for path in (self.root / top).glob("iteration=*")]
+        return sorted(int(name.removeprefix("iteration=")) for name in names
+                      if re.fullmatch(r"iteration=\d+", name))
 
     def purposes(self, table: str, iteration: int) -> list[str]:
         """Purposes of `table` in one iteration: 'train' first, then evaluations."""
