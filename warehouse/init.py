@@ -1,0 +1,108 @@
+"""Make a run folder: read the tasks, identify the base model, write both down."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from warehouse.base_model import find_model
+from warehouse.commit import commit_bytes, commit_json
+from warehouse.errors import StageError
+from warehouse.schema import SCHEMA_VERSION, arrow_schema
+from warehouse.sources import Source, Task, parse_source, read_source
+from warehouse.store import Warehouse, open_warehouse
+
+
+def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
+             config: Path | None = None) -> list[str]:
+    """Make the run folder `run` after checking everything; the lines to print come back.
+
+    Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
+    `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
+    nothing; with others it raises StageError.
+    """
+    sources = [parse_source(text, heldout=False) for text in tasks]
+    sources += [parse_source(text, heldout=True) for text in heldout]
+    if not tasks:
+        raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
+    base = find_model(model, run)
+    rows = _unique([(source, task) for source in sources for task in read_source(source)])
+    facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
+             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": _hash_tasks(rows),
+             "sources": [source.text for source in sources]}
+    if (run / "warehouse.json").exists():
+        return [_same_run(open_warehouse(run), facts)]
+    warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
+    warehouse.write_part("tasks", 0, _task_table(rows))
+    _commit_base_policy(warehouse, base.sha256)
+    commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    commit_json(run / "warehouse.json", {**warehouse.facts, "created": created})
+    (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
+    counts = Counter(source.split for source, _ in rows)
+    listing = ", ".join(f"{count} {split}" for split, count in counts.items())
+    return [f"{run}: {len(rows)} tasks ({listing}), base model {base.stored_path}",
+            f"next: rollout {run}"]
+
+
+def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
+    """Drop a task that the same split names twice; refuse one that is both trained on and held out."""
+    kept: dict[str, tuple[Source, Task]] = {}
+    for source, task in rows:
+        before = kept.setdefault(task.task_id, (source, task))
+        if before[0].split != source.split:
+            raise StageError(f"Task {task.task_id} is in split '{before[0].split}' and in split "
+                             f"'{source.split}'. Leave it out of one of them.")
+        if before[1].payload != task.payload:
+            raise StageError(f"Two different tasks are called {task.task_id} ({before[0].text} and "
+                             f"{source.text}). Rename one of them.")
+    return list(kept.values())
+
+
+def _task_table(rows: list[tuple[Source, Task]]) -> pa.Table:
+    return pa.Table.from_pylist([
+        {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
+         "position": position, "scorer": task.scorer, "messages": task.messages, "payload": task.payload}
+        for position, (source, task) in enumerate(rows)], schema=arrow_schema("tasks"))
+
+
+def _hash_tasks(rows: list[tuple[Source, Task]]) -> str:
+    digest = hashlib.sha256()
+    for source, task in rows:
+        digest.update(json.dumps([task.task_id, source.split, source.heldout, task.payload]).encode())
+    return digest.hexdigest()
+
+
+def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:
+    if 0 in warehouse.policy_versions():
+        return
+    folder = warehouse.scratch("policy-0")
+    commit_json(folder / "policy.json", {"policy_version": 0, "sha256": sha256, "parent": None,
+                                         "kind": "base", "base": warehouse.facts["model"]})
+    warehouse.commit_policy(0, folder)
+
+
+def _same_run(warehouse: Warehouse, facts: dict) -> str:
+    for key, value in facts.items():
+        if warehouse.facts[key] != value:
+            raise StageError(f"{warehouse.root} exists already with {key} = {warehouse.facts[key]}, now it "
+                             f"is {value}. Choose another folder, or give the former arguments.")
+    return f"{warehouse.root} exists already with these tasks and this model; nothing to do."
+
+
+CONFIG_TEMPLATE = """\
+# Defaults of this run: one table per command, keys as the command's long options; flags win.
+# [rollout]
+# num-tasks = 32
+# group-size = 16
+# [score]
+# reward = "arc-v2-no-pixel-score"
+# [train]
+# learning-rate = 1e-5
+"""
