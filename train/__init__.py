@@ -1,1 +1,1 @@
-"""Scored groups to the next policy: the only room that knows transformers, PEFT and Accelerate."""
+"""The train room: scored groups become the next policy; the only room that knows transformers, PEFT and Accelerate."""

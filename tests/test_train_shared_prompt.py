@@ -1,0 +1,129 @@
+"""Shared prompts give the logprobs and gradients of rows forwarded one by one, for any micro-batch size."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+import train.shared_prompt as shared_prompt
+from train.model import load_full, load_lora
+from train.shared_prompt import backward_group, micro_batches, score_group
+
+SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 256}
+MODELS = {"qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
+          "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES))}
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(params=[*MODELS], scope="module")
+def base(request, tmp_path_factory):
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp(request.param)
+    model = MODELS[request.param]()
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.15)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def lora(base):
+    policy = load_lora(base, None, dtype="float32", device=torch.device("cpu"), seed=3, rank=4, alpha=8, rslora=True,
+                       targets="all-linear")
+    torch.manual_seed(4)
+    for parameter in policy.trainable().values():
+        parameter.data.normal_(std=0.2)
+    return policy
+
+
+def group(num_prompt_tokens=23, lengths=(9, 1, 14, 14, 3)):
+    generator = torch.Generator().manual_seed(5)
+    def draw(length):
+        return torch.randint(0, 97, (length,), generator=generator)
+    return draw(num_prompt_tokens), [draw(length) for length in lengths]
+
+
+def plain_logprobs(policy, prompt_ids, completion_ids):
+    logits = policy.full_logits(torch.cat([prompt_ids, completion_ids])[None])[0]
+    scores = (logits[len(prompt_ids) - 1:-1] / TEMPERATURE).log_softmax(dim=-1)
+    return scores.gather(1, completion_ids[:, None]).squeeze(1), -(scores.exp() * scores).sum(dim=1)
+
+
+def token_weights(lengths):
+    generator = torch.Generator().manual_seed(6)
+    return [torch.randn(length, generator=generator) for length in lengths]
+
+
+def plain_gradients(policy, prompt_ids, completions, weights):
+    policy.model.zero_grad()
+    for ids, weight in zip(completions, weights, strict=True):
+        logprobs, entropy = plain_logprobs(policy, prompt_ids, ids)
+        ((logprobs * weight).sum() - 0.3 * entropy.sum()).backward()
+    return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()}
+
+
+def shared_gradients(policy, prompt_ids, completions, weights, token_budget):
+    policy.model.zero_grad()
+    def rows_loss(rows, logprobs, entropy):
+        padded = torch.nn.utils.rnn.pad_sequence([weights[row] for row in rows], batch_first=True)
+        return (logprobs * padded).sum() - 0.3 * entropy.sum()
+    backward_group(policy, prompt_ids, completions, rows_loss, temperature=TEMPERATURE, token_budget=token_budget)
+    return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+
+
+@pytest.mark.parametrize("token_budget", [1, 40, 10_000])
+def test_scores_are_those_of_rows_forwarded_one_by_one(base, token_budget):
+    policy = lora(base)
+    prompt_ids, completions = group()
+    logprobs, entropies = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE,
+                                      token_budget=token_budget)
+    for ids, found, entropy in zip(completions, logprobs, entropies, strict=True):
+        with torch.no_grad():
+            expected, expected_entropy = plain_logprobs(policy, prompt_ids, ids)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [1, 2, 23])
+@pytest.mark.parametrize("token_budget", [1, 40, 10_000])
+def test_adapter_gradients_are_those_of_rows_forwarded_one_by_one(base, token_budget, num_prompt_tokens):
+    policy = lora(base)
+    prompt_ids, completions = group(num_prompt_tokens)
+    weights = token_weights([len(ids) for ids in completions])
+    expected = plain_gradients(policy, prompt_ids, completions, weights)
+    assert_same(shared_gradients(policy, prompt_ids, completions, weights, token_budget), expected)
+
+
+def test_gradients_of_all_weights_are_those_of_rows_forwarded_one_by_one(base):
+    policy = load_full(base, dtype="float32", device=torch.device("cpu"))
+    prompt_ids, completions = group()
+    weights = token_weights([len(ids) for ids in completions])
+    expected = plain_gradients(policy, prompt_ids, completions, weights)
+    assert_same(shared_gradients(policy, prompt_ids, completions, weights, 40), expected)
+
+
+def test_logits_in_chunks_change_neither_logprobs_nor_gradients(base, monkeypatch):
+    policy = lora(base)
+    prompt_ids, completions = group()
+    weights = token_weights([len(ids) for ids in completions])
+    whole = shared_gradients(policy, prompt_ids, completions, weights, 10_000)
+    widest = []
+    original = policy.logits
+    monkeypatch.setattr(shared_prompt, "LOGIT_ELEMENTS", 5 * 97)
+    monkeypatch.setattr(policy, "logits", lambda hidden: widest.append(len(hidden)) or original(hidden))
+    assert_same(shared_gradients(policy, prompt_ids, completions, weights, 10_000), whole)
+    assert max(widest) == 5
+
+
+def test_micro_batches_hold_every_row_once_longest_first_within_the_budget():
+    lengths = [5, 30, 12, 30, 1, 7]
+    batches = micro_batches(lengths, 80, 90)
+    assert sorted(row for batch in batches for row in batch) == list(range(6))
+    assert batches[0] == [1, 3]
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * (lengths[batch[0]] + 10) <= 90

@@ -1,0 +1,77 @@
+"""Group advantages: each reward compared with the mean of its group."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SCALES = ("group", "batch", "none")
+STD_EPSILON = 1e-4
+
+
+def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "group") -> Tensor:
+    """Advantage of every completion, [B]; formulas of GRPO (arXiv 2402.03300) and, without std, Dr. GRPO (2503.20783).
+
+    `rewards` [B], NaN where a reward is missing: it leaves the statistics of its group and gets advantage 0.
+    `group_index` [B] holds integers from 0. `scale`: divide by the sample std of the 'group' or the 'batch',
+    or by nothing ('none'). A group of equal rewards has advantages of exactly 0.
+    """
+    present = ~rewards.isnan()
+    centered = rewards - group_means(rewards, group_index)[group_index]
+    centered = torch.where(equal_groups(rewards, group_index)[group_index], 0.0, centered)
+    if scale == "none":
+        scaled = centered
+    elif scale == "batch":
+        scaled = centered / (sample_std(rewards[present]) + STD_EPSILON)
+    elif scale == "group":
+        scaled = centered / (group_stds(rewards, group_index)[group_index] + STD_EPSILON)
+    else:
+        raise ValueError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+    return torch.where(present, scaled, 0.0)
+
+
+def separate_advantages(reward_parts: Tensor, group_index: Tensor, weights: Tensor) -> Tensor:
+    """GDPO (arXiv 2601.05242): z-score each reward part in its group, add them up, z-score over the batch; [B].
+
+    `reward_parts` [B, parts], NaN where missing: that part adds nothing. `weights` [parts].
+    """
+    parts = [group_advantages(column, group_index, scale="group") for column in reward_parts.unbind(1)]
+    total = (torch.stack(parts, dim=1) * weights).sum(dim=1)
+    present = ~reward_parts.isnan().all(dim=1)
+    measured = total[present]
+    scaled = (total - measured.mean()) / (sample_std(measured) + STD_EPSILON)
+    return torch.where(present, scaled, 0.0)
+
+
+def group_means(rewards: Tensor, group_index: Tensor) -> Tensor:
+    """Mean of the rewards that are present, per group [G]; NaN for a group without any."""
+    present = ~rewards.isnan()
+    counts, sums = _group_sums(present.to(rewards.dtype), group_index), _group_sums(rewards.nan_to_num(), group_index)
+    return sums / counts
+
+
+def group_stds(rewards: Tensor, group_index: Tensor) -> Tensor:
+    """Sample std (n - 1) of the rewards that are present, per group [G]; 0 for a group with fewer than two."""
+    present = ~rewards.isnan()
+    counts = _group_sums(present.to(rewards.dtype), group_index)
+    deviations = (rewards - group_means(rewards, group_index)[group_index]).nan_to_num()
+    return (_group_sums(deviations.square(), group_index) / (counts - 1).clamp(min=1)).sqrt()
+
+
+def equal_groups(rewards: Tensor, group_index: Tensor) -> Tensor:
+    """Which groups have no two different rewards, [G]: exact, where a computed std may round to 1e-17."""
+    size = int(group_index.max()) + 1
+    present = ~rewards.isnan()
+    index, values = group_index[present], rewards[present]
+    lowest = values.new_full((size,), torch.inf).scatter_reduce(0, index, values, "amin")
+    highest = values.new_full((size,), -torch.inf).scatter_reduce(0, index, values, "amax")
+    return lowest >= highest
+
+
+def sample_std(values: Tensor) -> Tensor:
+    """Sample std (n - 1); 0 for fewer than two values."""
+    return values.std() if values.numel() > 1 else values.new_zeros(())
+
+
+def _group_sums(values: Tensor, group_index: Tensor) -> Tensor:
+    return values.new_zeros(int(group_index.max()) + 1).index_add(0, group_index, values)

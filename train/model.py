@@ -1,0 +1,146 @@
+"""The one door to transformers and PEFT: load a base model and a policy, run them, save a policy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from train.saving import ADAPTER_CONFIG
+from warehouse.errors import StageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PromptKV = list[tuple[Tensor, Tensor]]
+
+
+class Policy:
+    """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
+
+    def __init__(self, model: nn.Module, *, kind: str, device: torch.device, autocast: torch.dtype | None = None):
+        self.model = model.to(device).eval()
+        self.kind, self.device = kind, device
+        inner = model.get_base_model() if kind == "lora" else model
+        self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
+        self.config = inner.config.get_text_config()
+        self.vocabulary_size = self._head.weight.shape[0]
+        self._autocast = autocast
+        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+
+    def prompt_kv(self, prompt_ids: Tensor) -> PromptKV:
+        """Keys and values of every layer, each [1, heads, P, head_dim], for prompt ids [P]; none for an empty prompt."""
+        if not len(prompt_ids):
+            return []
+        return self._forward(prompt_ids[None], [])[1]
+
+    def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
+        """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
+        return self._forward(input_ids, prompt_kv)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [.., vocabulary] of last hidden states [.., D]."""
+        with self._precision():
+            logits = self._head(hidden)
+        return logits if self._softcap is None else (logits / self._softcap).tanh() * self._softcap
+
+    def full_logits(self, input_ids: Tensor) -> Tensor:
+        """Logits [B, T, vocabulary] by the model's own forward, for checks."""
+        with self._precision():
+            return self.model(input_ids=input_ids, use_cache=False).logits
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss` to the parameters."""
+        loss.backward()
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Parameters that are trained, by name, in a fixed order."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    @contextlib.contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """The base model, for a while; only for an adapter policy."""
+        with self.model.disable_adapter():  # type: ignore[operator]
+            yield
+
+    def _forward(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, PromptKV]:
+        cache = _cache(prompt_kv, len(input_ids))
+        with self._precision():
+            output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self._autocast)
+
+
+def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int, alpha: float,
+              rslora: bool, targets: str, load_in_4bit: bool = False) -> Policy:
+    """Base model with the adapter in `parent`, or with a new one (B = 0: the same distribution as the base)."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+    model = _pretrained(base, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
+    if parent is not None and (parent / ADAPTER_CONFIG).exists():
+        adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
+        return _checked(Policy(adapted, kind="lora", device=device))
+    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora, target_modules=names, lora_dropout=0.0,  # type: ignore[arg-type]
+                        task_type="CAUSAL_LM")
+    torch.manual_seed(seed)
+    try:
+        adapted = get_peft_model(model, config)
+    except ValueError as error:
+        raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
+                         "Name modules of the model, or 'all-linear'.") from error
+    return _checked(Policy(adapted, kind="lora", device=device))
+
+
+def load_full(weights: str, *, dtype: str, device: torch.device) -> Policy:
+    """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
+    model = _pretrained(weights, dtype=torch.float32)
+    autocast = None if dtype == "float32" else DTYPES[dtype]
+    return _checked(Policy(model, kind="full", device=device, autocast=autocast))
+
+
+def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) -> nn.Module:
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"}
+    if load_in_4bit:
+        from transformers import BitsAndBytesConfig
+        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                                            bnb_4bit_compute_dtype=dtype)
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, **options)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in warehouse.json, "
+                         "and that its weights are there.") from error
+
+
+def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
+    """A fresh cache that starts with the prompt's keys and values, shared by all rows without a copy."""
+    cache = DynamicCache()
+    for keys, values in prompt_kv:
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys = keys.expand(num_rows, -1, -1, -1)
+        layer.values = values.expand(num_rows, -1, -1, -1)
+        cache.layers.append(layer)
+    return cache
+
+
+def _checked(policy: Policy) -> Policy:
+    """StageError if the shared-prompt path does not give the logits of the model's own forward on a short probe."""
+    probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
+    with torch.no_grad():
+        expected = policy.full_logits(probe[None])[0, 5:].float()
+        found = policy.logits(policy.completion_hidden(probe[None, 5:], policy.prompt_kv(probe[:5])))[0].float()
+    tolerance = 1e-3 if policy.model.dtype == torch.float32 and policy._autocast is None else 0.25
+    if not torch.allclose(expected, found, atol=tolerance, rtol=tolerance):
+        raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
+                         f"(difference {(expected - found).abs().max():.2g}): this architecture is not supported. "
+                         "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
+    return policy

@@ -1,0 +1,113 @@
+"""Logprobs and exact gradients of a group with its prompt forwarded once: the prompt's keys and values are leaves.
+
+The prompt but for its last token goes through the model once, with a graph. Each row is the last prompt token followed
+by the completion but for its last token, and attends to the prompt's keys and values, which are cut off the graph:
+micro-batches of rows add up their gradients there, and one backward pass carries the sum through the prompt. Work falls
+by N (P + C) / (P - 1 + N C) for N completions of C tokens after P prompt tokens, memory to one micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+from train.model import Policy, PromptKV
+
+LOGIT_ELEMENTS = 2**25          # logits held at a time: 128 MiB in float32
+PROMPT_TOKENS_PER_TOKEN = 8     # a row copies the prompt's keys and values: about 1/8 of the memory of its own tokens
+
+RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
+
+
+def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], *, temperature: float,
+                token_budget: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Logprobs and entropies of every completion's tokens, nats, float32, without gradients."""
+    logprobs: list[Tensor] = [torch.empty(0)] * len(completions)
+    entropies = list(logprobs)
+    with torch.no_grad():
+        prompt_kv = policy.prompt_kv(prompt_ids[:-1])
+        for rows in micro_batches([len(ids) for ids in completions], len(prompt_ids), token_budget):
+            batch = [completions[row] for row in rows]
+            flat_logprobs, flat_entropy = _score_rows(policy, prompt_kv, prompt_ids[-1:], batch, temperature)
+            lengths = [len(ids) for ids in batch]
+            for row, row_logprobs, row_entropy in zip(rows, flat_logprobs.split(lengths), flat_entropy.split(lengths),
+                                                      strict=True):
+                logprobs[row], entropies[row] = row_logprobs, row_entropy
+    return logprobs, entropies
+
+
+def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], rows_loss: RowsLoss, *,
+                   temperature: float, token_budget: int) -> None:
+    """Add the gradients of the group's loss to the parameters' `.grad`.
+
+    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions and the
+    padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the group's loss, so
+    its denominators must be known beforehand.
+    """
+    prompt_kv = policy.prompt_kv(prompt_ids[:-1])
+    leaves = [(keys.detach().requires_grad_(), values.detach().requires_grad_()) for keys, values in prompt_kv]
+    for rows in micro_batches([len(ids) for ids in completions], len(prompt_ids), token_budget):
+        batch = [completions[row] for row in rows]
+        flat = _score_rows(policy, leaves, prompt_ids[-1:], batch, temperature)
+        lengths = [len(ids) for ids in batch]
+        logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True) for values in flat)
+        policy.backward(rows_loss(rows, logprobs, entropy))
+    sources = [tensor for pair in prompt_kv for tensor in pair]
+    gradients = [leaf.grad for pair in leaves for leaf in pair]
+    reached = [(source, gradient) for source, gradient in zip(sources, gradients, strict=True)
+               if source.requires_grad and gradient is not None]
+    if reached:
+        torch.autograd.backward([source for source, _ in reached], [gradient for _, gradient in reached])
+
+
+def micro_batches(lengths: Sequence[int], num_prompt_tokens: int, token_budget: int) -> list[list[int]]:
+    """Indices of completions in batches, the longest first so that memory peaks at once and padding stays small.
+
+    A row counts its padded tokens plus an eighth of the prompt's; a batch holds at least one row.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    batches: list[list[int]] = []
+    for row in order:
+        cost = lengths[batches[-1][0]] + num_prompt_tokens // PROMPT_TOKENS_PER_TOKEN if batches else 0
+        if batches and (len(batches[-1]) + 1) * cost <= token_budget:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def token_logprobs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, *, temperature: float,
+                   vocabulary_size: int) -> tuple[Tensor, Tensor]:
+    """Logprob of each target and entropy of its distribution, [M] in float32, from hidden states [M, D].
+
+    Logits exist for a chunk of tokens at a time and are computed again in the backward pass.
+    """
+    def chunk_logprobs(chunk: Tensor, chunk_targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(chunk).float() / temperature
+        log_normalizer = logits.logsumexp(dim=-1)
+        logprobs = logits.gather(-1, chunk_targets[:, None]).squeeze(-1) - log_normalizer
+        shifted = logits - log_normalizer[:, None]
+        return logprobs, -(shifted.exp() * shifted).sum(dim=-1)
+
+    size = max(1, LOGIT_ELEMENTS // vocabulary_size)
+    if len(targets) <= size or not torch.is_grad_enabled():
+        parts = [chunk_logprobs(*chunk) for chunk in zip(hidden.split(size), targets.split(size), strict=True)]
+    else:
+        parts = [checkpoint(chunk_logprobs, *chunk, use_reentrant=False)
+                 for chunk in zip(hidden.split(size), targets.split(size), strict=True)]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _score_rows(policy: Policy, prompt_kv: PromptKV, last_prompt_id: Tensor, completions: Sequence[Tensor],
+                temperature: float) -> tuple[Tensor, Tensor]:
+    """Logprobs and entropies of the rows' tokens one after the other, without padding."""
+    inputs = pad_sequence([torch.cat([last_prompt_id, ids[:-1]]) for ids in completions], batch_first=True)
+    lengths = torch.tensor([len(ids) for ids in completions], device=inputs.device)
+    real = torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
+    hidden = policy.completion_hidden(inputs, prompt_kv)[real]
+    return token_logprobs(hidden, policy.logits, torch.cat(list(completions)), temperature=temperature,
+                          vocabulary_size=policy.vocabulary_size)
