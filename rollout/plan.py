@@ -1,0 +1,149 @@
+"""The plan of a rollout: which tasks, under which augmentation, as which prompt; all drawn from seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
+from warehouse.errors import StageError
+from warehouse.grids import augment
+
+Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
+AUGMENTATIONS = ("none", "dihedral", "colors", "all")
+KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as the published ARC runs drew them
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What decides the prompts of one rollout."""
+
+    iteration: int
+    purpose: str
+    num_tasks: int | None
+    prompts_per_task: int
+    group_size: int
+    format: Format
+    format_options: dict[str, str]
+    augmentation: str
+    shuffle_pairs: bool
+    max_prompt_tokens: int
+    seed: int
+
+
+@dataclass
+class Plan:
+    """Rows of the prompts table, and how many tasks were left out because their prompt is too long."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    too_long: int = 0
+
+
+def seed_of(*keys: int | str) -> int:
+    """A 62-bit seed that depends on the keys alone."""
+    digest = hashlib.sha256(json.dumps(keys).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
+    """Prompts of the first `num_tasks` tasks, in the order drawn, whose prompt fits.
+
+    Raises StageError when no prompt fits.
+    """
+    plan = Plan()
+    wanted = min(settings.num_tasks or len(tasks), len(tasks))
+    taken = 0
+    for task in _in_order(tasks, settings, wanted):
+        rows = [_prompt_row(task, index, settings, encode) for index in range(settings.prompts_per_task)]
+        if any(row["num_prompt_tokens"] > settings.max_prompt_tokens for row in rows):
+            plan.too_long += 1
+            continue
+        plan.rows += rows
+        taken += 1
+        if taken == wanted:
+            break
+    if not plan.rows:
+        raise StageError(f"None of the {len(tasks)} tasks has a prompt of at most "
+                         f"{settings.max_prompt_tokens} tokens. Raise --max-prompt-tokens, or use a shorter "
+                         "prompt format.")
+    return plan
+
+
+def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) -> Iterator[dict[str, Any]]:
+    """Tasks as the iterations visit them: all once per epoch, each epoch in an order of its own.
+
+    Evaluations, and training on all tasks, take them in the order of import.
+    """
+    if settings.purpose != "train" or wanted == len(tasks):
+        yield from tasks
+        return
+    epoch, offset = divmod(settings.iteration * wanted, len(tasks))
+    seen: set[str] = set()
+    while len(seen) < len(tasks):
+        order = list(tasks)
+        random.Random(seed_of(settings.seed, "order", epoch)).shuffle(order)
+        for task in order[offset:]:
+            if task["task_id"] not in seen:
+                seen.add(task["task_id"])
+                yield task
+        epoch, offset = epoch + 1, 0
+
+
+def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode: Encode) -> dict[str, Any]:
+    seed = seed_of(settings.seed, settings.iteration, settings.purpose, task["task_id"], index)
+    if task["messages"]:
+        messages, prefill = own_messages(task["messages"])
+        drawn: dict[str, Any] = {"prompt_format": OWN_MESSAGES, "format_options": "{}"}
+    else:
+        messages, prefill, drawn = _grid_messages(task, seed, settings)
+    prompt, prompt_ids = encode(messages, prefill)
+    prompt_id = hashlib.sha256(json.dumps(prompt_ids).encode()).hexdigest()[:16]
+    return {
+        "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],
+        "group_index": index, "group_size": settings.group_size, "split": task["split"],
+        "group_id": f"{settings.iteration}/{settings.purpose}/{task['task_id']}/{index}",
+        "prompt_id": prompt_id, "prompt": prompt, "prompt_ids": prompt_ids,
+        "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed, **drawn,
+    }
+
+
+def _grid_messages(task: dict[str, Any], seed: int,
+                   settings: PlanSettings) -> tuple[Messages, str, dict[str, Any]]:
+    """Messages and prefill of a grid task, and the columns that say what was drawn and shown."""
+    payload = json.loads(task["payload"])
+    draw = random.Random(seed)
+    change = draw_augmentation(draw, settings.augmentation)
+    order = list(range(len(payload["train"])))
+    if settings.shuffle_pairs:
+        draw.shuffle(order)
+    shown_test = draw.randrange(len(payload["test"]))
+
+    def shown(grid: list[list[int]]) -> list[list[int]]:
+        return augment(grid, **change).tolist()
+
+    pairs = [{side: shown(payload["train"][position][side]) for side in ("input", "output")}
+             for position in order]
+    chosen = settings.format.choose(pairs, settings.format_options)
+    messages = settings.format.render(
+        Shown([pairs[position] for position in chosen], shown(payload["test"][shown_test]["input"])),
+        settings.format_options)
+    columns = {"prompt_format": settings.format.name,
+               "format_options": json.dumps(settings.format_options, sort_keys=True),
+               **change, "pair_order": [order[position] for position in chosen],
+               "shown_test": shown_test if settings.format.shows_test else None}
+    return messages, settings.format_options.get("prefill", ""), columns
+
+
+def draw_augmentation(draw: random.Random, kind: str) -> dict[str, Any]:
+    """Columns `flip`, `rotations`, `color_map` of one augmentation; the identity for kind 'none'."""
+    flip, rotations, color_map = False, 0, list(range(10))
+    if kind in ("dihedral", "all"):
+        flip, rotations = draw.random() < 0.5, draw.randrange(4)
+    if kind in ("colors", "all"):
+        first = 1 if draw.random() < KEEP_BACKGROUND else 0
+        color_map[first:] = draw.sample(range(first, 10), 10 - first)
+    return {"flip": flip, "rotations": rotations, "color_map": color_map}

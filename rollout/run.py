@@ -1,0 +1,130 @@
+"""The rollout stage: plan the prompts, sample every completion that is missing, close parts as they fill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from rollout.engine import Engine, EngineSettings
+from rollout.formats import find_format
+from rollout.options import RolloutOptions, check_sampling, format_options, prompt_limit, stage_settings
+from rollout.parts import missing_parts, rollout_facts, sample_parts
+from rollout.plan import PlanSettings, make_plan
+from warehouse.due import rollout_due
+from warehouse.errors import StageError
+from warehouse.schema import arrow_schema
+from warehouse.store import Warehouse, open_warehouse
+
+StartEngine = Callable[[EngineSettings], Engine]
+
+
+def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
+                load_encoder: Callable[[str], Any] | None = None) -> list[str]:
+    """Complete one rollout; the lines to print come back. Only what is missing is sampled.
+
+    `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones.
+    """
+    began = time.perf_counter()
+    check_sampling(options)
+    warehouse = open_warehouse(options.run)
+    purpose, iteration = _which(warehouse, options)
+    policy_version = iteration if options.policy_version is None else options.policy_version
+    policy = _find_policy(warehouse, iteration, policy_version)
+    stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+    settings = stage_settings(warehouse, options, purpose, policy)
+    if stage.manifest():
+        stage.settle(settings)
+        return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
+    tasks = _choose_tasks(warehouse, options)
+
+    if load_encoder is None or start_engine is None:
+        from rollout import vllm_engine
+        load_encoder = load_encoder or vllm_engine.PromptEncoder
+        start_engine = start_engine or vllm_engine.VllmEngine
+    model = str(warehouse.policy_dir(policy_version)) if policy["kind"] == "full" else warehouse.model
+    encoder = load_encoder(model)
+    max_prompt_tokens = prompt_limit(options, encoder.model_length)
+    plan_settings = PlanSettings(
+        iteration=iteration, purpose=purpose, num_tasks=options.num_tasks, group_size=options.group_size,
+        prompts_per_task=options.prompts_per_task, format=find_format(options.prompt_format),
+        format_options=format_options(options), augmentation=options.augmentation,
+        shuffle_pairs=options.shuffle_pairs, max_prompt_tokens=max_prompt_tokens, seed=options.seed)
+    plan = make_plan(tasks, plan_settings, encoder)
+    imported = time.perf_counter()
+
+    stage.settle(settings)
+    rows = pa.Table.from_pylist(plan.rows, schema=arrow_schema("prompts"))
+    warehouse.write_part("prompts", 0, rows, iteration=iteration, purpose=purpose)
+    prompts = warehouse.read("prompts", iteration=iteration, purpose=purpose).to_pylist()
+    parts = missing_parts(warehouse, prompts, options.part_size, iteration, purpose)
+    engine = None
+    if parts:
+        adapter = str(warehouse.policy_dir(policy_version)) if policy["kind"] == "lora" else None
+        engine = start_engine(EngineSettings(
+            model=model, adapter=adapter, adapter_rank=policy.get("lora_rank", 0),
+            max_model_len=max_prompt_tokens + options.sampling.max_tokens, dtype=options.dtype,
+            max_num_seqs=options.max_num_seqs, gpu_memory_utilization=options.gpu_memory_utilization,
+            tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization))
+    started = time.perf_counter()
+    written = 0.0
+    if engine:
+        written = sample_parts(warehouse, engine, parts, options.sampling, policy,
+                               iteration=iteration, purpose=purpose)
+    seconds = {"start": round(started - began, 3), "import": round(imported - began, 3),
+               "sampling": round(time.perf_counter() - started - written, 3), "writing": round(written, 3)}
+    facts = rollout_facts(warehouse, iteration, purpose, plan.too_long) | {"seconds": seconds}
+    stage.complete(facts)
+    return _report(options, facts, iteration, purpose, policy_version)
+
+
+def _which(warehouse: Warehouse, options: RolloutOptions) -> tuple[str, int]:
+    """Purpose and iteration: the next due for training, the newest policy for an evaluation."""
+    if options.label and not options.evaluate:
+        raise StageError("--label names an evaluation. Give it together with --eval.")
+    if options.evaluate:
+        purpose = f"eval-{options.label}" if options.label else "eval"
+        newest = warehouse.policy_versions()[-1]
+        return purpose, newest if options.iteration is None else options.iteration
+    return "train", rollout_due(warehouse) if options.iteration is None else options.iteration
+
+
+def _find_policy(warehouse: Warehouse, iteration: int, policy_version: int) -> dict[str, Any]:
+    if policy_version not in warehouse.policy_versions():
+        newest = warehouse.policy_versions()[-1]
+        raise StageError(f"Iteration {iteration} samples with policy {policy_version}, which does not exist "
+                         f"yet (the newest is {newest}). Score and train iteration {newest} first, or name "
+                         "another policy with --policy-version.")
+    return warehouse.policy(policy_version)
+
+
+def _choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
+    """Tasks of the splits asked for; by default all held-out ones for evaluation, all others for training."""
+    tasks = warehouse.read("tasks").sort_by("position").to_pylist()
+    known = list(dict.fromkeys(task["split"] for task in tasks))
+    splits = options.splits or tuple(dict.fromkeys(
+        task["split"] for task in tasks if task["heldout"] == options.evaluate))
+    for split in splits:
+        if split not in known:
+            raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
+    if not splits:
+        kind = "held-out" if options.evaluate else "training"
+        raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
+    return [task for task in tasks if task["split"] in splits]
+
+
+def _report(options: RolloutOptions, facts: dict[str, Any], iteration: int, purpose: str,
+            policy_version: int) -> list[str]:
+    seconds = facts["seconds"]
+    left_out = f"; {facts['prompts_too_long']} tasks left out, their prompt is too long" if facts[
+        "prompts_too_long"] else ""
+    rate = facts["num_tokens"] / max(seconds["sampling"], 1e-9)
+    return [
+        f"rollout of iteration {iteration} ({purpose}): {facts['num_completions']} completions of "
+        f"{facts['num_tasks']} tasks by policy {policy_version}, {facts['num_tokens']} tokens, "
+        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}",
+        f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['start']:.1f} s start, "
+        f"{seconds['writing']:.1f} s writing; next: score {options.run}",
+    ]

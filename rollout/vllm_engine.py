@@ -1,0 +1,141 @@
+"""The one door to vLLM: its tokenizer, its engine, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# Before torch and vLLM are imported: spinning threads make a shared machine ten times slower, and one
+# process is enough for offline sampling (it also starts sooner and leaves no orphan when killed).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+from vllm import LLM, SamplingParams
+from vllm import __version__ as VLLM_VERSION
+from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.tokenizers import get_tokenizer
+from vllm.transformers_utils.config import get_config
+
+from rollout.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.formats import Messages
+from warehouse.errors import StageError
+
+LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
+
+
+class PromptEncoder:
+    """Turns chat messages into the prompt's text and token ids with the model's own chat template."""
+
+    def __init__(self, model: str) -> None:
+        self.tokenizer = get_tokenizer(model)
+        config = get_config(model, trust_remote_code=False)
+        text_config = getattr(config, "text_config", None) or config
+        self.model_length: int = text_config.max_position_embeddings
+
+    def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
+        """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
+        turns: list[Any] = [*messages, {"role": "assistant", "content": prefill}] if prefill else [*messages]
+        try:
+            prompt = str(self.tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=not prefill,
+                continue_final_message=bool(prefill)))
+        except ValueError as error:
+            raise StageError(f"The model's tokenizer cannot render the prompt: {error}. Use a model with a "
+                             "chat template.") from error
+        # The template writes its special tokens (BOS too) as text; adding them again would double them.
+        return prompt, self.tokenizer.encode(prompt, add_special_tokens=False)
+
+
+class VllmEngine:
+    """A started vLLM that serves one policy: the base, or the base with a LoRA adapter."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.engine = f"vllm {VLLM_VERSION}"
+        self.logprobs_mode = LOGPROBS_MODE
+        self.device = "cpu" if current_platform.is_cpu() else current_platform.get_device_name()
+        _check_compiler()
+        self.llm = _start(settings)
+        self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
+        self.lora = LoRARequest("policy", 1, settings.adapter) if settings.adapter else None
+
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
+        """All requests in one continuous batch, each yielded when it finishes."""
+        engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
+        for request in requests:
+            engine.add_request(str(request.index), {"prompt_token_ids": request.prompt_ids},
+                               _parameters(sampling, request.seed), lora_request=self.lora)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    yield _sampled(output, tokenizer)
+
+
+def _start(settings: EngineSettings) -> LLM:
+    options: dict[str, Any] = {
+        "model": settings.model, "dtype": settings.dtype, "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
+        "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
+        "generation_config": "vllm",  # a model's own sampling defaults must not slip in
+        "disable_log_stats": True,
+    }
+    if settings.adapter:
+        rank = next(rank for rank in LORA_RANKS if rank >= settings.adapter_rank)
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+    if current_platform.is_cpu():
+        # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
+        options |= {"enforce_eager": True,
+                    "max_num_batched_tokens": settings.max_num_seqs * settings.max_model_len}
+    else:
+        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    try:
+        return LLM(**options)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        if "memory" in str(error).lower() or isinstance(error, MemoryError):
+            raise StageError(f"The engine found too little free memory: {_first_line(error)} "
+                             + _memory_advice()) from error
+        raise
+
+
+def _memory_advice() -> str:
+    if current_platform.is_cpu():
+        return ("Free some memory, or set VLLM_CPU_KVCACHE_SPACE (GiB for the KV cache, now "
+                f"{os.environ['VLLM_CPU_KVCACHE_SPACE']}) to a size that fits.")
+    return ("Free the GPU (`nvidia-smi` shows who uses it), or lower --gpu-memory-utilization, "
+            "--max-num-seqs or --max-prompt-tokens.")
+
+
+def _check_compiler() -> None:
+    """vLLM compiles small kernels at start on a GPU; without a compiler it fails much later."""
+    found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not current_platform.is_cpu() and not found:
+        raise StageError("vLLM needs a C compiler on a GPU and found none. Install gcc (Debian: "
+                         "`apt-get install gcc`), or set CC to a compiler.")
+
+
+def _parameters(sampling: Sampling, seed: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
+        top_k=sampling.top_k, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty, frequency_penalty=sampling.frequency_penalty, seed=seed,
+        logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _sampled(output: Any, tokenizer: Any) -> Sampled:
+    completion = output.outputs[0]
+    ids = list(completion.token_ids)
+    logprobs = [position[token].logprob for token, position in zip(ids, completion.logprobs, strict=True)]
+    index = int(output.request_id.split("-")[0])  # vLLM appends a unique suffix to the id it was given
+    return Sampled(index, ids, logprobs, tokenizer.decode(ids, skip_special_tokens=True),
+                   completion.finish_reason)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
