@@ -1,0 +1,1 @@
+"""Runnable examples: the starter policy and the demo's loop."""

@@ -1,0 +1,1 @@
+"""The starter policy: its tokenizer, its pretraining, and the weights they made."""
