@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rollout.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
 from warehouse.errors import StageError
 from warehouse.grids import augment
@@ -123,7 +125,7 @@ def _grid_messages(task: dict[str, Any], seed: int,
     shown_test = draw.randrange(len(payload["test"]))
 
     def shown(grid: list[list[int]]) -> list[list[int]]:
-        return augment(grid, **change).tolist()
+        return augment(np.array(grid), **change).tolist()
 
     pairs = [{side: shown(payload["train"][position][side]) for side in ("input", "output")}
              for position in order]

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rollout.engine import Engine, EngineSettings
+from rollout.environment import prepare_environment
 from rollout.formats import find_format
 from rollout.options import RolloutOptions, check_sampling, format_options, prompt_limit, stage_settings
 from rollout.parts import missing_parts, rollout_facts, sample_parts
@@ -41,6 +42,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     tasks = _choose_tasks(warehouse, options)
 
     if load_encoder is None or start_engine is None:
+        prepare_environment()
         from rollout import vllm_engine
         load_encoder = load_encoder or vllm_engine.PromptEncoder
         start_engine = start_engine or vllm_engine.VllmEngine

@@ -1,4 +1,7 @@
-"""The one door to vLLM: its tokenizer, its engine, and what its errors mean."""
+"""The one door to vLLM: its tokenizer, its engine, and what its errors mean.
+
+Call rollout.environment.prepare_environment before importing this.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-# Before torch and vLLM are imported: spinning threads make a shared machine ten times slower, and one
-# process is enough for offline sampling (it also starts sooner and leaves no orphan when killed).
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
@@ -84,7 +79,7 @@ def _start(settings: EngineSettings) -> LLM:
         "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
         "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
         "generation_config": "vllm",  # a model's own sampling defaults must not slip in
-        "disable_log_stats": True,
+        "disable_log_stats": True, "use_tqdm_on_load": False,
     }
     if settings.adapter:
         rank = next(rank for rank in LORA_RANKS if rank >= settings.adapter_rank)

@@ -1,0 +1,41 @@
+# One short list of what people type. On a GPU machine: make demo REQUIREMENTS=requirements-gpu.txt
+PYTHON ?= python3
+REQUIREMENTS ?= requirements-cpu.txt
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The CPU set is complete and tested as a whole, so pip must not add to it (it would fetch CUDA packages).
+PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
+
+.PHONY: demo test test-all check starter clean help
+
+help:                   ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+
+demo: $(VENV)/ready     ## rollout, score and train on ARC tasks for ten iterations
+	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
+
+test: $(VENV)/ready-dev ## the default tests, the real loop with the real engine among them
+	$(BIN)/python -m pytest
+
+check: $(VENV)/ready-dev ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+starter: $(VENV)/ready  ## make the starter policy's tokenizer and weights again (about ten minutes)
+	$(BIN)/python -m examples.starter.pretrain --output examples/starter/model
+
+$(VENV)/ready: pyproject.toml $(REQUIREMENTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    f"Rollhouse needs Python 3.11 or newer; this is {sys.version.split()[0]}. Run make with PYTHON=python3.11.")'
+	@echo "Making $(VENV) and installing $(REQUIREMENTS): about two minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r $(REQUIREMENTS)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready requirements-dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+clean:                  ## remove the virtual environment and the demo's run
+	rm -rf $(VENV) runs/demo
