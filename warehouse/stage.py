@@ -31,6 +31,10 @@ class Stage:
         """What the stage wrote; None while it is not complete."""
         return _read_json(self.folder / "manifest.json")
 
+    def is_complete(self) -> bool:
+        """True once the manifest exists, without reading it."""
+        return (self.folder / "manifest.json").exists()
+
     def settle(self, settings: dict[str, Any]) -> None:
         """Fix the settings before the first part, or check that they are those of the earlier run.
 

@@ -1,0 +1,167 @@
+"""The text that turns stored parts into SQL tables: file lists with absolute paths, types, comments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+
+from warehouse.schema import TABLES
+from warehouse.scorers import Choice, scorer_choices
+from warehouse.store import Warehouse
+
+TABLE_COMMENTS = {
+    "tasks": "One row per imported task.",
+    "prompts": "One row per group: the prompt as the engine saw it, with its augmentation. "
+               "Complete rollouts only.",
+    "completions": "One row per completion: token ids, behaviour logprobs, text. Complete rollouts only.",
+    "all_samples": "One row per completion and scorer: every complete score stage, earlier scorers too.",
+    "samples": "One row per completion: reward, correctness, error, lengths, repetition, under the chosen "
+               "scorer (see the view scorers). Complete score stages only.",
+    "train_samples": "One row per completion that a complete train stage read: old logprobs, advantage, "
+                     "mismatch.",
+    "train_steps": "One row per optimizer step of the complete train stages.",
+}
+SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
+             pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.timestamp("ms", tz="UTC"): "TIMESTAMP",
+             pa.list_(pa.int32()): "INTEGER[]", pa.list_(pa.float32()): "FLOAT[]",
+             pa.list_(pa.int8()): "TINYINT[]"}
+HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
+PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
+              "samples/*/*/*/*.parquet", "train/*/*.parquet")
+
+
+def table_parts(warehouse: Warehouse, *, partial: bool = False) -> dict[str, list[Path]]:
+    """The parts behind each table; those of unfinished stages only where `partial`."""
+    parts: dict[str, list[Path]] = {name: [] for name in TABLE_COMMENTS}
+    parts["tasks"] = warehouse.parts("tasks")
+    for iteration in warehouse.iterations("completions"):
+        for purpose in warehouse.purposes("completions", iteration):
+            if partial or warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
+                for table in ("prompts", "completions"):
+                    parts[table] += warehouse.parts(table, iteration=iteration, purpose=purpose)
+    for choice in scorer_choices(warehouse):
+        found = warehouse.parts("samples", iteration=choice.iteration, purpose=choice.purpose,
+                                scorer=choice.scorer)
+        parts["all_samples"] += found
+        parts["samples"] += found if choice.chosen else []
+    if partial:
+        unfinished = _unfinished_scores(warehouse)
+        parts["all_samples"] += unfinished
+        chosen = {path.parents[1] for path in parts["samples"]}
+        parts["samples"] += [path for path in unfinished if path.parents[1] not in chosen]
+    for iteration in warehouse.iterations("train_steps"):
+        if partial or warehouse.stage("train", iteration=iteration).is_complete():
+            for table in ("train_samples", "train_steps"):
+                parts[table] += warehouse.parts(table, iteration=iteration)
+    return parts
+
+
+def table_views(warehouse: Warehouse, *, partial: bool = False) -> str:
+    """CREATE VIEW and COMMENT statements of the physical tables and of what the catalog knows."""
+    parts = table_parts(warehouse, partial=partial)
+    return "\n".join([*(_table_view(name, parts[name]) for name in TABLE_COMMENTS),
+                      _scorers_view(scorer_choices(warehouse)),
+                      _documents_view("stage_manifests", manifests(warehouse)),
+                      _documents_view("policy_documents", policy_documents(warehouse)),
+                      _part_files_view(warehouse.root)])
+
+
+def empty_views() -> str:
+    """The same statements for a run without any file: names, types and comments alone."""
+    return "\n".join([*(_table_view(name, []) for name in TABLE_COMMENTS), _scorers_view([]),
+                      _documents_view("stage_manifests", []), _documents_view("policy_documents", []),
+                      _part_files_view(Path("/nowhere"))])
+
+
+def manifests(warehouse: Warehouse) -> list[Path]:
+    """Manifests of all complete stages."""
+    found = [*warehouse.root.glob("completions/iteration=*/purpose=*/manifest.json"),
+             *warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*/manifest.json"),
+             *warehouse.root.glob("train/iteration=*/manifest.json")]
+    return sorted(found)
+
+
+def policy_documents(warehouse: Warehouse) -> list[Path]:
+    """policy.json of every committed policy."""
+    return [warehouse.policy_dir(version) / "policy.json" for version in warehouse.policy_versions()]
+
+
+def quoted(text: object) -> str:
+    """A SQL string literal."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def _unfinished_scores(warehouse: Warehouse) -> list[Path]:
+    folders = warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*")
+    return [path for folder in sorted(folders) if not (folder / "manifest.json").exists()
+            for path in sorted(folder.glob("part-*.parquet"))]
+
+
+def _table_view(name: str, paths: list[Path]) -> str:
+    """One physical table as a view; typed and without rows while it has no part."""
+    columns = TABLES["samples" if name == "all_samples" else name]
+    if paths:
+        selected = ", ".join(_column(name, column.name) for column in columns)
+        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(name)})"
+    else:
+        body = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                                     for column in columns) + " WHERE false"
+    comments = [f"COMMENT ON VIEW {name} IS {quoted(TABLE_COMMENTS[name])};"]
+    comments += [f"COMMENT ON COLUMN {name}.{column.name} IS {quoted(column.comment)};" for column in columns]
+    return "\n".join([f"CREATE OR REPLACE VIEW {name} AS {body};", *comments, ""])
+
+
+def _column(table: str, column: str) -> str:
+    # Rows trained again later stay under their own iteration, so the folder's name is the training's: taken
+    # from there, a filter on it leaves the other files unopened.
+    if table == "train_samples" and column == "trained_iteration":
+        return ("regexp_extract(filename, '/iteration=(\\d+)/[^/]+$', 1)::INTEGER AS trained_iteration")
+    # Plain timestamps in UTC: Python needs another package to fetch those with a time zone.
+    return "finished_at::TIMESTAMP AS finished_at" if column == "finished_at" else column
+
+
+def _options(table: str) -> str:
+    if table == "tasks":
+        return "hive_partitioning = false"
+    if table == "train_samples":
+        return "hive_partitioning = false, filename = true"
+    keys = {"samples": ("iteration", "purpose", "scorer"), "all_samples": ("iteration", "purpose", "scorer"),
+            "train_steps": ("iteration",)}.get(table, ("iteration", "purpose"))
+    types = ", ".join(f"'{key}': {HIVE_TYPES[key]}" for key in keys)
+    return f"hive_partitioning = true, hive_types = {{{types}}}"
+
+
+def _file_list(paths: list[Path]) -> str:
+    return "[" + ",\n  ".join(quoted(_literal(path)) for path in paths) + "]"
+
+
+def _literal(path: Path) -> str:
+    # DuckDB reads every entry as a glob: brackets and stars in the run's own path must be taken literally.
+    return re.sub(r"([\[*?])", r"[\1]", str(path))
+
+
+def _part_files_view(root: Path) -> str:
+    globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
+    return ("CREATE OR REPLACE VIEW part_files AS SELECT filename AS path, size AS bytes, "
+            f"last_modified AS modified FROM read_blob([{globs}]);\n")
+
+
+def _scorers_view(choices: list[Choice]) -> str:
+    rows = [f"({one.iteration}, {quoted(one.purpose)}, {quoted(one.scorer)}, {str(one.chosen).lower()}, "
+            f"{quoted(one.reason) if one.reason else 'NULL'})" for one in choices]
+    names = "(iteration, purpose, scorer, chosen, reason)"
+    if rows:
+        body = "SELECT * FROM (VALUES\n  " + ",\n  ".join(rows) + f") AS choices{names}"
+    else:
+        body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
+                "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
+    return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
+
+
+def _documents_view(name: str, paths: list[Path]) -> str:
+    """A view of JSON files: their path and content."""
+    body = (f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})" if paths
+            else "SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS document WHERE false")
+    return f"CREATE OR REPLACE VIEW {name} AS {body};\n"

@@ -1,0 +1,212 @@
+"""Every invariant of the stored files; each violation named with its part and the way out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warehouse.check_rows import completion_problems, prompt_problems, sample_problems, train_problems
+from warehouse.commit import TEMPORARY_MARK
+from warehouse.errors import StageError
+from warehouse.parts import part_number
+from warehouse.schema import arrow_schema
+from warehouse.stage import Stage, sha256_of
+from warehouse.store import TRAIN_TABLES, Warehouse
+
+EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json")
+TABLES = ("tasks", "prompts", "completions", "samples", "train")
+
+
+@dataclass
+class Report:
+    """What was found: `problems` break an invariant, `notes` are only worth knowing."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    num_parts: int = 0
+    num_rows: int = 0
+
+
+def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
+    """Check names, manifests, checksums and footers, then (unless `quick`) the rows of every part."""
+    from tqdm import tqdm
+    report = Report()
+    _check_names(warehouse, report)
+    _check_policies(warehouse, report)
+    stages = _stages(warehouse)
+    readable: dict[Path, bool] = {}
+    for table, keys, part in tqdm(_parts(warehouse), desc="parts", unit="part", leave=False, disable=None):
+        report.num_parts += 1
+        readable[part] = _check_footer(warehouse, table, keys, part, report)
+    for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
+        _check_stage(warehouse, stage, report, quick=quick)
+    if not quick:
+        _check_rows(warehouse, readable, report)
+    return report
+
+
+def _stages(warehouse: Warehouse) -> list[Stage]:
+    stages = []
+    for iteration in warehouse.iterations("completions"):
+        stages += [warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+                   for purpose in warehouse.purposes("completions", iteration)]
+    for iteration, purpose, scorer in _scored(warehouse):
+        stages.append(warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer))
+    return stages + [warehouse.stage("train", iteration=iteration)
+                     for iteration in warehouse.iterations("train_steps")]
+
+
+def _scored(warehouse: Warehouse) -> list[tuple[int, str, str]]:
+    """Keys of every score stage, finished or not."""
+    return [
+        (iteration, purpose, folder.name.removeprefix("scorer="))
+        for iteration in warehouse.iterations("samples")
+        for purpose in warehouse.purposes("samples", iteration)
+        for folder in sorted(
+            (warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}").glob("scorer=*")
+        )
+    ]
+
+
+def _parts(warehouse: Warehouse) -> list[tuple[str, dict[str, object], Path]]:
+    """Every part with its table and the keys that its folder gives."""
+    found: list[tuple[str, dict[str, object], Path]] = [
+        ("tasks", {}, part) for part in warehouse.parts("tasks")
+    ]
+    for table in ("prompts", "completions"):
+        for iteration in warehouse.iterations(table):
+            for purpose in warehouse.purposes(table, iteration):
+                keys: dict[str, object] = {"iteration": iteration, "purpose": purpose}
+                found += [(table, keys, part)
+                          for part in warehouse.parts(table, iteration=iteration, purpose=purpose)]
+    for iteration, purpose, scorer in _scored(warehouse):
+        keys = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+        found += [("samples", keys, part) for part in warehouse.parts("samples", **keys)]
+    for table in TRAIN_TABLES:
+        key = "trained_iteration" if table == "train_samples" else "iteration"
+        for iteration in warehouse.iterations(table):
+            found += [(table, {key: iteration}, part) for part in warehouse.parts(table, iteration=iteration)]
+    return found
+
+
+def _check_names(warehouse: Warehouse, report: Report) -> None:
+    """Files that no stage writes."""
+    for table in TABLES:
+        for path in sorted((warehouse.root / table).rglob("*")):
+            if path.is_dir() or EXPECTED.fullmatch(path.name):
+                continue
+            if TEMPORARY_MARK in path.name or path.name.endswith(".claim"):
+                report.notes.append(f"{path} is left from a killed process; remove it when nothing runs.")
+            elif "checkpoint" not in str(path.relative_to(warehouse.root)):
+                report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")
+
+
+def _check_policies(warehouse: Warehouse, report: Report) -> None:
+    versions = warehouse.policy_versions()
+    for folder in sorted(warehouse.root.glob("policies/*")):
+        if folder.name.isdigit() and int(folder.name) not in versions:
+            report.problems.append(f"{folder} has no policy.json. Remove the folder and run train of "
+                                   f"iteration "
+                                   f"{int(folder.name) - 1} again.")
+    for version in versions:
+        parent = warehouse.policy(version).get("parent")
+        if parent is not None and parent not in versions:
+            report.problems.append(f"Policy {version} names policy {parent} as its parent, which does "
+                                   f"not exist. "
+                                   "Restore it from a copy.")
+
+
+def _check_stage(warehouse: Warehouse, stage: Stage, report: Report, *, quick: bool) -> None:
+    """Manifest against the parts in the folder, and the numbers of the parts."""
+    manifest = stage.manifest()
+    present = {part.name: part for part in stage.folder.glob("*-*.parquet")}
+    if manifest is None:
+        report.notes.append(f"{stage.title} is not complete; run it again to finish it.")
+        return
+    listed = {part["name"]: part for part in manifest["parts"]}
+    for name in sorted(listed.keys() - present.keys()):
+        report.problems.append(f"{stage.folder / name} is missing, though the manifest of {stage.title} "
+                               f"lists it. "
+                               f"Restore it, or remove {stage.folder} and run the stage again.")
+    for name in sorted(present.keys() - listed.keys()):
+        report.problems.append(f"{present[name]} is not in the manifest of {stage.title}. Move it out "
+                               f"of the run.")
+    for name in sorted(listed.keys() & present.keys()):
+        part, facts = present[name], listed[name]
+        changed = part.stat().st_size != facts["bytes"] or (not quick and sha256_of(part) != facts["sha256"])
+        if changed:
+            report.problems.append(f"{part} does not match its manifest "
+                                   f"({'size' if quick else 'sha256'} differs). "
+                                   f"Restore it, or remove {stage.folder} and run the stage again.")
+    if stage.name == "score":
+        _check_scored_parts(warehouse, stage, report)
+    if stage.name == "train":
+        written = stage.identity["iteration"] + 1
+        if written not in warehouse.policy_versions():
+            report.problems.append(f"{stage.title} is complete, but policy {written} is missing. "
+                                   f"Restore it, or "
+                                   f"remove {stage.folder} and train again.")
+
+
+def _check_scored_parts(warehouse: Warehouse, stage: Stage, report: Report) -> None:
+    """Part i of samples scores part i of completions."""
+    keys = {"iteration": stage.identity["iteration"], "purpose": stage.identity["purpose"]}
+    sampled = {part_number(part) for part in warehouse.parts("completions", **keys)}
+    scored = {part_number(part) for part in stage.folder.glob("part-*.parquet")}
+    if sampled != scored:
+        report.problems.append(f"{stage.title} has parts {sorted(scored)}, the completions have "
+                               f"{sorted(sampled)}. "
+                               f"Restore the missing ones, or remove {stage.folder} and score again.")
+
+
+def _check_footer(
+    warehouse: Warehouse, table: str, keys: dict[str, object], part: Path, report: Report
+) -> bool:
+    """The part opens, has the table's columns, and belongs to this run and folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    try:
+        file = pq.ParquetFile(part)
+    except (pa.ArrowInvalid, OSError) as error:
+        report.problems.append(f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). Remove "
+                               f"it and run "
+                               "its stage again.")
+        return False
+    report.num_rows += file.metadata.num_rows
+    if file.schema_arrow.names != arrow_schema(table).names:
+        odd = sorted(set(file.schema_arrow.names) ^ set(arrow_schema(table).names))
+        report.problems.append(f"{part} has other columns than {table}: {', '.join(odd)}. Restore the "
+                               f"original.")
+        return False
+    owner = (file.schema_arrow.metadata or {}).get(b"rollhouse.run_id", b"").decode()
+    if owner != warehouse.run_id:
+        report.problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
+                               "Move it out of the run folder.")
+    for key, value in keys.items():
+        found = {_bound(file, group, key) for group in range(file.metadata.num_row_groups)} - {(None, None)}
+        if found - {(value, value)}:
+            report.problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
+                                   f"{sorted(found - {(value, value)})[0][0]}. Move it where it belongs.")
+    return True
+
+
+def _bound(file: object, group: int, column: str) -> tuple[object, object]:
+    """Least and greatest value of a column in one row group."""
+    metadata = file.metadata.row_group(group)  # type: ignore[attr-defined]
+    names = [metadata.column(index).path_in_schema for index in range(metadata.num_columns)]
+    statistics = metadata.column(names.index(column)).statistics
+    return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
+
+
+def _check_rows(warehouse: Warehouse, readable: dict[Path, bool], report: Report) -> None:
+    """The rows of every part that can be read."""
+    from tqdm import tqdm
+    checks = {"completions": completion_problems, "samples": sample_problems, "train_samples": train_problems,
+              "prompts": prompt_problems}
+    work = [entry for entry in _parts(warehouse) if entry[0] in checks and readable.get(entry[2])]
+    for table, keys, part in tqdm(work, desc="rows", unit="part", leave=False, disable=None):
+        try:
+            report.problems += [f"{part}: {problem}" for problem in checks[table](warehouse, keys, part)]
+        except StageError as error:
+            report.problems.append(str(error))

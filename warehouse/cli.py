@@ -1,0 +1,110 @@
+"""The `warehouse` command: make a run, ask it questions, look after it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from warehouse.options import run_argument, shows_errors
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Every completion of a run as Parquet that anyone queries with SQL."""
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--model", required=True, help="Folder or hub id of the base model.")
+@click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
+              help="Tasks to train on; give it several times for several sources.")
+@click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",
+              help="Tasks that are only evaluated, never trained on unless asked by name.")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
+              help="TOML file to copy to RUN/config.toml: options of every stage.")
+@shows_errors
+def init(
+    run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...], config: Path | None
+) -> None:
+    """Make the run folder RUN: import tasks, fix the base model."""
+    from warehouse.init import init_run
+    for line in init_run(run, model, tasks, heldout, config):
+        click.echo(line)
+
+
+@cli.command()
+@run_argument
+@click.argument("query")
+@click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
+              default="table", show_default=True, help="How the rows are written.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="File to write instead of the terminal; parquet needs one.")
+@click.option("--limit", type=click.IntRange(min=0), default=None,
+              help="Most rows to show; 0 for all. Default: 200 for table and markdown, all otherwise.")
+@click.option("--full", is_flag=True, help="Show lists and long text whole.")
+@click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
+@shows_errors
+def sql(run: Path, query: str, style: str, output: Path | None, limit: int | None, full: bool,
+        partial: bool) -> None:
+    """Run QUERY over the run's tables and views; `@name` runs a saved query."""
+    from warehouse.database import connect
+    from warehouse.queries import write_answer
+    from warehouse.store import open_warehouse
+    warehouse = open_warehouse(run)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and output is None else None
+    text = write_answer(warehouse, connect(warehouse, partial=partial), query, style=style, output=output,
+                        limit=limit, full=full, width=width)
+    if text:
+        click.echo(text)
+
+
+@cli.command()
+@run_argument
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Iterations to list.")
+@click.option("--iteration", type=click.IntRange(min=0), default=None, help="With --line: which iteration.")
+@click.option("--purpose", default="train", show_default=True, help="With --line: which purpose.")
+@click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
+@shows_errors
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool) -> None:
+    """Print one screen about the run."""
+    from warehouse.database import connect
+    from warehouse.store import open_warehouse
+    from warehouse.summary import iteration_line, latest_iteration, summary_lines
+    warehouse = open_warehouse(run)
+    connection = connect(warehouse)
+    if line:
+        chosen = latest_iteration(connection, purpose) if iteration is None else iteration
+        click.echo(iteration_line(connection, chosen, purpose))
+        return
+    click.echo("\n".join(summary_lines(warehouse, connection, last)))
+
+
+@cli.command()
+@run_argument
+@click.option("--quick", is_flag=True, help="Skip checksums and rows: only names, manifests and footers.")
+@shows_errors
+def check(run: Path, quick: bool) -> None:
+    """Check every invariant of the stored files; exit code 1 with a list when one is broken."""
+    from warehouse.check import check_run
+    from warehouse.store import open_warehouse
+    report = check_run(open_warehouse(run), quick=quick)
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    for problem in report.problems:
+        click.echo(problem)
+    click.echo(f"{report.num_parts} parts, {report.num_rows:,} rows, {len(report.problems)} problems")
+    if report.problems:
+        raise SystemExit(1)
+
+
+@cli.command()
+@click.option("--markdown", is_flag=True, help="As the page docs/schema.md.")
+@click.argument("name", required=False)
+@shows_errors
+def schema(name: str | None, markdown: bool) -> None:
+    """Print the data dictionary: every table, view, column and macro, or NAME alone."""
+    from warehouse.dictionary import dictionary_lines
+    click.echo("\n".join(dictionary_lines(name, markdown=markdown)))

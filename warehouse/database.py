@@ -1,0 +1,97 @@
+"""The one door to DuckDB: a run's warehouse.sql, written and run into an in-memory connection."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warehouse.catalog import empty_views, table_views
+from warehouse.commit import replace_bytes
+from warehouse.errors import StageError
+from warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+SQL_FILES = ("macros.sql", "views.sql", "collapse.sql", "comments.sql")
+HEADER = """\
+-- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
+-- command, so that it lists what is complete now; do not edit. Use: duckdb -init {root}/warehouse.sql
+
+-- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
+SET disabled_optimizers = 'window_self_join';
+SET TimeZone = 'UTC';
+"""
+
+
+def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
+    """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
+    return "\n".join(
+        [HEADER.format(root=warehouse.root), table_views(warehouse, partial=partial), _shipped()]
+    )
+
+
+def refresh_sql(warehouse: Warehouse) -> Path:
+    """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
+    path = warehouse.root / "warehouse.sql"
+    text = sql_text(warehouse)
+    if not path.exists() or path.read_text() != text:
+        try:
+            replace_bytes(path, text.encode())
+        except (OSError, StageError):
+            # An archive may be read-only; every query still works, because connections run the fresh text.
+            if not path.exists():
+                return path
+    return path
+
+
+def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection with every table, view and macro of the run.
+
+    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way.
+    """
+    import duckdb
+    connection = duckdb.connect()
+    refresh_sql(warehouse)
+    try:
+        connection.execute(sql_text(warehouse, partial=partial))
+    except duckdb.Error as error:
+        raise StageError(f"The tables of {warehouse.root} cannot be opened: {first_line(error)}. "
+                         f"Run `warehouse check {warehouse.root}` to see which part is damaged.") from error
+    return connection
+
+
+def empty_connection() -> duckdb.DuckDBPyConnection:
+    """A connection with every table, view and macro and no rows, for the data dictionary."""
+    import duckdb
+    connection = duckdb.connect()
+    connection.execute(empty_views() + _shipped())
+    return connection
+
+
+def run_query(connection: duckdb.DuckDBPyConnection, query: str,
+              parameters: list[Any] | None = None) -> duckdb.DuckDBPyRelation | None:
+    """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
+    import duckdb
+    try:
+        return connection.sql(query, params=parameters) if parameters else connection.sql(query)
+    except duckdb.Error as error:
+        raise StageError(f"{str(error).strip()}\nThe views: `warehouse schema`.") from error
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
+            parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+    """All rows of a shipped query as dictionaries."""
+    cursor = connection.execute(query, parameters or [])
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _shipped() -> str:
+    return "\n".join(files("warehouse").joinpath(name).read_text() for name in SQL_FILES)

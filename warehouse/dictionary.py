@@ -1,0 +1,66 @@
+"""The data dictionary: what every table, view, column and macro means, read from the comments in SQL."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from warehouse.database import SQL_FILES, empty_connection
+from warehouse.errors import StageError
+from warehouse.schema import TABLES
+
+HIDDEN = ("stage_manifests", "policy_documents", "part_files", "iteration_samples", "iteration_groups",
+          "iteration_passes", "iteration_mismatch")
+
+
+def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:
+    """Everything, or the table, view or macro `name`, as text or Markdown."""
+    connection = empty_connection()
+    views = dict(connection.execute(
+        "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name").fetchall())
+    macros = _macros()
+    known = [*[table for table in TABLES if table in views],
+             *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
+    if name is not None and name not in views and name not in macros:
+        raise StageError(f"There is no table, view or macro '{name}'. Known: {', '.join([*known, *macros])}.")
+    lines: list[str] = []
+    for view in known if name is None else [name] if name in views else []:
+        columns = connection.execute("SELECT column_name, data_type, comment FROM duckdb_columns() "
+                                     "WHERE table_name = $1 ORDER BY column_index", [view]).fetchall()
+        lines += _view_lines(view, views[view], columns, markdown)
+    shown = macros if name is None else {name: macros[name]} if name in macros else {}
+    if shown:
+        lines += ["## Macros", ""] if markdown else ["macros"]
+        lines += [f"- `{call}`: {text}" if markdown else f"  {call}\n      {text}"
+                  for call, text in shown.values()]
+    return lines
+
+
+def _view_lines(view: str, comment: str | None, columns: list[tuple[str, str, str | None]],
+                markdown: bool) -> list[str]:
+    if markdown:
+        rows = [f"| {column} | {kind} | {text or ''} |" for column, kind, text in columns]
+        return [
+            f"## {view}",
+            "",
+            comment or "",
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    width = max(len(column) for column, _, _ in columns)
+    return [view, f"  {comment or ''}",
+            *[f"    {column:<{width}}  {kind:<10} {text or ''}" for column, kind, text in columns], ""]
+
+
+def _macros() -> dict[str, tuple[str, str]]:
+    """Macros of the shipped SQL: name -> (call, the comment above it)."""
+    found = {}
+    pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\)", re.MULTILINE)
+    for file in SQL_FILES:
+        for comment, name, arguments in pattern.findall(files("warehouse").joinpath(file).read_text()):
+            text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
+            found[name] = (f"{name}({' '.join(arguments.split())})", text)
+    return found

@@ -1,0 +1,68 @@
+-- Formulas and reading tools. Scalar macros first, then tables: FROM truncated(12), FROM one_completion(12, 'task', 3).
+
+-- 1 - C(n-c, k) / C(n, k), arXiv 2107.03374 eq. 1; null where k > n.
+CREATE OR REPLACE MACRO pass_at_k(n, c, k) AS
+CASE WHEN k > n OR k < 1 THEN NULL
+     WHEN c <= 0 THEN 0.0::DOUBLE
+     WHEN n - c < k THEN 1.0::DOUBLE
+     WHEN k = 1 THEN c / n
+     ELSE 1.0 - exp(lgamma(n - c + 1) + lgamma(n - k + 1) - lgamma(n - c - k + 1) - lgamma(n + 1)) END;
+
+-- C(c, k) / C(n, k): the chance that k drawn completions are all right.
+CREATE OR REPLACE MACRO pass_pow_k(n, c, k) AS
+CASE WHEN k > n OR k < 1 THEN NULL
+     WHEN c < k THEN 0.0::DOUBLE
+     WHEN k = 1 THEN c / n
+     ELSE exp(lgamma(c + 1) + lgamma(n - k + 1) - lgamma(c - k + 1) - lgamma(n + 1)) END;
+
+-- k3 estimate of a KL divergence from d = log p - log q of tokens drawn from q.
+CREATE OR REPLACE MACRO k3(d) AS exp(d) - d - 1;
+
+-- Effective sample size of weights over their number, an aggregate.
+CREATE OR REPLACE MACRO ess(w) AS pow(sum(w), 2) / nullif(count(w) * sum(w * w), 0);
+
+CREATE OR REPLACE MACRO one_completion(at_iteration, task, index, of_purpose := 'train') AS TABLE
+SELECT completions.*, samples.* EXCLUDE (iteration, purpose, task_id, sample_index, group_id, policy_version,
+                                         finish_reason, num_prompt_tokens, num_completion_tokens)
+FROM (SELECT * FROM completions WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task
+                                  AND sample_index = index) AS completions
+LEFT JOIN (SELECT * FROM samples WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task
+                                   AND sample_index = index) AS samples USING (task_id, sample_index);
+
+CREATE OR REPLACE MACRO tokens(at_iteration, task, index, of_purpose := 'train') AS TABLE
+SELECT unnest(range(len(completion_ids)))::INTEGER AS position,
+       unnest(completion_ids) AS token_id,
+       unnest(behaviour_logprobs) AS behaviour_logprob,
+       unnest(coalesce(old_logprobs, [NULL::FLOAT])) AS old_logprob
+FROM (SELECT completion_ids, behaviour_logprobs FROM completions
+      WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index)
+LEFT JOIN (SELECT old_logprobs FROM train_samples
+           WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index
+           ORDER BY trained_iteration LIMIT 1) ON true;
+
+CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
+SELECT iteration, purpose, task_id, sample_index, num_completion_tokens, right(completion, 400) AS tail
+FROM completions
+WHERE iteration = at_iteration AND purpose = of_purpose AND finish_reason = 'length'
+ORDER BY task_id, sample_index LIMIT num;
+
+CREATE OR REPLACE MACRO loops(at_iteration, num := 5, of_purpose := 'train') AS TABLE
+SELECT worst.*, right(completions.completion, 400) AS tail
+FROM (SELECT iteration, purpose, task_id, sample_index, loop_tokens, num_completion_tokens,
+             ngram4_unique_ratio, reward
+      FROM samples
+      WHERE iteration = at_iteration AND purpose = of_purpose AND loop_tokens > 0
+      ORDER BY loop_tokens DESC, task_id, sample_index LIMIT num) AS worst
+LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
+           WHERE iteration = at_iteration AND purpose = of_purpose) AS completions
+    USING (task_id, sample_index)
+ORDER BY loop_tokens DESC, task_id, sample_index;
+
+CREATE OR REPLACE MACRO outliers(at_iteration, num := 10, of_purpose := 'train') AS TABLE
+WITH rows AS MATERIALIZED (
+    SELECT iteration, purpose, group_id, task_id, sample_index, reward, num_completion_tokens, error_class
+    FROM samples WHERE iteration = at_iteration AND purpose = of_purpose)
+SELECT * EXCLUDE (group_id), (reward - avg(reward) OVER one) / nullif(stddev_pop(reward) OVER one, 0) AS z
+FROM rows
+WINDOW one AS (PARTITION BY group_id)
+ORDER BY abs(z) DESC NULLS LAST, task_id, sample_index LIMIT num;

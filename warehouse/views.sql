@@ -1,0 +1,169 @@
+-- What people ask every day, over the physical tables. Keys everywhere: iteration, purpose, task_id.
+-- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
+
+CREATE OR REPLACE VIEW stages AS
+SELECT document ->> '$.stage' AS stage,
+       (document ->> '$.iteration')::INTEGER AS iteration,
+       document ->> '$.purpose' AS purpose,
+       document ->> '$.scorer' AS scorer,
+       coalesce((document ->> '$.facts.seconds.total')::DOUBLE,
+                CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
+                     THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'),
+                                                  lambda phase: phase::DOUBLE))
+                     ELSE (document ->> '$.facts.seconds')::DOUBLE END) AS seconds,
+       list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
+           AS bytes,
+       len(json_extract(document, '$.parts[*].name'))::INTEGER AS num_parts,
+       document ->> '$.host' AS host,
+       to_timestamp((document ->> '$.finished_at')::DOUBLE)::TIMESTAMP AS finished_at,
+       document ->> '$.versions.rollhouse' AS rollhouse_version,
+       document ->> '$.versions.git' AS git_revision,
+       document -> '$.facts' AS facts,
+       document -> '$.settings' AS settings
+FROM stage_manifests;
+
+CREATE OR REPLACE VIEW policies AS
+SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS policy_version,
+       (document ->> '$.parent')::INTEGER AS parent,
+       document ->> '$.sha256' AS sha256,
+       document ->> '$.base' AS base,
+       regexp_replace(path, '/policy\.json$', '') AS folder,
+       document::JSON AS facts
+FROM policy_documents;
+
+CREATE OR REPLACE VIEW groups AS
+SELECT iteration, purpose, group_id, task_id,
+       any_value(split) AS split,
+       any_value(policy_version) AS policy_version,
+       count(reward)::INTEGER AS n,
+       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       (count(*) - count(reward))::INTEGER AS num_missing,
+       avg(reward) AS reward_mean,
+       stddev_pop(reward) AS reward_std,
+       max(reward) AS reward_max,
+       max(reward) = min(reward) AS zero_variance,
+       count(*) FILTER (correct) = count(reward) AS all_correct,
+       count(*) FILTER (correct) = 0 AS none_correct,
+       avg(truncated::INTEGER) AS truncated_share,
+       avg(num_completion_tokens) AS tokens_mean,
+       count(DISTINCT fingerprint)::INTEGER AS distinct_outputs
+FROM samples
+GROUP BY iteration, purpose, group_id, task_id;
+
+CREATE OR REPLACE VIEW task_results AS
+SELECT iteration, purpose, task_id,
+       any_value(split) AS split,
+       any_value(policy_version) AS policy_version,
+       count(reward)::INTEGER AS n,
+       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       avg(reward) AS reward_mean,
+       max(reward) AS reward_max,
+       avg(truncated::INTEGER) AS truncated_share,
+       avg(num_completion_tokens) AS tokens_mean
+FROM samples
+GROUP BY iteration, purpose, task_id;
+
+CREATE OR REPLACE VIEW pass_curve AS
+WITH results AS (SELECT iteration, purpose, task_id, n, c FROM task_results WHERE n > 0),
+     points AS (SELECT iteration, purpose, n, c,
+                       unnest([k FOR k IN [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] IF k <= n]) AS k,
+                       count(*) OVER (PARTITION BY iteration, purpose) AS num_all
+                FROM results)
+SELECT iteration, purpose, k::INTEGER AS k,
+       avg(pass_at_k(n, c, k)) AS pass_at_k,
+       coalesce(stddev_samp(pass_at_k(n, c, k)) / sqrt(count(*)), 0) AS standard_error,
+       avg(pass_pow_k(n, c, k)) AS pass_pow_k,
+       count(*)::INTEGER AS num_tasks,
+       count(*) = any_value(num_all) AS every_task
+FROM points
+GROUP BY iteration, purpose, k;
+
+CREATE OR REPLACE VIEW task_history AS
+SELECT task_id,
+       any_value(split) AS split,
+       count(*)::INTEGER AS visits,
+       sum(n)::INTEGER AS num_completions,
+       min(iteration) AS first_iteration,
+       max(iteration) AS last_iteration,
+       min(iteration) FILTER (c > 0) AS first_solved,
+       max(iteration) FILTER (c > 0) AS last_solved,
+       arg_max(c / n, iteration) AS last_rate,
+       max(c / n) AS best_rate,
+       max(c) > 0 AND arg_max(c, iteration) = 0 AS forgotten
+FROM task_results
+WHERE purpose = 'train' AND n > 0
+GROUP BY task_id;
+
+CREATE OR REPLACE VIEW errors AS
+WITH kinds AS (
+    SELECT iteration, purpose, error_class, error_name, count(*) AS num,
+           avg(num_completion_tokens) AS tokens_mean, any_value(error_message) AS example
+    FROM samples
+    GROUP BY iteration, purpose, error_class, error_name)
+SELECT iteration, purpose, error_class, error_name, num::INTEGER AS num,
+       num / sum(num) OVER (PARTITION BY iteration, purpose) AS share,
+       tokens_mean, example
+FROM kinds
+WHERE true
+QUALIFY error_class IS NOT NULL;
+
+CREATE OR REPLACE VIEW sandbox_tiers AS
+SELECT iteration, purpose, sandbox_tier, count(*)::INTEGER AS num,
+       avg(cpu_seconds) AS cpu_seconds_mean, max(max_rss_mib) AS max_rss_mib
+FROM samples
+GROUP BY iteration, purpose, sandbox_tier;
+
+CREATE OR REPLACE VIEW mismatch AS
+SELECT trained_iteration AS iteration, staleness,
+       count(*)::INTEGER AS num_completions,
+       sum(log_ratio_mean * weight) / sum(weight) AS log_ratio_mean,
+       sum(log_ratio_abs_mean * weight) / sum(weight) AS log_ratio_abs_mean,
+       max(log_ratio_abs_max) AS log_ratio_abs_max,
+       quantile_cont(log_ratio_abs_max, 0.99) AS log_ratio_abs_max_p99,
+       sum(mismatch_kl * weight) / sum(weight) AS mismatch_kl,
+       ess(exp(least(greatest(log_ratio_mean * weight, -20), 20))) AS ess,
+       avg(importance_weight_mean) AS importance_weight_mean,
+       coalesce(stddev_samp(importance_weight_mean), 0) AS importance_weight_std,
+       avg(kept_fraction) AS kept_fraction,
+       sum(entropy * weight) / sum(weight) AS entropy
+FROM (SELECT *, greatest(num_trainable_tokens, 1) AS weight FROM train_samples WHERE mismatch_kl IS NOT NULL)
+GROUP BY trained_iteration, staleness;
+
+CREATE OR REPLACE VIEW costs AS
+WITH work AS (
+    SELECT 'rollout' AS stage, iteration, purpose, NULL::VARCHAR AS scorer, count(*) AS num_completions,
+           sum(num_completion_tokens) AS num_tokens
+    FROM completions GROUP BY iteration, purpose
+    UNION ALL
+    SELECT 'score', iteration, purpose, scorer, count(*), sum(num_completion_tokens)
+    FROM all_samples GROUP BY iteration, purpose, scorer
+    UNION ALL
+    SELECT 'train', iteration, NULL, NULL, sum(num_completions), sum(num_trainable_tokens)
+    FROM train_steps GROUP BY iteration)
+SELECT stages.stage, stages.iteration, stages.purpose, stages.scorer, stages.seconds, work.num_completions::BIGINT AS num_completions,
+       work.num_tokens::BIGINT AS num_tokens, work.num_tokens / stages.seconds AS tokens_per_second,
+       work.num_completions / stages.seconds AS completions_per_second, stages.bytes, stages.host
+FROM stages
+LEFT JOIN work ON work.stage = stages.stage AND work.iteration = stages.iteration
+    AND work.purpose IS NOT DISTINCT FROM stages.purpose
+    AND work.scorer IS NOT DISTINCT FROM stages.scorer;
+
+CREATE OR REPLACE VIEW parts AS
+WITH named AS (
+    SELECT path, bytes, modified,
+           CASE regexp_extract(path, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
+                WHEN 'samples' THEN 'train_samples'
+                ELSE regexp_extract(path, '/(\w+)(/\w+=[^/]+)*/[^/]+$', 1) END AS "table",
+           nullif(regexp_extract(path, '.*/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
+           nullif(regexp_extract(path, '.*/purpose=([^/]+)/', 1), '') AS purpose,
+           nullif(regexp_extract(path, '/scorer=([^/]+)/[^/]+$', 1), '') AS scorer,
+           regexp_extract(path, '-(\d+)\.parquet$', 1)::INTEGER AS number
+    FROM part_files)
+SELECT named.* REPLACE (modified::TIMESTAMP AS modified), named."table" = 'tasks' OR stages.stage IS NOT NULL AS complete
+FROM named
+LEFT JOIN stages
+    ON stages.stage = CASE WHEN named."table" IN ('prompts', 'completions') THEN 'rollout'
+                           WHEN named."table" = 'samples' THEN 'score' ELSE 'train' END
+    AND stages.iteration = named.iteration
+    AND stages.purpose IS NOT DISTINCT FROM named.purpose
+    AND stages.scorer IS NOT DISTINCT FROM named.scorer;
