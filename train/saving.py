@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from train.model import Policy
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+OPTIMIZER = "optimizer.pt"
 TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                       "chat_template*", "generation_config.json", "*.model")
 

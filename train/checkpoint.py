@@ -1,0 +1,79 @@
+"""Checkpoints inside a stage: what a killed stage continues from, each one folder renamed into place whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from train.model import Policy
+from train.saving import OPTIMIZER
+from warehouse.commit import commit_directory
+from warehouse.store import Warehouse
+
+SCORES, PARAMETERS, STATE = "scores.safetensors", "parameters.safetensors", "state.json"
+
+
+class Checkpoints:
+    """The checkpoint folders of one train stage: number 0 holds the scores, the last one the latest step."""
+
+    def __init__(self, warehouse: Warehouse, folder: Path):
+        self._warehouse, self._folder = warehouse, folder
+
+    def save_scores(self, scores: dict[str, Tensor]) -> None:
+        """Keep what was computed under the policy that the stage starts from; it cannot be computed again later."""
+        scratch = self._warehouse.scratch("checkpoint-0")
+        save_file(scores, str(scratch / SCORES))
+        commit_directory(scratch, self._path(0))
+
+    def scores(self) -> dict[str, Tensor] | None:
+        """The scores, or None if the stage did not get that far."""
+        path = self._path(0) / SCORES
+        return load_file(str(path)) if path.exists() else None
+
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer, steps: list[dict[str, Any]]) -> None:
+        """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed."""
+        scratch = self._warehouse.scratch(f"checkpoint-{step}")
+        parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
+        save_file(parameters, str(scratch / PARAMETERS))
+        torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
+        (scratch / STATE).write_text(json.dumps({"step": step, "steps": steps}))
+        commit_directory(scratch, self._path(step))
+        for older in self._numbers():
+            if 0 < older < step:
+                self._remove(older)
+
+    def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        """Load the latest checkpoint into policy and optimizer; the metrics of the steps done, none without one."""
+        latest = max(self._numbers(), default=0)
+        if not latest:
+            return []
+        stored = load_file(str(self._path(latest) / PARAMETERS))
+        with torch.no_grad():
+            for name, parameter in policy.trainable().items():
+                parameter.copy_(stored[name])
+        optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True))
+        return json.loads((self._path(latest) / STATE).read_text())["steps"]
+
+    def clear(self) -> None:
+        """Remove every checkpoint, the one with the scores last."""
+        for number in reversed(self._numbers()):
+            self._remove(number)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"checkpoint-{number}"
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.name.removeprefix("checkpoint-")) for path in self._folder.glob("checkpoint-*")
+                      if path.name.removeprefix("checkpoint-").isdigit())
+
+    def _remove(self, number: int) -> None:
+        # Renamed first: a kill while it is being removed must not leave half a checkpoint under its name.
+        doomed = self._warehouse.scratch("removed") / "checkpoint"
+        self._path(number).rename(doomed)
+        shutil.rmtree(doomed.parent)

@@ -1,0 +1,96 @@
+"""What a train stage starts from: which iteration is due, which scorer, which policy; all without torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from train.rows import Group, load_groups
+from train.settings import Settings
+from warehouse.errors import StageError
+from warehouse.scorers import is_named, named_scorer
+from warehouse.stage import Stage
+from warehouse.store import Warehouse
+
+
+class Inputs(NamedTuple):
+    """Everything read from the warehouse before the model is loaded."""
+
+    iteration: int
+    scorer: str
+    parent: dict[str, Any]          # policy.json of the policy the stage starts from
+    groups: list[Group]
+    stage: Stage
+
+
+def due_iteration(warehouse: Warehouse) -> int | None:
+    """The lowest iteration that is not trained, None if its rollout has not begun; StageError if it is not scored."""
+    iteration = 0
+    while warehouse.stage("train", iteration=iteration).is_complete():
+        iteration += 1
+    if warehouse.scorers(iteration, "train"):
+        return iteration
+    if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose="train"):
+        return None
+    raise _unscored(warehouse, iteration)
+
+
+def choose_scorer(warehouse: Warehouse, iteration: int, scorer: str | None) -> str:
+    """Identity of the scorer whose rewards are used: the one named, or the only complete one."""
+    complete = warehouse.scorers(iteration, "train")
+    if not complete:
+        raise _unscored(warehouse, iteration)
+    wanted = scorer or named_scorer(warehouse)
+    fitting = [name for name in complete if wanted is None or is_named(name, wanted)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise StageError(f"Scorer '{wanted}' has not scored iteration {iteration}; complete are {', '.join(complete)}. "
+                         f"Name one of these with --scorer, or run `score {warehouse.root} --iteration {iteration}`.")
+    raise StageError(f"Iteration {iteration} was scored by {', '.join(fitting)}. Name the one to train on: "
+                     f"--scorer {fitting[0]}.")
+
+
+def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
+    """Read and check the rows and the parent policy; nothing is written."""
+    parent = warehouse.policy(iteration)
+    _check_parent(warehouse, parent, settings)
+    groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
+    for group in groups:
+        _check_policy_of(group, warehouse, iteration)
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
+
+
+def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
+    run = warehouse.root
+    if not warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        return StageError(f"Iteration {iteration} has no complete training rollout. Run `rollout {run} --iteration "
+                          f"{iteration}` and `score {run} --iteration {iteration}` first.")
+    return StageError(f"Iteration {iteration} is not scored. Run `score {run} --iteration {iteration}` first.")
+
+
+def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
+    version, kind = parent["policy_version"], "full" if settings.full else "lora"
+    if parent["base"] != warehouse.facts["model"]:
+        raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "
+                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)} and train it again.")
+    if parent["kind"] == "base":
+        return
+    if parent["kind"] != kind:
+        way = "with" if parent["kind"] == "full" else "without"
+        raise StageError(f"Policy {version} is of kind '{parent['kind']}'. Train {way} --full, or start a new run.")
+    stored = parent.get("settings", {})
+    for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if kind == "lora" else ():
+        if key in stored and stored[key] != getattr(settings, key):
+            raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
+                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: pass the former "
+                             "value, or start a new run.")
+
+
+def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    if group.policy_version > iteration:
+        raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, later than policy "
+                         f"{iteration} that this stage starts from. Train the iteration that follows it.")
+    expected = warehouse.policy(group.policy_version)["sha256"]
+    if group.policy_sha256 != expected:
+        raise StageError(f"Group {group.group_id} was sampled by other weights than policy {group.policy_version} holds "
+                         f"(sha256 {group.policy_sha256[:12]}, not {expected[:12]}). Roll the iteration out again.")
