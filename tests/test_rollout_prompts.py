@@ -1,0 +1,104 @@
+"""Prompts: formats, grid encoders, augmentation, and the draw that decides them."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout.encoders import COLOR_NAMES, grid_encoder
+from rollout.formats import FORMATS, Shown, find_format, own_messages
+from rollout.plan import PlanSettings, draw_augmentation, make_plan
+from tests.runs import GRID_TASK
+from tests.scripted import ScriptedEncoder
+from warehouse.errors import StageError
+from warehouse.grids import augment
+from warehouse.task_files import grid_task
+
+GRIDS = st.integers(1, 5).flatmap(lambda width: st.lists(
+    st.lists(st.integers(0, 9), min_size=width, max_size=width), min_size=1, max_size=5))
+ENCODERS = ["digits", "spaced", "names", "names+shape", "digits+rows", "names+shape+rows+block"]
+
+
+def read_back(text: str, name: str) -> list[list[int]]:
+    """The grid of an encoded text, by a reader written for the test."""
+    lines = [line for line in text.split("\n") if not line.startswith(("```", "shape:"))]
+    if "rows" in name:
+        lines = [line.split(" ", 1)[1] for line in lines]
+    if name.startswith("digits"):
+        return [[int(cell) for cell in line] for line in lines]
+    numbers = {color: number for number, color in enumerate(COLOR_NAMES)}
+    number_of = numbers.__getitem__ if name.startswith("names") else int
+    return [[number_of(cell) for cell in line.split()] for line in lines]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@given(grid=GRIDS)
+def test_an_encoded_grid_can_be_read_back(name: str, grid: list[list[int]]) -> None:
+    assert read_back(grid_encoder(name)(grid), name) == grid
+
+
+def test_unknown_encoders_are_refused() -> None:
+    with pytest.raises(StageError, match=r"Unknown grid encoder 'names\+frame'"):
+        grid_encoder("names+frame")
+
+
+def test_compact_prompt_text() -> None:
+    shown = Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]])
+    assert FORMATS["compact@1"].render(shown, {}) == [{"role": "user", "content": "In\n12\nOut\n2\n1\n"}]
+
+
+def test_chat_prompt_text() -> None:
+    options = find_format("chat").with_options({"encoder": "names", "intro": "Look.", "request": "Go."})
+    messages = FORMATS["chat@1"].render(Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]]), options)
+    assert [turn["role"] for turn in messages] == ["system", "user"]
+    assert messages[1]["content"] == (
+        "Look.\nExample 1\nInput:\nBlue Red\n\nOutput:\nRed\nBlue\n\nTest input:\nBlack\n\nGo.")
+
+
+def test_a_last_assistant_turn_of_a_task_is_continued() -> None:
+    messages, prefill = own_messages('[{"role":"user","content":"q"},{"role":"assistant","content":"Let"}]')
+    assert (messages, prefill) == ([{"role": "user", "content": "q"}], "Let")
+
+
+def plan_rows(**values) -> list[dict]:
+    task = grid_task("t", GRID_TASK, where="here")
+    row = {"task_id": "t", "split": "train", "messages": None, "payload": task.payload}
+    chat = FORMATS["chat@1"]
+    options = {"iteration": 0, "purpose": "train", "num_tasks": None, "prompts_per_task": 8, "group_size": 2,
+               "format": chat, "format_options": chat.with_options({"encoder": "spaced"}),
+               "augmentation": "all", "shuffle_pairs": True, "max_prompt_tokens": 5000, "seed": 1}
+    return make_plan([row], PlanSettings(**{**options, **values}), ScriptedEncoder("")).rows
+
+
+def test_stored_columns_say_exactly_what_was_shown() -> None:
+    for row in plan_rows():
+        shown = re.findall(r"Input:\n(.*?)\n\nOutput:\n(.*?)\n\n", row["prompt"], flags=re.DOTALL)
+        assert len(shown) == 2
+        for position, texts in zip(row["pair_order"], shown, strict=True):
+            for side, text in zip(("input", "output"), texts, strict=True):
+                grid = [[int(cell) for cell in line.split()] for line in text.split("\n")]
+                original = np.array(GRID_TASK["train"][position][side])
+                assert grid == augment(original, row["flip"], row["rotations"], row["color_map"]).tolist()
+
+
+def test_the_draw_depends_on_seed_iteration_and_index_alone() -> None:
+    assert plan_rows() == plan_rows()
+    assert plan_rows()[3]["prompt_ids"] != plan_rows(seed=2)[3]["prompt_ids"]
+    assert plan_rows()[3]["seed"] != plan_rows(iteration=1)[3]["seed"]
+
+
+def test_colour_permutations_keep_black_nine_times_in_ten() -> None:
+    draw = random.Random(0)
+    maps = [draw_augmentation(draw, "colors")["color_map"] for _ in range(2000)]
+    assert all(sorted(color_map) == list(range(10)) for color_map in maps)
+    assert 0.89 < np.mean([color_map[0] == 0 for color_map in maps]) < 0.93   # .9 + .1/10
+
+
+def test_no_augmentation_is_the_identity() -> None:
+    assert draw_augmentation(random.Random(0), "none") == {
+        "flip": False, "rotations": 0, "color_map": list(range(10))}

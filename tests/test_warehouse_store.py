@@ -1,0 +1,151 @@
+"""Atomic parts, stages and policies: the first writer wins, a kill leaves nothing half-written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.runs import small_run
+from warehouse import commit
+from warehouse.errors import StageError
+from warehouse.schema import arrow_schema
+from warehouse.store import open_warehouse
+
+
+def steps(count: int, iteration: int = 0) -> pa.Table:
+    schema = arrow_schema("train_steps")
+    rows = [dict.fromkeys(schema.names) | {"iteration": iteration, "optimizer_step": step}
+            for step in range(count)]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def test_the_first_writer_of_a_part_wins(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    assert warehouse.write_part("train_steps", 0, steps(1), iteration=0)
+    assert not warehouse.write_part("train_steps", 0, steps(2), iteration=0)
+    assert warehouse.read("train_steps", iteration=0).num_rows == 1
+    assert not list(warehouse.root.rglob("*.tmp-*"))
+
+
+def test_a_kill_before_the_link_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+
+    def write_and_die() -> None:
+        monkeypatch.setattr(commit, "_link", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        warehouse.write_part("train_steps", 0, steps(1), iteration=0)
+
+    process = multiprocessing.get_context("fork").Process(target=write_and_die)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert warehouse.parts("train_steps", iteration=0) == []
+    assert warehouse.write_part("train_steps", 0, steps(1), iteration=0)
+    assert warehouse.read("train_steps", iteration=0).num_rows == 1
+
+
+def race(root: str, barrier, wins) -> None:
+    warehouse = open_warehouse(root)
+    barrier.wait()
+    for number in range(20):
+        if warehouse.write_part("train_steps", number, steps(1), iteration=0):
+            wins.put(number)
+
+
+def test_eight_processes_racing_for_twenty_parts_write_each_once(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    context = multiprocessing.get_context("fork")
+    barrier, wins = context.Barrier(8), context.Queue()
+    processes = [context.Process(target=race, args=(str(warehouse.root), barrier, wins)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    won = sorted(wins.get(timeout=60) for _ in range(20))
+    for process in processes:
+        process.join()
+    assert won == list(range(20)) and wins.empty()
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_without_hard_links_the_first_writer_still_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        failing: bool) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(1, "Operation not permitted")
+    if failing:
+        monkeypatch.setattr(os, "link", no_link)
+    assert commit.commit_bytes(tmp_path / "x", b"first")
+    assert not commit.commit_bytes(tmp_path / "x", b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    def no_space(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+    with pytest.raises(StageError, match="the disk is full: free some space"):
+        commit.commit_file(tmp_path / "x", no_space)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_encoding_of_parts(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    schema = arrow_schema("completions")
+    row = dict.fromkeys(schema.names) | {"completion_ids": [1, 2], "behaviour_logprobs": [-0.5, -0.25]}
+    warehouse.write_part("completions", 0, pa.Table.from_pylist([row] * 3000, schema=schema), iteration=0,
+                         purpose="train")
+    file = pq.ParquetFile(warehouse.parts("completions", iteration=0, purpose="train")[0])
+    columns = {file.metadata.row_group(0).column(i).path_in_schema: file.metadata.row_group(0).column(i)
+               for i in range(file.metadata.num_columns)}
+    assert file.metadata.row_group(0).num_rows == 1024
+    assert "BYTE_STREAM_SPLIT" in columns["behaviour_logprobs.list.element"].encodings
+    assert "RLE_DICTIONARY" not in columns["completion_ids.list.element"].encodings
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert file.schema_arrow.metadata[b"rollhouse.run_id"].decode() == warehouse.run_id
+
+
+def test_a_stage_is_complete_once_its_manifest_exists_and_keeps_its_settings(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    stage = warehouse.stage("train", iteration=0)
+    assert stage.manifest() is None
+    stage.settle({"learning_rate": 1e-5, "splits": ("a",)})
+    stage.settle({"learning_rate": 1e-5, "splits": ("a",)})
+    with pytest.raises(StageError, match=r"train of iteration 0 was started with learning_rate = 1e-05, now "
+                                         r"it is 0.1. Run it with the former value, or remove"):
+        stage.settle({"learning_rate": 0.1, "splits": ("a",)})
+    warehouse.write_part("train_steps", 0, steps(1), iteration=0)
+    manifest = stage.complete({"num_steps": 1})
+    assert manifest == warehouse.stage("train", iteration=0).manifest()
+    assert [part["name"] for part in manifest["parts"]] == ["steps-00000.parquet"]
+    assert manifest["settings"]["learning_rate"] == 1e-5
+
+
+def test_a_policy_appears_whole_and_only_once(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    for text, won in (("first", True), ("second", False)):
+        folder = warehouse.scratch("policy-1")
+        (folder / "policy.json").write_text(f'{{"text": "{text}"}}')
+        assert warehouse.commit_policy(1, folder) is won
+    assert warehouse.policy(1)["text"] == "first"
+    assert warehouse.policy_versions() == [0, 1]
+    assert not list(warehouse.root.glob(".tmp-*"))
+
+
+def test_a_folder_that_is_no_run_and_a_newer_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"is not a run folder \(it has no warehouse.json\). Make one with"):
+        open_warehouse(tmp_path)
+    (tmp_path / "warehouse.json").write_text('{"schema_version": 99}')
+    with pytest.raises(StageError, match="schema version 99, this Rollhouse reads 1"):
+        open_warehouse(tmp_path)
+
+
+def test_a_torn_part_is_named(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    path = warehouse.part_path("train_steps", 0, iteration=0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PAR1 torn")
+    with pytest.raises(StageError, match=r"steps-00000.parquet cannot be read"):
+        warehouse.read("train_steps", iteration=0)
