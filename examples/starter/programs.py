@@ -28,7 +28,8 @@ def run_programs(jobs: list[tuple[str, list[Grid]]]) -> list[list[Grid] | None]:
     """Outputs of every (code, inputs), None where a program fails; a small process of its own forks fast."""
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     done = subprocess.run([sys.executable, "-m", "examples.starter.programs"], input=lines, text=True,
-                          stdout=subprocess.PIPE, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                          stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[2],
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
