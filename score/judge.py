@@ -1,0 +1,60 @@
+"""From how a process ended, and the bytes it left, to an outcome; no byte is believed unchecked."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from score.flight import Ending
+from score.frames import BadFrame, Verdict, decode_error, split_result
+from score.limits import Limits
+from score.outcome import CHILD_CLASSES, ErrorClass, Outcome
+
+Decode = Callable[[bytes], Any]       # body of an answer -> result; BadFrame when it is none
+
+LOST = Outcome(error_class=ErrorClass.LANE_LOST,
+               error_message="the process that runs programs was lost repeatedly")
+# What a lane concludes overrides whatever frame was written before.
+LANE_CLASSES = {Verdict.SETUP_FAILED: ErrorClass.SPAWN_FAILED, Verdict.FORK_FAILED: ErrorClass.SPAWN_FAILED,
+                Verdict.TIMEOUT_CPU: ErrorClass.TIMEOUT_CPU, Verdict.TIMEOUT_WALL: ErrorClass.TIMEOUT_WALL}
+
+
+def outcome_of(ending: Ending, decode: Decode, limits: Limits, *, isolated: bool = True) -> Outcome:
+    """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
+    measured = Outcome(cpu_seconds=ending.cpu_seconds, wall_seconds=ending.wall_seconds,
+                       max_rss_mib=ending.max_rss_mib)
+    if ending.verdict in LANE_CLASSES:
+        return replace(measured, error_class=LANE_CLASSES[ending.verdict],
+                       error_message=lane_message(ending, limits))
+    if ending.verdict == Verdict.SIGNALED:
+        return replace(measured, **crash(ending, isolated))
+    try:
+        status, body = split_result(ending.result)
+        if status == 1:
+            return replace(measured, result=decode(body))
+        index, name, message = decode_error(body, len(CHILD_CLASSES))
+    except BadFrame as error:
+        return replace(measured, error_class=ErrorClass.NO_RESULT, error_name=None,
+                       error_message=f"the process ended with status {ending.code} and no answer ({error})")
+    return replace(measured, error_class=CHILD_CLASSES[index], error_name=name, error_message=message)
+
+
+def crash(ending: Ending, isolated: bool) -> dict[str, Any]:
+    """A signal is the program's own, except SIGKILL, which an isolated program cannot send itself."""
+    outside = isolated and ending.code == signal.SIGKILL
+    try:
+        name = signal.Signals(ending.code).name
+    except ValueError:
+        name = f"SIG{ending.code}"
+    return {"error_class": ErrorClass.KILLED_OUTSIDE if outside else ErrorClass.CRASHED, "error_name": name,
+            "error_message": f"ended by signal {ending.code}"}
+
+
+def lane_message(ending: Ending, limits: Limits) -> str:
+    """What the lane saw, in words."""
+    return {Verdict.TIMEOUT_CPU: f"more than {limits.cpu_seconds:g} s of CPU time",
+            Verdict.TIMEOUT_WALL: f"more than {limits.wall_seconds:g} s",
+            Verdict.SETUP_FAILED: "the process ended before the program began",
+            Verdict.FORK_FAILED: "no process could be forked"}[ending.verdict]

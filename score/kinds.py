@@ -1,0 +1,17 @@
+"""The kinds of task that can be scored, by the name in tasks.scorer."""
+
+from __future__ import annotations
+
+from score.grid_tasks import GridKind
+from score.measures import TaskKind
+from warehouse.errors import StageError
+
+KINDS: dict[str, TaskKind] = {"grid": GridKind()}
+
+
+def kind_named(name: str, task_id: str) -> TaskKind:
+    """The kind of a task; StageError when it is unknown."""
+    if name not in KINDS:
+        raise StageError(f"Task {task_id} is of kind '{name}', which cannot be scored. "
+                         f"Known: {', '.join(KINDS)}.")
+    return KINDS[name]

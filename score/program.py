@@ -1,0 +1,45 @@
+"""A program to run: its source, its inputs, and the key by which equal ones are run only once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from score.frames import Kind, encode_job
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program with its inputs. `tests` is a second program that judges this one from its own process."""
+
+    kind: Kind
+    source: str
+    payload: bytes = b""
+    stdin: bytes | None = None           # for scripts; their stdout is then kept
+    tests: Program | None = None
+
+    @cached_property
+    def key(self) -> bytes:
+        """sha256 over everything that the process is given; its seed derives from it."""
+        digest = hashlib.sha256()
+        for part in (bytes([self.kind]), self.source_bytes, self.payload, self.stdin or b"",
+                     self.tests.key if self.tests else b""):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.digest()
+
+    @cached_property
+    def source_bytes(self) -> bytes:
+        """UTF-8; a lone surrogate stays as bytes that the compiler refuses."""
+        return self.source.encode("utf-8", "surrogatepass")
+
+    def job(self) -> bytes:
+        """The frame that the child reads."""
+        seed = int.from_bytes(self.key[:8], "little")
+        return encode_job(self.kind, seed, self.source_bytes, self.payload)
+
+    @property
+    def processes(self) -> list[Program]:
+        """The programs that run side by side: this one, then its tests."""
+        return [self] if self.tests is None else [self, self.tests]

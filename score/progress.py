@@ -1,0 +1,45 @@
+"""The progress bar of `score`: parts, programs per second, and the mix of errors so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import TracebackType
+
+from tqdm import tqdm
+
+from score.outcome import Outcome
+
+REDRAW = 50      # programs between updates of the error mix
+
+
+class Progress:
+    """A bar over the programs that were run, on stderr; silent when that is no terminal."""
+
+    def __init__(self, title: str, *, num_parts: int, num_done: int) -> None:
+        self.num_parts, self.num_done = num_parts, num_done
+        self.errors: Counter[str] = Counter()
+        self.bar = tqdm(desc=title, unit=" programs", disable=None, mininterval=0.5)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.bar.close()
+
+    def ran(self, outcome: Outcome) -> None:
+        """One more program has ended."""
+        self.errors[str(outcome.error_class or "ok")] += 1
+        self.bar.update()
+        if self.bar.n % REDRAW == 0:
+            self._describe()
+
+    def wrote_part(self) -> None:
+        """One more part is written."""
+        self.num_done += 1
+        self._describe()
+
+    def _describe(self) -> None:
+        mix = " ".join(f"{name} {count / self.errors.total():.0%}"
+                       for name, count in self.errors.most_common(4))
+        self.bar.set_postfix_str(f"part {self.num_done}/{self.num_parts} {mix}", refresh=False)

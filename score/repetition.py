@@ -1,0 +1,78 @@
+"""Repetition in token ids, for many completions at once: the first signs of collapse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MAX_PERIOD = 64
+MIN_REPEATS = 3
+
+
+def ngram_counts(tokens: np.ndarray, lengths: np.ndarray,
+                 size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per completion: n-grams, distinct n-grams, and the count of the most frequent one, each [B].
+
+    `tokens` are the ids of all completions one after the other, `lengths` [B] how many belong to each.
+    """
+    num_rows = len(lengths)
+    num_grams = np.maximum(lengths - size + 1, 0)
+    rows = np.repeat(np.arange(num_rows), num_grams)
+    if len(rows) == 0:
+        return num_grams, np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    starts = np.repeat(offsets_of(lengths), num_grams) + within(num_grams)
+    grams = ranks(tokens)[starts]
+    for step in range(1, size):
+        following = ranks(tokens)[starts + step]
+        grams = ranks(grams * (following.max() + 1) + following)
+    keys, counts = np.unique(rows * (grams.max() + 1) + grams, return_counts=True)
+    owners = keys // (grams.max() + 1)
+    distinct = np.bincount(owners, minlength=num_rows)
+    top = np.zeros(num_rows, np.int64)
+    np.maximum.at(top, owners, counts)
+    return num_grams, distinct, top
+
+
+def unique_ratio(tokens: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
+    """Distinct n-grams over n-grams, [B]; 1 where there is none."""
+    num_grams, distinct, _top = ngram_counts(tokens, lengths, size)
+    return np.where(num_grams > 0, distinct / np.maximum(num_grams, 1), 1.0)
+
+
+def top_share(tokens: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
+    """Share of the most frequent n-gram, [B]; 0 where there is none."""
+    num_grams, _distinct, top = ngram_counts(tokens, lengths, size)
+    return top / np.maximum(num_grams, 1)
+
+
+def loop_tokens(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens in the repeating tail, [B]: the longest end of period <= 64 with 3 periods or more; else 0."""
+    ends = offsets_of(lengths) + lengths
+    longest = np.zeros(len(lengths), np.int64)
+    position = np.arange(len(tokens))
+    row_start = np.repeat(offsets_of(lengths), lengths)
+    last_differing = np.empty(len(tokens) + 1, np.int64)
+    for period in range(1, min(MAX_PERIOD, int(lengths.max(initial=0)) // MIN_REPEATS) + 1):
+        # A position differs when the token one period earlier is another or belongs to another completion.
+        differs = position - period < row_start
+        differs[period:] |= tokens[period:] != tokens[:-period]
+        last_differing[0] = -1
+        np.maximum.accumulate(np.where(differs, position, -1), out=last_differing[1:])
+        equal_tail = ends - 1 - last_differing[ends]
+        tail = np.where(lengths > 0, equal_tail + period, 0)
+        longest = np.maximum(longest, np.where(tail >= MIN_REPEATS * period, tail, 0))
+    return longest
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Where each completion begins, [B]."""
+    return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if len(lengths) else lengths
+
+
+def within(counts: np.ndarray) -> np.ndarray:
+    """0, 1, .. up to each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(offsets_of(counts), counts)
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Each value as its place among the distinct ones, so that products of two stay below 2**63."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,116 @@
+"""The stage `score`: completions in, one samples part per completions part out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from score.clock import Clock
+from score.completions import Questions
+from score.execution import Executor
+from score.golden import check_golden
+from score.judging import execute, measure
+from score.lane_process import LaneConfig
+from score.lanes import LanePool, usable_cores
+from score.outcome import Outcome
+from score.progress import Progress
+from score.samples import samples_table
+from score.scorer import Scorer
+from score.summary import summary_lines
+from score.tiers import Tier, choose_tier
+from warehouse.due import rollouts_to_score
+from warehouse.errors import StageError
+from warehouse.parts import part_number, read_part
+from warehouse.store import Warehouse, open_warehouse
+
+# More rows than this share that infrastructure failed for are a broken machine, not bad luck.
+MAX_UNSCORED_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What the command was asked for; nothing here changes a verdict but the scorer."""
+
+    run: Path
+    scorer: Scorer
+    iteration: int | None = None
+    purpose: str | None = None
+    lanes: int | None = None             # None: one per usable core
+    tier: str | None = None              # None: the best there is
+    preload: tuple[str, ...] = ()
+    import_paths: tuple[str, ...] = ()
+    unsafe: bool = False
+
+
+def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
+    """Score every rollout that is due; what was done is told to `say`."""
+    warehouse = open_warehouse(options.run)
+    due = rollouts_to_score(warehouse, options.scorer.identity, options.iteration, options.purpose)
+    if not due:
+        say(f"Nothing to score: {options.scorer.identity} has scored every complete rollout of "
+            f"{options.run}.")
+        return
+    clock = Clock()
+    with clock.phase("start"):
+        tier = choose_tier(options.tier, unsafe=options.unsafe)
+        config = LaneConfig(tier.layers, options.scorer.imports, options.preload, options.import_paths)
+        pool = LanePool(config, options.scorer.limits, options.lanes or usable_cores())
+    say(f"scorer {options.scorer.identity}, sandbox tier {tier.name}: {tier.words}")
+    with pool:
+        executor = Executor(pool, isolated=tier.isolated)
+        for iteration, purpose in due:
+            score_rollout(warehouse, iteration, purpose, options.scorer, executor, tier, clock, say)
+            clock = Clock()                     # what the lanes took to start counts once
+
+
+def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Scorer, executor: Executor,
+                  tier: Tier, clock: Clock, say: Callable[[str], None]) -> None:
+    """Score one rollout part by part; parts that stand from an earlier run are kept."""
+    stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    with clock.phase("reading"):
+        questions = Questions(warehouse, iteration, purpose)
+    with clock.phase("start"):
+        num_golden = check_golden(executor, scorer, questions.kind_names())
+    stage.settle(scorer.settings)
+    done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
+    parts = warehouse.parts("completions", **keys)
+    num_run = executor.num_run
+    with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
+        for path in parts:
+            if part_number(path) in done:
+                continue
+            with clock.phase("reading"):
+                completions = read_part(path)
+                items = questions.items(completions)
+            with clock.phase("running"):
+                outcomes = execute(executor, items, progress.ran)
+            stop_when_broken(outcomes, path)
+            with clock.phase("metrics"):
+                scored = measure(items, outcomes, scorer)
+                table = samples_table(completions, scored, scorer, tier.name)
+            with clock.phase("writing"):
+                warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
+            progress.wrote_part()
+    samples = warehouse.read("samples", **keys, scorer=scorer.identity)
+    stage.complete({"completions": samples.num_rows, "programs_run": executor.num_run - num_run,
+                    "unscored": samples.column("reward").null_count, "golden": num_golden, "tier": tier.name,
+                    "tier_facts": tier.facts, "lanes": len(executor.pool.lanes),
+                    "lane_restarts": executor.pool.num_restarts,
+                    "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}})
+    for line in summary_lines(samples, iteration, purpose, clock.seconds, executor.num_run - num_run):
+        say(line)
+
+
+def stop_when_broken(outcomes: list[Outcome], path: Path) -> None:
+    """StageError when infrastructure failed for more than a few programs of a part."""
+    failed = [outcome for outcome in outcomes if outcome.infrastructure]
+    if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
+        counts = Counter(str(outcome.error_class) for outcome in failed)
+        kinds = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        raise StageError(f"{len(failed)} of {len(outcomes)} programs of {path.name} could not be run "
+                         f"({kinds}; {failed[0].error_message}). That is this machine and not the programs, "
+                         "so the part was not written: free memory or processes, then run `score` again.")

@@ -1,0 +1,139 @@
+"""The stage `score` from the command line: rows, resuming, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from score.cli import score
+from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
+
+RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
+AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(score, [str(argument) for argument in arguments])
+
+
+def rows(warehouse, reward="arc-v1", iteration=0):
+    scorer = next(name for name in warehouse.scorers(iteration, "train") if name.startswith(reward))
+    return warehouse.read("samples", iteration=iteration, purpose="train", scorer=scorer).to_pylist()
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+
+
+def test_completions_become_rows(warehouse):
+    answers = [fenced(FLIP), fenced(SAME), "no program", "```python\n" + FLIP, fenced("x = (\n"),
+               fenced("x = 1\n"), fenced(RAISES), fenced(FLIP),
+               fenced("def transform(g):\n    return g + 20\n")]
+    add_rollout(warehouse, [("turn", answer) for answer in answers], part_size=4)
+    result = invoke(warehouse.root)
+    assert result.exit_code == 0, result.output
+    found = rows(warehouse)
+    assert [row["sample_index"] for row in found] == list(range(9))
+    assert [row["error_class"] for row in found] == [
+        None, None, "parsing", "parsing", "syntax", "missing_function", None, None, "invalid_output"]
+    assert found[0]["reward"] == found[7]["reward"] == 10.0
+    assert found[0]["correct"] and not found[1]["correct"]
+    assert found[0]["fingerprint"] == found[7]["fingerprint"] != found[1]["fingerprint"]
+    assert json.loads(found[0]["outputs"])["test"] == [[[9, 0], [0, 8]]]
+    assert found[0]["code"] == FLIP
+    assert found[8]["error_name"] == "range"
+    assert found[2]["reward"] == 0.0 and not found[2]["valid_code"] and found[4]["valid_code"]
+    assert json.loads(found[0]["reward_parts"]) == {"valid": 1.0, "correct_grids": 8.0, "pixel_score": 1.0}
+    assert found[0]["nll_sampled"] == 0.5 and found[0]["logprob_min"] == -0.5
+    manifest = warehouse.stage("score", iteration=0, purpose="train", scorer=found[0]["scorer"]).manifest()
+    assert manifest["facts"]["programs_run"] == 6            # the two equal ones once, in different parts
+
+
+def test_outputs_are_compared_and_stored_with_the_augmentation_undone(warehouse):
+    # Flipped left to right and turned a quarter, `fliplr` has become `flipud`.
+    answers = [fenced(FLIP.replace("fliplr", "flipud")), fenced(FLIP)]
+    add_rollout(warehouse, [("turn", answer) for answer in answers], **AUGMENTED)
+    assert invoke(warehouse.root).exit_code == 0
+    found = rows(warehouse)
+    assert found[0]["reward"] == 10.0 and json.loads(found[0]["outputs"])["test"] == [[[9, 0], [0, 8]]]
+    assert found[1]["reward"] < 10.0
+
+
+def test_the_prefill_is_part_of_the_answer(warehouse):
+    add_rollout(warehouse, [("turn", FLIP + "```")], prefill="Let me see.\n```python\n")
+    assert invoke(warehouse.root).exit_code == 0
+    assert rows(warehouse)[0]["correct"]
+
+
+def test_a_second_run_has_nothing_to_do_and_another_scorer_adds_rows(warehouse):
+    add_rollout(warehouse, [("turn", fenced(FLIP)), ("turn", "none")])
+    assert invoke(warehouse.root).exit_code == 0
+    again = invoke(warehouse.root)
+    assert again.exit_code == 0
+    assert re.fullmatch(r"Nothing to score: arc-v1-[0-9a-f]{10} has scored every complete rollout of .*\n",
+                        again.output)
+    other = invoke(warehouse.root, "--reward", "arc-exact-shaped", "--parameter", "invalid=-0.25")
+    assert other.exit_code == 0 and "arc-exact-shaped-" in other.output
+    assert [row["reward"] for row in rows(warehouse)] == [10.0, 0.0]
+    assert [row["reward"] for row in rows(warehouse, "arc-exact")] == [1.0, -0.25]
+
+
+def test_a_killed_run_keeps_its_parts_and_finishes(warehouse):
+    add_rollout(warehouse, [("turn", fenced(FLIP))] * 6, part_size=2)
+    assert invoke(warehouse.root).exit_code == 0
+    scorer = warehouse.scorers(0, "train")[0]
+    folder = warehouse.folder("samples", iteration=0, purpose="train", scorer=scorer)
+    kept = (folder / "part-00001.parquet").read_bytes()
+    for name in ("part-00000.parquet", "part-00002.parquet", "manifest.json"):
+        (folder / name).unlink()
+    assert invoke(warehouse.root).exit_code == 0
+    assert len(rows(warehouse)) == 6
+    assert (folder / "part-00001.parquet").read_bytes() == kept
+
+
+def test_every_complete_rollout_that_is_due_is_scored(warehouse):
+    for iteration in range(2):
+        add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=iteration)
+    add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=1, purpose="eval")
+    add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=2, complete=False)
+    assert invoke(warehouse.root, "--iteration", "1").exit_code == 0
+    assert not warehouse.scorers(0, "train")
+    assert warehouse.scorers(1, "eval") and warehouse.scorers(1, "train")
+    assert invoke(warehouse.root).exit_code == 0
+    assert warehouse.scorers(0, "train") and not warehouse.scorers(2, "train")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--iteration", "5"], "Iteration 5 has no complete rollout to score. Run `rollout"),
+    (["--cpu-seconds", "0"], "The limit cpu_seconds is 0.0: it must be above 0."),
+    (["--wall-seconds", "0.5"], "is below cpu_seconds"),
+    (["--parameter", "shaping"], "--parameter shaping is not NAME=NUMBER"),
+    (["--parameter", "shaping=1"], "The reward arc-v1 has no parameter 'shaping'. Known: none."),
+    (["--allow-import", "no_such_module"], "No module named 'no_such_module'"),
+])
+def test_bad_input_is_one_sentence_and_writes_nothing(warehouse, arguments, message):
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    result = invoke(warehouse.root, *arguments)
+    assert result.exit_code == 1 and message in result.output
+    assert "Traceback" not in result.output and not (warehouse.root / "samples").exists()
+
+
+def test_completions_without_their_task_are_refused(warehouse):
+    add_rollout(warehouse, [("lost", fenced(FLIP))])
+    result = invoke(warehouse.root)
+    assert result.exit_code == 1
+    assert "completions of task lost, which is not among the run's tasks" in result.output
+    assert not list(warehouse.root.glob("samples/**/*.parquet"))
+
+
+def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    monkeypatch.setattr("score.golden.PERFECT_GRIDS", "import missing\ndef transform(grid):\n    return grid")
+    result = invoke(warehouse.root)
+    assert result.exit_code == 1
+    assert "The golden answer 'perfect' got reward 0.0 instead of 10 (import_not_allowed" in result.output
+    assert not (warehouse.root / "samples").exists()
