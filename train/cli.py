@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -17,17 +18,17 @@ MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
 @click.command(context_settings={"show_default": True})
 @run_argument
 @iteration_option
-@click.option("--scorer", help="Whose rewards to train on; the only one that scored the iteration when left out.")
+@click.option("--scorer", help="Whose rewards to train on; the only one there is when left out.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
-@click.option("--loss", default="dapo", help="dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, dppo, topr, "
-                                             "m2po or soft_clip.")
+@click.option("--loss", default="dapo",
+              help="dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, dppo, topr, m2po, soft_clip.")
 @click.option("--clip-low", type=float, help="Lower clip range; the loss's own default when left out.")
 @click.option("--clip-high", type=float, help="Upper clip range; for cispo the cap itself.")
 @click.option("--delta", type=float, help="Upper bound of the unclipped ratio (two-sided clipping).")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
 @click.option("--mask-truncated/--keep-truncated", default=False,
-              help="Leave completions that hit the length limit out of the loss; their reward still counts in the group.")
+              help="Leave completions cut off by the length limit out of the loss; their rewards count.")
 @click.option("--correction", type=click.Choice(["none", "token-truncate", "token-mask", "sequence-truncate",
                                                  "sequence-mask", "geometric-mask", "bypass"]),
               help="Importance correction on pi_old/mu.  [default: token-truncate at 3]")
@@ -35,20 +36,24 @@ MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
 @click.option("--correction-high", type=float, help="Upper bound of the correction.")
 @click.option("--veto", type=float, help="Drop a completion with any pi_old/mu below this, for example 1e-4.")
 @click.option("--off-policy-threshold", type=float,
-              help="Drop a completion of negative advantage whose mean log mu - log pi is above this, for example 0.5.")
+              help="Drop a completion with a negative advantage and a mean log mu - log pi above this.")
 @click.option("--kl-beta", type=float, default=0.0, help="Weight of the KL to the base model.")
-@click.option("--kl-ratio/--no-kl-ratio", default=True, help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
+@click.option("--kl-ratio/--no-kl-ratio", default=True,
+              help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
 @click.option("--entropy-coef", type=float, default=0.0, help="Weight of an entropy bonus.")
-@click.option("--entropy-quantile", type=float, default=1.0, help="Train on this share of the highest-entropy tokens.")
+@click.option("--entropy-quantile", type=float, default=1.0,
+              help="Train on this share of the highest-entropy tokens.")
 @click.option("--max-completion-length", type=int, help="Divisor of dr_grpo.  [default: longest in the step]")
 @click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
               help="Rows sampled with top_p, top_k, min_p or penalties.")
-@click.option("--replay", type=click.IntRange(min=0), default=0, help="Also train on rows up to this many versions old.")
+@click.option("--replay", type=click.IntRange(min=0), default=0,
+              help="Also train on rows up to this many versions old.")
 @click.option("--updates-per-shard", type=click.IntRange(min=1), help="Optimizer steps.  [default: 1]")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
 @click.option("--learning-rate", type=float, default=1e-5, help="Peak learning rate of AdamW.")
 @click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant")
-@click.option("--warmup-steps", type=click.IntRange(min=0), default=0, help="Optimizer steps, over the whole run.")
+@click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
+              help="Optimizer steps, over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
 @click.option("--lr-sequences", type=click.IntRange(min=1),
               help="Scale the learning rate by (completions in the step) / this number.")
@@ -59,30 +64,38 @@ MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
 @click.option("--full", is_flag=True, help="Train all weights instead of a LoRA adapter.")
 @click.option("--lora-rank", type=click.IntRange(min=1), default=16)
 @click.option("--lora-alpha", type=float, default=32.0)
-@click.option("--rslora/--no-rslora", default=False, help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
-@click.option("--lora-targets", default="all-linear", help="'all-linear' (without lm_head), or module names, a,b,c.")
-@click.option("--load-4bit", "load_in_4bit", is_flag=True, help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
+@click.option("--rslora/--no-rslora", default=False,
+              help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
+@click.option("--lora-targets", default="all-linear",
+              help="'all-linear' (without lm_head), or module names, a,b,c.")
+@click.option("--load-4bit", "load_in_4bit", is_flag=True,
+              help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
               help="Weights and activations; logits and losses are float32 always.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=1), default=4096,
-              help="Completion tokens forwarded at once, a row's share of the prompt included. Lower it if memory is short.")
+              help="Completion tokens forwarded at once. Lower it if memory is short.")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @click.option("--max-mismatch", type=float,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
-@click.option("--max-drift", type=float, help="Stop the shard when mean (log pi/pi_old)^2 / 2 of a step is above this.")
+@click.option("--max-drift", type=float,
+              help="Stop the shard when the mean (log pi/pi_old)^2 / 2 of a step is above this.")
 @click.option("--min-ess", type=float, help="Stop the shard when the ESS / n of a step is below this.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
-@click.option("--checkpoint-seconds", type=float, default=120.0, help="Save a checkpoint in the stage this often.")
+@click.option("--threads", type=click.IntRange(min=1),
+              help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
+@click.option("--checkpoint-seconds", type=float, default=120.0,
+              help="Save a checkpoint in the stage this often.")
 @click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors
 def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.
 
-    RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished by
-    running it again. Exit codes: 0 done, 1 cannot be done, 3 mismatch above the limit, 75 stopped by SIGTERM.
+    RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished
+    by running it again. Exit codes: 0 done, 1 cannot be done, 3 mismatch above the limit, 75 stopped by
+    SIGTERM.
     """
-    from train.inputs import choose_scorer, due_iteration, read_inputs
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
+    from train.inputs import choose_scorer, due_iteration, finish_committed, read_inputs
     from train.settings import Settings, check_settings
     from warehouse.store import open_warehouse
     warehouse, settings = open_warehouse(run), Settings(**options)
@@ -97,6 +110,10 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
     inputs = read_inputs(warehouse, iteration, choose_scorer(warehouse, iteration, scorer), settings)
+    if finish_committed(warehouse, inputs, settings):
+        click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
+                   "complete now")
+        return
     _run(warehouse, inputs, settings)
 
 
