@@ -1,0 +1,119 @@
+"""Build the report of one run: run each figure's SQL, draw it, add the samples, write one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.drawing import Chart
+from reports.figure import Figure
+from reports.figures_health import HEALTH
+from reports.figures_learning import LEARNING
+from reports.figures_training import TRAINING
+from reports.grids import GridSheet
+from reports.page import figure_block, page, sample_browser, table, tiles
+from reports.samples import chosen_samples
+from reports.scale import number
+from warehouse.database import connect, rows_of
+from warehouse.store import Warehouse, open_warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
+    ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
+STATS_SQL = """\
+SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
+       reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
+FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
+
+
+def build_report(run: Path, output: Path | None = None) -> Path:
+    """Write the report of `run`, RUN/report.html by default; the path comes back."""
+    from tqdm import tqdm
+    warehouse = open_warehouse(run)
+    path = output or warehouse.root / "report.html"
+    connection = connect(warehouse)
+    figures = [figure for _, group in SECTIONS for figure in group]
+    charts = {figure.name: drawn(connection, figure)
+              for figure in tqdm(figures, desc="figures", unit="figure", leave=False, disable=None)}
+    sheet = GridSheet()
+    stats = rows_of(connection, STATS_SQL)
+    body = [_navigation(), tiles(headline(connection, stats))]
+    for title, group in SECTIONS:
+        blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
+        body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
+    body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
+    samples = chosen_samples(connection)
+    body.append('<h2 id="samples">Samples</h2>')
+    body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
+    data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
+    write_page(path, page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet))
+    return path
+
+
+def drawn(connection: duckdb.DuckDBPyConnection, figure: Figure) -> Chart | None:
+    """The figure's chart; None where its query has no rows."""
+    rows = rows_of(connection, figure.sql)
+    return figure.draw(rows) if rows else None
+
+
+def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The few numbers that a person asks for first."""
+    train = [row for row in stats if row["purpose"] == "train"]
+    seconds, tokens = connection.execute(
+        "SELECT sum(seconds), sum(num_tokens) FILTER (stage = 'rollout') FROM costs"
+    ).fetchone() or (None, None)
+    facts = [("iterations", str(len(train))),
+             ("completions", number(sum(row["num_completions"] for row in stats))),
+             ("tokens sampled", number(tokens or 0)), ("hours in stages", number((seconds or 0) / 3600))]
+    if train:
+        first, last = train[0], train[-1]
+        facts += [("pass@1, first to last", f"{number(first['pass_at_1'])} → {number(last['pass_at_1'])}"),
+                  (f"pass@{last['max_k']}, first to last",
+                   f"{number(first['pass_at_max_k'])} → {number(last['pass_at_max_k'])}")]
+    held = [row for row in stats if row["purpose"] != "train"]
+    if held:
+        facts.append(("pass@1, evaluation", f"{number(held[0]['pass_at_1'])} → "
+                                            f"{number(held[-1]['pass_at_1'])}"))
+    return facts
+
+
+def stats_table(stats: Sequence[dict[str, Any]]) -> str:
+    """Every iteration and evaluation as a table."""
+    names = {"iteration": "iteration", "purpose": "purpose", "policy_version": "policy", "num_tasks": "tasks",
+             "num_completions": "completions", "pass_at_1": "pass@1", "pass_at_max_k": "pass@k", "max_k": "k",
+             "reward_mean": "reward", "truncated_share": "truncated", "tokens_mean": "tokens",
+             "zero_variance_share": "zero variance", "mismatch_kl": "mismatch"}
+    rows = [
+        [
+            row[key] if key == "purpose" else str(row[key]) if isinstance(row[key], int) else number(row[key])
+            for key in names
+        ]
+        for row in stats
+    ]
+    return table(list(names.values()), rows)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Replace the page at once, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _subtitle(warehouse: Warehouse) -> str:
+    return f"base {Path(str(warehouse.facts['model'])).name} · run {warehouse.run_id[:8]} · {warehouse.root}"
+
+
+def _navigation() -> str:
+    names = [*(title for title, _ in SECTIONS), "Numbers", "Samples"]
+    return "<nav>" + "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in names) + "</nav>"
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")

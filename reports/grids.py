@@ -1,0 +1,77 @@
+"""ARC grids as SVG: one path per colour, each different grid defined once and used by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Grid = Sequence[Sequence[int]]
+# The colours that everybody's ARC viewers use, 0 to 9.
+COLORS = ("#000000", "#0074d9", "#ff4136", "#2ecc40", "#ffdc00", "#aaaaaa", "#f012be", "#ff851b", "#7fdbff",
+          "#870c25")
+LARGEST = 30
+
+
+class GridSheet:
+    """Grids met so far, each under an id; `symbols()` defines them, `draw` refers to them."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[tuple[int, ...], ...], str] = {}
+
+    def draw(self, grid: object, wrong: Grid | None = None, *, longest: int = 112) -> str:
+        """The grid as an <svg>, cells that differ from `wrong` marked; a note if it is no grid."""
+        if not is_grid(grid):
+            return '<span class="nogrid">no grid</span>'
+        cells = tuple(tuple(row) for row in grid)  # type: ignore[attr-defined]
+        name = self._ids.setdefault(cells, f"g{len(self._ids)}")
+        height, width = len(cells), len(cells[0])
+        size = cell_size(height, width, longest)
+        marks = difference_marks(cells, wrong) if wrong is not None and is_grid(wrong) else ""
+        return (f'<svg class="arc" viewBox="0 0 {width} {height}" width="{width * size}" '
+                f'height="{height * size}"><use href="#{name}"/>{marks}</svg>')
+
+    def symbols(self) -> str:
+        """Definitions of all grids drawn, for one hidden <svg> of the page."""
+        return "".join(f'<symbol id="{name}" viewBox="0 0 {len(cells[0])} {len(cells)}">{cell_paths(cells)}'
+                       '</symbol>' for cells, name in self._ids.items())
+
+
+def is_grid(value: object) -> bool:
+    """True for a rectangle of colours 0 to 9 of at most 60 by 60."""
+    if not isinstance(value, list | tuple) or not value or len(value) > 2 * LARGEST:
+        return False
+    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in value}
+    return (len(widths) == 1 and 0 < widths.pop() <= 2 * LARGEST
+            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in value for cell in row))
+
+
+def cell_size(height: int, width: int, longest: int) -> int:
+    """Pixels per cell so that the longer side fits `longest`."""
+    return max(3, min(16, longest // max(height, width)))
+
+
+def cell_paths(cells: Grid) -> str:
+    """One path per colour, made of horizontal runs, and hairlines between cells."""
+    runs: dict[int, list[str]] = {}
+    for y, row in enumerate(cells):
+        x = 0
+        while x < len(row):
+            end = x
+            while end < len(row) and row[end] == row[x]:
+                end += 1
+            runs.setdefault(row[x], []).append(f"M{x} {y}h{end - x}v1h-{end - x}z")
+            x = end
+    height, width = len(cells), len(cells[0])
+    lines = "".join(f"M0 {y}H{width}" for y in range(1, height)) + "".join(
+        f"M{x} 0V{height}" for x in range(1, width))
+    paths = "".join(f'<path fill="{COLORS[color]}" d="{"".join(runs[color])}"/>' for color in sorted(runs))
+    return f'{paths}<path stroke="#777" stroke-width=".05" d="{lines}"/>'
+
+
+def difference_marks(cells: Grid, expected: Grid) -> str:
+    """A cross on every cell that differs, where the shapes agree."""
+    if len(cells) != len(expected) or len(cells[0]) != len(expected[0]):
+        return ""
+    marks = "".join(f"M{x + .3:g} {y + .3:g}l.4 .4m0 -.4l-.4 .4" for y, row in enumerate(cells)
+                    for x, cell in enumerate(row) if cell != expected[y][x])
+    return (f'<path stroke="#000" stroke-width=".2" d="{marks}"/>'
+            f'<path stroke="#fff" stroke-width=".09" d="{marks}"/>') if marks else ""

@@ -1,0 +1,122 @@
+"""HTML out of figures and samples; every piece of model text passes through `escape`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from reports.drawing import Chart
+from reports.figure import Figure
+from reports.grids import GridSheet
+from reports.samples import PICKS, Sample, shortened
+
+
+def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet) -> str:
+    """A whole page in one file: no external request is possible, and only our own script may run."""
+    style, script = (files("reports").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+              "base-uri 'none'; form-action 'none'")
+    island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    template = Template(files("reports").joinpath("page.html").read_text())
+    return template.substitute(policy=policy, title=escape(title), subtitle=escape(subtitle), style=style,
+                               script=script, symbols=sheet.symbols(), body=body, data=island)
+
+
+def figure_block(figure: Figure, chart: Chart | None) -> str:
+    """One figure with its caption, legend and the SQL that made it; without chart, what is missing."""
+    legend = ""
+    if chart and len(chart.legend) > 1:
+        entries = "".join(f'<li><i class="b{tone}"></i>{escape(name)}</li>' for tone, name in chart.legend)
+        legend = f'<ul class="legend">{entries}</ul>'
+    picture = chart.svg if chart else f'<p class="empty">{escape(figure.missing)}</p>'
+    return (
+        f'<figure data-figure="{figure.name}" id="{figure.name}"><figcaption><h3>{escape(figure.title)}</h3>'
+        f"<p>{escape(figure.caption)}</p></figcaption>{legend}{picture}"
+        f"<details><summary>SQL</summary><pre>{escape(figure.sql)}</pre></details></figure>"
+    )
+
+
+def tiles(facts: Sequence[tuple[str, str]]) -> str:
+    """A row of numbers with what they are."""
+    return '<div class="tiles">' + "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in facts
+    ) + "</div>"
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain table that scrolls sideways where it must."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def sample_browser(samples: Sequence[Sample], sheet: GridSheet) -> str:
+    """Filters and one card per sample."""
+    present = [kind for kind in PICKS if any(kind in sample.kinds for sample in samples)]
+    buttons = "".join(
+        f'<button type="button" data-kind="{kind}" aria-pressed="false">{escape(PICKS[kind][0])}</button>'
+        for kind in present
+    )
+    filters = ('<div class="filters"><button type="button" data-kind="" aria-pressed="true">All</button>'
+               f'{buttons}<input id="search" type="search" placeholder="task or text" '
+               'aria-label="Search the samples"><span class="quiet" id="count"></span></div>')
+    return filters + "".join(sample_card(sample, sheet) for sample in samples)
+
+
+def sample_card(sample: Sample, sheet: GridSheet) -> str:
+    """One completion: its keys, program, grids and prompt."""
+    row = sample.row
+    verdict = ('<span class="tag right">right</span>' if row["correct"]
+               else '<span class="tag wrong">wrong</span>' if row["correct"] is not None
+               else '<span class="tag">not scored</span>')
+    reward = "not measured" if row["reward"] is None else f"{row['reward']:.4g}"
+    facts = [f"iteration {row['iteration']}", *([] if row["purpose"] == "train" else [row["purpose"]]),
+             f"sample {row['sample_index']}", f"reward {reward}", f"{row['num_completion_tokens']} tokens",
+             f"policy {row['policy_version']}", row["finish_reason"] or ""]
+    error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
+    problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
+    program = shortened(_visible(row["completion"] or ""))
+    return (f'<article class="sample" data-kinds="{" ".join(sample.kinds)}"><div class="head">'
+            f'<h3>{escape(str(row["task_id"]))}</h3>{verdict}'
+            + "".join(f'<span class="tag">{escape(PICKS[kind][0])}</span>' for kind in sample.kinds)
+            + f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
+            f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
+            f"<details><summary>Prompt</summary><pre>{escape(shortened(_visible(sample.prompt)))}</pre></details>"
+            f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>')
+
+
+def _pairs(sample: Sample, sheet: GridSheet) -> str:
+    """Input, expected and output grids of every pair; nothing for tasks that have no grids."""
+    blocks = []
+    for part in ("train", "test"):
+        outputs = sample.outputs.get(part) or []
+        for index, pair in enumerate(sample.payload.get(part) or []):
+            if not isinstance(pair, dict) or "input" not in pair:
+                continue
+            expected = pair.get("output")
+            produced = outputs[index] if index < len(outputs) else None
+            shown = [(f"{part} {index + 1}", sheet.draw(pair["input"])), ("expected", sheet.draw(expected)),
+                     ("output", sheet.draw(produced, expected))]
+            blocks.append(
+                '<div class="pair">'
+                + "".join(f"<div>{svg}{escape(name)}</div>" for name, svg in shown)
+                + "</div>"
+            )
+    return "".join(blocks)
+
+
+def _visible(text: str) -> str:
+    """Control characters spelled out: browsers drop some of them silently."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

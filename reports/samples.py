@@ -1,0 +1,123 @@
+"""Which completions a person should look at, and everything the page shows about each."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from warehouse.database import rows_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+LONGEST_TEXT = 2000
+
+KEYS = "iteration, purpose, task_id, sample_index"
+# Each query gives keys only, from scalar columns; the texts of the few chosen are fetched afterwards.
+PICKS = {
+    "right": (
+        "Right",
+        f"""SELECT {KEYS} FROM samples WHERE iteration = $last AND purpose = 'train' AND correct
+        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY sample_index) = 1
+        ORDER BY task_id LIMIT 8""",
+    ),
+    "nearly": (
+        "Highest reward, not right",
+        f"""SELECT {KEYS} FROM samples
+        WHERE iteration = $last AND purpose = 'train' AND NOT correct AND reward IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY reward DESC, sample_index) = 1
+        ORDER BY reward DESC, task_id LIMIT 6""",
+    ),
+    "new": (
+        "Newly solved",
+        f"""SELECT {KEYS} FROM samples
+        JOIN (SELECT task_id, first_solved FROM task_history WHERE first_solved > first_iteration
+              ORDER BY first_solved DESC, task_id LIMIT 6) AS solved USING (task_id)
+        WHERE iteration = first_solved AND purpose = 'train' AND correct
+        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY sample_index) = 1
+        ORDER BY iteration DESC, task_id""",
+    ),
+    "forgotten": (
+        "Forgotten",
+        f"""SELECT {KEYS} FROM samples
+        JOIN (SELECT task_id, last_iteration FROM task_history WHERE forgotten
+              ORDER BY best_rate DESC, task_id LIMIT 6) AS lost USING (task_id)
+        WHERE iteration = last_iteration AND purpose = 'train'
+        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY reward DESC NULLS LAST, sample_index) = 1
+        ORDER BY task_id""",
+    ),
+    "truncated": (
+        "Truncated",
+        f"""SELECT {KEYS} FROM samples WHERE purpose = 'train' AND truncated
+        ORDER BY iteration DESC, task_id, sample_index LIMIT 6""",
+    ),
+    "loops": (
+        "Loops",
+        f"""SELECT {KEYS} FROM samples WHERE purpose = 'train' AND loop_tokens >= 32
+        ORDER BY iteration DESC, loop_tokens DESC, task_id, sample_index LIMIT 6""",
+    ),
+    "failed": (
+        "Failed",
+        f"""SELECT {KEYS} FROM samples
+        WHERE iteration = $last AND purpose = 'train' AND error_class IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY error_class, error_name ORDER BY task_id, sample_index) = 1
+        ORDER BY error_class, error_name LIMIT 8""",
+    ),
+    "evaluation": (
+        "Evaluation",
+        f"""SELECT {KEYS} FROM samples
+        WHERE purpose <> 'train' AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose <> 'train')
+        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY correct DESC, sample_index) = 1
+        ORDER BY task_id LIMIT 6""",
+    ),
+}
+
+
+class Sample(NamedTuple):
+    """One completion for the browser: why it was chosen, its row, its prompt and its task."""
+
+    kinds: list[str]
+    row: dict[str, Any]
+    prompt: str
+    payload: dict[str, Any]
+    outputs: dict[str, Any]
+
+
+def chosen_samples(connection: duckdb.DuckDBPyConnection) -> list[Sample]:
+    """The completions worth a look, each once, with every reason it was chosen for."""
+    last = connection.execute("SELECT max(iteration) FROM scorers WHERE purpose = 'train'").fetchone()
+    if not last or last[0] is None:
+        return []
+    reasons: dict[tuple[Any, ...], list[str]] = {}
+    for kind, (_, query) in PICKS.items():
+        parameters = {"last": last[0]} if "$last" in query else {}
+        for key in connection.execute(query, parameters).fetchall():
+            reasons.setdefault(key, []).append(kind)
+    return [_sample(connection, key, kinds) for key, kinds in reasons.items()]
+
+
+def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample:
+    iteration, purpose, task, index = key
+    row = rows_of(
+        connection,
+        "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
+        "one_completion($1, $2, $3, of_purpose := $4)",
+        [iteration, task, index, purpose],
+    )[0]
+    prompt = connection.execute("SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
+                                "group_id = $3", [iteration, purpose, row["group_id"]]).fetchone()
+    payload = connection.execute("SELECT payload FROM tasks WHERE task_id = $1", [task]).fetchone()
+    return Sample(kinds, row, prompt[0] if prompt else "", _parsed(payload[0] if payload else None),
+                  _parsed(row["outputs"]))
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    value = json.loads(text) if text else {}
+    return value if isinstance(value, dict) else {}
+
+
+def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+    """Text cut in its middle, so that both how it begins and how it ends can be read."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most // 2]}\n[... {len(text) - most:,} characters ...]\n{text[-most // 2:]}"
