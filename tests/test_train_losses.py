@@ -1,6 +1,7 @@
-"""Losses, advantages and corrections against stored numbers of an independent implementation and float64 brute force."""
+"""Losses, advantages and corrections against numbers of an independent implementation and brute force."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def loss_mask(config):
 
 
 def advantages_of(config):
-    parts = torch.tensor([[float("nan") if value is None else value for value in row] for row in INPUTS["rewards"]])
+    parts = torch.tensor([[math.nan if one is None else one for one in row] for row in INPUTS["rewards"]])
     weights = torch.tensor(config["reward_weights"] or [1.0, 1.0])
     if config["multi_objective_aggregation"] == "normalize_then_sum":
         return separate_advantages(parts, GROUPS, weights)
@@ -55,10 +56,12 @@ def step_loss(config, policy, advantages):
     weights, behaviour = weights_of(config, mask), tensor("sampling") if used else tensor("old")
     level = config["importance_sampling_level"]
     high = config["epsilon_high"] if config["epsilon_high"] is not None else config["epsilon"]
-    per_token, _ = token_losses(loss, policy, tensor("old"), behaviour, advantages, mask, clip_low=config["epsilon"],
+    per_token, _ = token_losses(loss, policy, tensor("old"), behaviour, advantages, mask,
+                                clip_low=config["epsilon"],
                                 clip_high=high, delta=config["delta"], level=level)
     if config["off_policy_mask_threshold"] is not None:
-        dropped = off_policy_masked(policy, behaviour, advantages, mask, threshold=config["off_policy_mask_threshold"])
+        dropped = off_policy_masked(policy, behaviour, advantages, mask,
+                                    threshold=config["off_policy_mask_threshold"])
         per_token = per_token * ~dropped[:, None]
     if config["top_entropy_quantile"] < 1:
         per_token = per_token * entropy_mask(tensor("entropy"), mask, quantile=config["top_entropy_quantile"])
@@ -73,7 +76,11 @@ def step_loss(config, policy, advantages):
     return ((per_token * mask).sum(dim=1) * scales).sum()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(f"{k}={v}" for k, v in case["config"].items()))
+def name_of(case):
+    return " ".join(f"{key}={value}" for key, value in case["config"].items())
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_every_golden_case_has_the_same_advantages_weights_loss_and_gradient(case):
     config = {**GOLDEN["base"], **case["config"]}
     advantages = advantages_of(config)

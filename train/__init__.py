@@ -1,1 +1,1 @@
-"""The train room: scored groups become the next policy; the only room that knows transformers, PEFT and Accelerate."""
+"""Scored groups become the next policy; the only room that knows transformers, PEFT and Accelerate."""

@@ -25,13 +25,13 @@ class Processes:
         return self.index == 0
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Add up the gradients of all processes, once per optimizer step; a missing one counts as 0."""
-        if self.count == 1:
-            return
+        """Add up the gradients of all processes, once per optimizer step; a missing one becomes 0."""
         parameters = list(parameters)
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        if self.count == 1:
+            return
         # One message instead of hundreds: gradients of an adapter are small and many.
         flat = torch.cat([parameter.grad.flatten().float() for parameter in parameters])  # type: ignore[union-attr]
         torch.distributed.all_reduce(flat)

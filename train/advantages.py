@@ -10,7 +10,8 @@ STD_EPSILON = 1e-4
 
 
 def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "group") -> Tensor:
-    """Advantage of every completion, [B]; formulas of GRPO (arXiv 2402.03300) and, without std, Dr. GRPO (2503.20783).
+    """Advantage of every completion, [B]; formulas of GRPO (arXiv 2402.03300) and, without std, Dr. GRPO
+    (2503.20783).
 
     `rewards` [B], NaN where a reward is missing: it leaves the statistics of its group and gets advantage 0.
     `group_index` [B] holds integers from 0. `scale`: divide by the sample std of the 'group' or the 'batch',
@@ -31,7 +32,8 @@ def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "grou
 
 
 def separate_advantages(reward_parts: Tensor, group_index: Tensor, weights: Tensor) -> Tensor:
-    """GDPO (arXiv 2601.05242): z-score each reward part in its group, add them up, z-score over the batch; [B].
+    """GDPO (arXiv 2601.05242): z-score each reward part in its group, add them up, z-score over the batch;
+    [B].
 
     `reward_parts` [B, parts], NaN where missing: that part adds nothing. `weights` [parts].
     """
@@ -46,12 +48,13 @@ def separate_advantages(reward_parts: Tensor, group_index: Tensor, weights: Tens
 def group_means(rewards: Tensor, group_index: Tensor) -> Tensor:
     """Mean of the rewards that are present, per group [G]; NaN for a group without any."""
     present = ~rewards.isnan()
-    counts, sums = _group_sums(present.to(rewards.dtype), group_index), _group_sums(rewards.nan_to_num(), group_index)
+    counts, sums = _group_sums(present.to(rewards.dtype), group_index), _group_sums(rewards.nan_to_num(),
+                                                                                    group_index)
     return sums / counts
 
 
 def group_stds(rewards: Tensor, group_index: Tensor) -> Tensor:
-    """Sample std (n - 1) of the rewards that are present, per group [G]; 0 for a group with fewer than two."""
+    """Sample std (n - 1) of the rewards that are present, per group [G]; 0 with fewer than two."""
     present = ~rewards.isnan()
     counts = _group_sums(present.to(rewards.dtype), group_index)
     deviations = (rewards - group_means(rewards, group_index)[group_index]).nan_to_num()

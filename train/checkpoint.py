@@ -1,4 +1,4 @@
-"""Checkpoints inside a stage: what a killed stage continues from, each one folder renamed into place whole."""
+"""Checkpoints inside a stage: what a killed stage continues from, each a folder renamed into place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Checkpoints:
         self._warehouse, self._folder = warehouse, folder
 
     def save_scores(self, scores: dict[str, Tensor]) -> None:
-        """Keep what was computed under the policy that the stage starts from; it cannot be computed again later."""
+        """Keep what was computed under the first policy of the stage: later it cannot be had again."""
         scratch = self._warehouse.scratch("checkpoint-0")
         save_file(scores, str(scratch / SCORES))
         commit_directory(scratch, self._path(0))
@@ -36,7 +36,8 @@ class Checkpoints:
         path = self._path(0) / SCORES
         return load_file(str(path)) if path.exists() else None
 
-    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer, steps: list[dict[str, Any]]) -> None:
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
+             steps: list[dict[str, Any]]) -> None:
         """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed."""
         scratch = self._warehouse.scratch(f"checkpoint-{step}")
         parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
@@ -46,10 +47,10 @@ class Checkpoints:
         commit_directory(scratch, self._path(step))
         for older in self._numbers():
             if 0 < older < step:
-                self._remove(older)
+                shutil.rmtree(self._path(older))    # half of an older one is harmless: the newest is read
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-        """Load the latest checkpoint into policy and optimizer; the metrics of the steps done, none without one."""
+        """Load the latest checkpoint; the metrics of the steps it holds, none if there is none."""
         latest = max(self._numbers(), default=0)
         if not latest:
             return []
@@ -60,20 +61,9 @@ class Checkpoints:
         optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True))
         return json.loads((self._path(latest) / STATE).read_text())["steps"]
 
-    def clear(self) -> None:
-        """Remove every checkpoint, the one with the scores last."""
-        for number in reversed(self._numbers()):
-            self._remove(number)
-
     def _path(self, number: int) -> Path:
         return self._folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.name.removeprefix("checkpoint-")) for path in self._folder.glob("checkpoint-*")
                       if path.name.removeprefix("checkpoint-").isdigit())
-
-    def _remove(self, number: int) -> None:
-        # Renamed first: a kill while it is being removed must not leave half a checkpoint under its name.
-        doomed = self._warehouse.scratch("removed") / "checkpoint"
-        self._path(number).rename(doomed)
-        shutil.rmtree(doomed.parent)

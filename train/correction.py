@@ -1,11 +1,12 @@
-"""Importance correction: weights on rho = pi_old / mu for rows that another engine or an older policy sampled."""
+"""Importance correction: weights on rho = pi_old / mu for rows of another engine or an older policy."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-CORRECTIONS = ("none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask", "geometric-mask", "bypass")
+CORRECTIONS = ("none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask", "geometric-mask",
+               "bypass")
 MAX_LOG_RATIO = 20.0
 
 
@@ -13,10 +14,11 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
                        low: float | None = None, high: float | None = None) -> Tensor:
     """Detached weights of the tokens, [B, T], 1 outside the mask.
 
-    `log_ratio` [B, T] is log pi_old - log mu in nats. token-truncate clamps rho_t to [low, high] (TIS); token-mask
-    keeps rho_t inside and sets 0 outside (IcePop, arXiv 2510.18855); the sequence forms do the same with the
-    *product* over the completion, which grows with its length: a mean gap of 1e-3 is a factor 55 at 4k tokens.
-    geometric-mask keeps a completion, with its rho_t, where the geometric mean lies inside. 'none' and 'bypass' give 1.
+    `log_ratio` [B, T] is log pi_old - log mu in nats. token-truncate clamps rho_t to [low, high] (TIS);
+    token-mask keeps rho_t inside and sets 0 outside (IcePop, arXiv 2510.18855); the sequence forms do the
+    same with the *product* over the completion, which grows with its length: a mean gap of 1e-3 is a factor
+    55 at 4k tokens. geometric-mask keeps a completion, with its rho_t, where the geometric mean lies inside.
+    'none' and 'bypass' give 1.
     """
     masked = clamp_log_ratio(log_ratio.detach()) * loss_mask
     if correction in ("none", "bypass"):
@@ -37,21 +39,24 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
 
 
 def vetoed(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
-    """Completions, [B], in which any token's rho_t is below `threshold`: the trainer holds it for impossible."""
+    """Completions, [B], with any rho_t below `threshold`: a token that the trainer holds for impossible."""
     return ((log_ratio < torch.tensor(threshold).log()) & loss_mask.bool()).any(dim=1)
 
 
-def off_policy_masked(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, *,
+def off_policy_masked(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+                      loss_mask: Tensor, *,
                       threshold: float) -> Tensor:
-    """Completions, [B], to drop: negative advantage and mean_t(log mu - log pi) > threshold (DeepSeek-V3.2, 2512.02556)."""
-    gap = ((behaviour_logprobs - policy_logprobs).detach() * loss_mask).sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1)
-    return (advantages < 0) & (gap > threshold)
+    """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556."""
+    gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask
+    return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
 
 
 def second_moment_mask(log_ratio: Tensor, loss_mask: Tensor, *, limit: float) -> Tensor:
-    """Loss mask without the largest |log w|, so that mean_t(log w)^2 <= limit (M2PO, arXiv 2510.01161); [B, T].
+    """Loss mask without the largest |log w|, so that mean_t(log w)^2 <= limit (M2PO, arXiv 2510.01161); [B,
+    T].
 
-    Removes as few tokens as possible, over all tokens given, so give it every completion of the optimizer step.
+    Removes as few tokens as possible, over all tokens given, so give it every completion of the optimizer
+    step.
     """
     active = loss_mask.bool()
     moments, order = log_ratio.detach()[active].square().sort()
@@ -70,7 +75,7 @@ def effective_sample_size(weights: Tensor) -> float:
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """Estimator of KL(mu, pi), elementwise in nats, from log pi - log mu of tokens drawn from mu; never negative."""
+    """Estimator of KL(mu, pi) in nats, elementwise, from log pi - log mu of tokens drawn from mu; >= 0."""
     return log_ratio.exp() - log_ratio - 1
 
 

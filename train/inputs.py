@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import Any, NamedTuple
 
 from train.rows import Group, load_groups
@@ -23,7 +25,7 @@ class Inputs(NamedTuple):
 
 
 def due_iteration(warehouse: Warehouse) -> int | None:
-    """The lowest iteration that is not trained, None if its rollout has not begun; StageError if it is not scored."""
+    """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
     iteration = 0
     while warehouse.stage("train", iteration=iteration).is_complete():
         iteration += 1
@@ -44,8 +46,9 @@ def choose_scorer(warehouse: Warehouse, iteration: int, scorer: str | None) -> s
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise StageError(f"Scorer '{wanted}' has not scored iteration {iteration}; complete are {', '.join(complete)}. "
-                         f"Name one of these with --scorer, or run `score {warehouse.root} --iteration {iteration}`.")
+        raise StageError(f"Scorer '{wanted}' has not scored iteration {iteration}; {', '.join(complete)} "
+                         f"did. Name one of these with --scorer, or `score {warehouse.root} --iteration "
+                         f"{iteration}`.")
     raise StageError(f"Iteration {iteration} was scored by {', '.join(fitting)}. Name the one to train on: "
                      f"--scorer {fitting[0]}.")
 
@@ -60,37 +63,72 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
 
 
+def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
+    """What the stage is tied to: its options, the scorer, and the weights it starts from."""
+    return {**settings.results(), "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"]}
+
+
+def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
+    """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
+
+    StageError if that policy came from anything but this stage with these settings.
+    """
+    version = inputs.iteration + 1
+    if version not in warehouse.policy_versions():
+        return False
+    policy = warehouse.policy(version)
+    inputs.stage.settle(stage_settings(inputs, settings))
+    same = json.loads(json.dumps(stage_settings(inputs, settings)))
+    written = warehouse.parts("train_steps", iteration=inputs.iteration)
+    if policy.get("iteration") != inputs.iteration or policy.get("settings") != same or not written:
+        raise StageError(f"Policy {version} exists, but iteration {inputs.iteration} was not trained to it. "
+                         f"Remove {warehouse.policy_dir(version)} to train the iteration again.")
+    complete_stage(inputs, {**policy["facts"], "seconds": {}})
+    return True
+
+
+def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
+    """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
+    for checkpoint in inputs.stage.folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    inputs.stage.complete(facts)
+
+
 def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
     run = warehouse.root
     if not warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
-        return StageError(f"Iteration {iteration} has no complete training rollout. Run `rollout {run} --iteration "
-                          f"{iteration}` and `score {run} --iteration {iteration}` first.")
-    return StageError(f"Iteration {iteration} is not scored. Run `score {run} --iteration {iteration}` first.")
+        return StageError(f"Iteration {iteration} has no complete training rollout. Run "
+                          f"`rollout {run} --iteration {iteration}` and then `score` first.")
+    return StageError(f"Iteration {iteration} is not scored. "
+                      f"Run `score {run} --iteration {iteration}` first.")
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
     version, kind = parent["policy_version"], "full" if settings.full else "lora"
     if parent["base"] != warehouse.facts["model"]:
         raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "
-                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)} and train it again.")
+                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)}.")
     if parent["kind"] == "base":
         return
     if parent["kind"] != kind:
         way = "with" if parent["kind"] == "full" else "without"
-        raise StageError(f"Policy {version} is of kind '{parent['kind']}'. Train {way} --full, or start a new run.")
+        raise StageError(f"Policy {version} is of kind '{parent['kind']}'. "
+                         f"Train {way} --full, or start a new run.")
     stored = parent.get("settings", {})
     for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if kind == "lora" else ():
         if key in stored and stored[key] != getattr(settings, key):
             raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
-                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: pass the former "
-                             "value, or start a new run.")
+                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: "
+                             "pass the former value, or start a new run.")
 
 
 def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
     if group.policy_version > iteration:
-        raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, later than policy "
-                         f"{iteration} that this stage starts from. Train the iteration that follows it.")
+        raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, "
+                         f"later than policy {iteration} that this stage starts from. Train the iteration "
+                         "that follows it.")
     expected = warehouse.policy(group.policy_version)["sha256"]
     if group.policy_sha256 != expected:
-        raise StageError(f"Group {group.group_id} was sampled by other weights than policy {group.policy_version} holds "
-                         f"(sha256 {group.policy_sha256[:12]}, not {expected[:12]}). Roll the iteration out again.")
+        raise StageError(f"Group {group.group_id} was sampled by other weights than policy "
+                         f"{group.policy_version} holds (sha256 {group.policy_sha256[:12]}, not "
+                         f"{expected[:12]}). Roll the iteration out again.")

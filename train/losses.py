@@ -1,4 +1,4 @@
-"""Losses per token, and how they add up to the loss of one optimizer step; pure functions, logprobs in nats."""
+"""Losses per token, and how they add up to the loss of one optimizer step; pure, logprobs in nats."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ LOSSES = {
     "bnpo": Loss("token"),
     "dr_grpo": Loss("fixed"),                                               # arXiv 2503.20783
     "gspo": Loss("completion", "sequence", 3e-4, 4e-4),                     # arXiv 2507.18071
-    "luspo": Loss("sum", "sequence", 3e-4, 4e-4),                           # gspo, long completions not diluted
-    "cispo": Loss("token", clip_high=5.0, ratio_differentiable=False),      # arXiv 2506.13585; clip_high is absolute
+    "luspo": Loss("sum", "sequence", 3e-4, 4e-4),                           # gspo, undiluted by length
+    "cispo": Loss("token", clip_high=5.0, ratio_differentiable=False),
+    # arXiv 2506.13585; clip_high is absolute
     "sapo": Loss("completion"),                                             # arXiv 2511.20347
     "vespo": Loss("token", corrects_itself=True, ratio_differentiable=False),
     "dppo": Loss("token", corrects_itself=True),
@@ -57,7 +58,8 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
     elif loss == "soft_clip":
         result = tanh_clipped(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
     elif loss == "vespo":
-        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs, advantages, loss_mask)
+        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs, advantages,
+                                        loss_mask)
     elif loss == "dppo":
         result = divergence_masked(ratio, policy_logprobs, behaviour_logprobs, advantages)
     elif loss == "topr":
@@ -70,7 +72,8 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
     return token_loss.expand_as(policy_logprobs), clipped.expand_as(policy_logprobs)
 
 
-def importance_ratio(policy_logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, *, level: str) -> Tensor:
+def importance_ratio(policy_logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, *,
+                     level: str) -> Tensor:
     """pi / pi_old per token [B, T], or its geometric mean over the completion [B, 1] for level 'sequence'."""
     log_ratio = torch.where(loss_mask.bool(), policy_logprobs - old_logprobs, 0.0)
     if level == "token":
@@ -99,8 +102,9 @@ def soft_gated(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
     return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
 
 
-def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    """-A (1 + e tanh((r - 1) / e)), e the clip range of the side r is on: slope 1 at r = 1, flat far from it."""
+def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor,
+                                                                                                   Tensor]:
+    """-A (1 + e tanh((r - 1) / e)), e the clip range on r's side: slope 1 at r = 1, flat far from it."""
     distance = ratio - 1
     width = torch.where(distance > 0, clip_high, clip_low)
     return -advantages * (1 + width * torch.tanh(distance / width)), (distance.abs() > width).float()
@@ -108,9 +112,11 @@ def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_hig
 
 def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
                            advantages: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """VESPO: -phi(W) A log pi with phi = W^k e^(lam (1 - W)), detached; W is the product of pi/mu over the completion.
+    """VESPO: -phi(W) A log pi with phi = W^k e^(lam (1 - W)), detached; W is the product of pi/mu over the
+    completion.
 
-    (k, lam) is (2, 3) where A >= 0 and (3, 2) elsewhere: one peak at W = k / lam, and none of a product's explosions.
+    (k, lam) is (2, 3) where A >= 0 and (3, 2) elsewhere: one peak at W = k / lam, and none of a product's
+    explosions.
     """
     floor = torch.tensor(1e-8).log().item()
     drift = (clamp_log_ratio(policy_logprobs - old_logprobs) * loss_mask).sum(dim=1, keepdim=True)
@@ -121,9 +127,10 @@ def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behavi
     return -shape * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
 
 
-def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, *,
+def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+                      *,
                       limit: float = 0.2) -> tuple[Tensor, Tensor]:
-    """DPPO, binary total variation: -w A, but 0 where pi(token) has moved from mu by more than `limit` with A's sign."""
+    """DPPO, binary total variation: -w A, 0 where pi(token) - mu(token) has A's sign and exceeds `limit`."""
     moved = policy_logprobs.detach().exp() - behaviour_logprobs.exp()
     masked = ((advantages > 0) & (moved > limit)) | ((advantages < 0) & (moved < -limit))
     return torch.where(masked, 0.0, -ratio * advantages), masked.float()
@@ -131,14 +138,14 @@ def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs
 
 def tapered(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
             loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """TOPR: -A log pi, tapered for A < 0 by clip(prod_t pi/mu, 0, 1): right for data from any policy; 2503.14286."""
+    """TOPR: -A log pi, for A < 0 times clip(prod_t pi/mu, 0, 1): data of any policy; arXiv 2503.14286."""
     log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)
     weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0.0).exp())
     return -weight * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
 
 
 def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor | None = None) -> Tensor:
-    """k3 estimator of KL(pi, ref) per token, [B, T]; times `ratio` it stays unbiased once pi has left pi_old."""
+    """k3 estimator of KL(pi, ref) per token, [B, T]; times `ratio`, unbiased once pi has left pi_old."""
     log_ratio = ref_logprobs - policy_logprobs
     divergence = log_ratio.exp() - log_ratio - 1
     return divergence if ratio is None else divergence * ratio
@@ -158,8 +165,8 @@ def loss_scales(loss: str, num_trainable_tokens: Tensor, *, num_completions: int
     """Factor of each completion's summed token losses, [B], so that the sum over all is the loss of the step.
 
     The denominators belong to the whole optimizer step, over all processes: packing cannot change the loss.
-    completion: mean over completions of the mean over tokens; token: mean over tokens; fixed: sum over tokens / (B *
-    max_completion_length); sum: mean over completions of the sum over tokens.
+    completion: mean over completions of the mean over tokens; token: mean over tokens; fixed: sum over tokens
+    / (B * max_completion_length); sum: mean over completions of the sum over tokens.
     """
     reduction, ones = LOSSES[loss].reduction, torch.ones_like(num_trainable_tokens, dtype=torch.float64)
     if reduction == "completion":

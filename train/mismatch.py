@@ -1,4 +1,4 @@
-"""Mismatch of the trainer against the engine, per staleness, before the first gradient; and what will be dropped."""
+"""Mismatch of the trainer against the engine, per staleness, before the first gradient; and the drops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Mismatch(NamedTuple):
 def mismatch_table(shard: list[RowGroup], settings: Settings) -> list[Mismatch]:
     """One line per staleness, youngest first."""
     ages = sorted({one.staleness for one in shard})
-    return [_mismatch(age, [row for one in shard if one.staleness == age for row in one.forwardable], settings)
+    return [_mismatch(age, [row for one in shard if one.staleness == age for row in one.forwardable],
+                      settings)
             for age in ages]
 
 
@@ -52,33 +53,36 @@ def capped_tokens(row: Row, settings: Settings) -> Tensor:
 
 def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str) -> None:
     """MismatchError if rows of the very policy that is trained are further off than rounding explains."""
-    limit = settings.max_mismatch if settings.max_mismatch is not None else default_limit(settings, engine_dtype)
+    limit = settings.max_mismatch if settings.max_mismatch is not None else default_limit(settings,
+                                                                                          engine_dtype)
     for line in table:
         if line.staleness == 0 and not line.mismatch_kl <= limit:
             raise MismatchError(
-                f"The trainer and the engine disagree about policy of staleness 0: mean k3 KL {line.mismatch_kl:.3g}, "
-                f"allowed {limit:.3g}. The engine served other weights, another tokenizer or other sampling settings "
+                f"Trainer and engine disagree at staleness 0: mean k3 KL {line.mismatch_kl:.3g}, allowed "
+                f"{limit:.3g}. The engine served other weights, another tokenizer or other sampling settings "
                 "than the rows say: check the rollout. If you know why they differ, pass --max-mismatch.")
 
 
 def default_limit(settings: Settings, engine_dtype: str) -> float:
-    """Float32 on both sides leaves 1e-10; half precision up to 0.015, the bar that prime-rl sets for a new model."""
+    """Float32 on both sides leaves 1e-10; half precision up to 0.015, prime-rl's bar for a new model."""
     return FLOAT32_LIMIT if settings.dtype == engine_dtype == "float32" else HALF_LIMIT
 
 
 def lines_to_print(table: list[Mismatch], shard: list[RowGroup]) -> list[str]:
     """The table, the groups without signal, and the drops, as a person reads them."""
     lines = ["mismatch of trainer and engine, rho = pi_old / mu, before the first step:",
-             "staleness completions   tokens  mean|log rho|  max|log rho|    k3 KL  ESS/n   kept  correlation"]
-    lines += [f"{one.staleness:9d} {one.num_completions:11d} {one.num_tokens:8d}  {one.log_ratio_abs_mean:13.2e}  "
-              f"{one.log_ratio_abs_max:12.2e} {one.mismatch_kl:8.1e}  {one.ess:5.3f}  {one.kept_fraction:5.3f}  "
-              f"{one.correlation:11.6f}" for one in table]
+             "staleness completions   tokens mean|log rho|  max|log rho|   k3 KL  ESS/n   kept correlation"]
+    lines += [f"{one.staleness:9d} {one.num_completions:11d} {one.num_tokens:8d} "
+              f"{one.log_ratio_abs_mean:13.1e} {one.log_ratio_abs_max:13.1e} {one.mismatch_kl:7.0e}  "
+              f"{one.ess:5.3f}  {one.kept_fraction:5.3f} {one.correlation:11.6f}" for one in table]
     counts = group_counts(shard)
-    lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, {counts['all_right']} all right, "
-                 f"{counts['all_wrong']} all wrong, {counts['equal']} equal otherwise")
+    lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
+                 f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
+                 f"{counts['equal']} equal otherwise")
     rows = [row for one in shard for row in one.rows]
     drops = Counter(row.drop_reason for row in rows if row.drop_reason)
-    lines.append(f"completions {len(rows)}, trainable tokens {sum(row.num_trainable_tokens for row in rows)}, dropped: "
+    num_tokens = sum(row.num_trainable_tokens for row in rows)
+    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: "
                  + (", ".join(f"{number} {reason}" for reason, number in drops.most_common()) or "none"))
     return lines
 
@@ -110,6 +114,8 @@ def _mismatch(staleness: int, rows: list[Row], settings: Settings) -> Mismatch:
     kept = ~torch.cat([capped_tokens(row, settings) for row in rows])
     pairs = torch.stack([old.exp(), behaviour.exp()])
     correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
-    return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(), log_ratio.abs().max().item(),
-                    k3(log_ratio).mean().item(), effective_sample_size(clamp_log_ratio(log_ratio).exp()), kept.double().mean().item(),
+    return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
+                    log_ratio.abs().max().item(),
+                    k3(log_ratio).mean().item(), effective_sample_size(clamp_log_ratio(log_ratio).exp()),
+                    kept.double().mean().item(),
                     correlation)

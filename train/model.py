@@ -11,21 +11,24 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.utils.logging import disable_progress_bar
 
 from train.saving import ADAPTER_CONFIG
 from warehouse.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PromptKV = list[tuple[Tensor, Tensor]]
+disable_progress_bar()
 
 
 class Policy:
     """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
 
-    def __init__(self, model: nn.Module, *, kind: str, device: torch.device, autocast: torch.dtype | None = None):
+    def __init__(self, model: nn.Module, *, kind: str, device: torch.device,
+                 autocast: torch.dtype | None = None):
         self.model = model.to(device).eval()
         self.kind, self.device = kind, device
-        inner = model.get_base_model() if kind == "lora" else model
+        inner: Any = model.get_base_model() if kind == "lora" else model  # type: ignore[operator]
         self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
@@ -33,7 +36,7 @@ class Policy:
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
 
     def prompt_kv(self, prompt_ids: Tensor) -> PromptKV:
-        """Keys and values of every layer, each [1, heads, P, head_dim], for prompt ids [P]; none for an empty prompt."""
+        """Keys and values of every layer, each [1, heads, P, head_dim], of ids [P]; none for no ids."""
         if not len(prompt_ids):
             return []
         return self._forward(prompt_ids[None], [])[1]
@@ -59,7 +62,8 @@ class Policy:
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that are trained, by name, in a fixed order."""
-        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {name: parameter for name,
+                parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -71,7 +75,8 @@ class Policy:
         cache = _cache(prompt_kv, len(input_ids))
         with self._precision():
             output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
-        return output.last_hidden_state, [(layer.keys, layer.values) for layer in cache.layers]
+        layers: list[Any] = cache.layers
+        return output.last_hidden_state, [(layer.keys, layer.values) for layer in layers]
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
@@ -79,17 +84,18 @@ class Policy:
         return torch.autocast(self.device.type, dtype=self._autocast)
 
 
-def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int, alpha: float,
+def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
+              alpha: float,
               rslora: bool, targets: str, load_in_4bit: bool = False) -> Policy:
-    """Base model with the adapter in `parent`, or with a new one (B = 0: the same distribution as the base)."""
+    """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet)."""
     from peft import LoraConfig, PeftModel, get_peft_model
     model = _pretrained(base, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
     if parent is not None and (parent / ADAPTER_CONFIG).exists():
         adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
         return _checked(Policy(adapted, kind="lora", device=device))
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
-    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora, target_modules=names, lora_dropout=0.0,  # type: ignore[arg-type]
-                        task_type="CAUSAL_LM")
+    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
+                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
     torch.manual_seed(seed)
     try:
         adapted = get_peft_model(model, config)
@@ -116,8 +122,8 @@ def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) 
         return AutoModelForCausalLM.from_pretrained(source, **options)
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
-        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in warehouse.json, "
-                         "and that its weights are there.") from error
+        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in "
+                         "warehouse.json, and that its weights are there.") from error
 
 
 def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
@@ -133,14 +139,15 @@ def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
 
 
 def _checked(policy: Policy) -> Policy:
-    """StageError if the shared-prompt path does not give the logits of the model's own forward on a short probe."""
+    """StageError if the cached prompt does not give the logits of the model's own forward on a probe."""
     probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
     with torch.no_grad():
         expected = policy.full_logits(probe[None])[0, 5:].float()
-        found = policy.logits(policy.completion_hidden(probe[None, 5:], policy.prompt_kv(probe[:5])))[0].float()
+        found = policy.logits(policy.completion_hidden(probe[None, 5:],
+                                                       policy.prompt_kv(probe[:5])))[0].float()
     tolerance = 1e-3 if policy.model.dtype == torch.float32 and policy._autocast is None else 0.25
     if not torch.allclose(expected, found, atol=tolerance, rtol=tolerance):
         raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
-                         f"(difference {(expected - found).abs().max():.2g}): this architecture is not supported. "
+                         f"(difference {(expected - found).abs().max():.2g}), so it cannot be trained here. "
                          "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
     return policy

@@ -1,7 +1,8 @@
-"""Stored rows become groups: prompts, completions and rewards joined by their keys and checked; no torch here."""
+"""Stored rows become groups: prompts, completions and rewards joined by their keys, checked; no torch."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,10 @@ from warehouse.store import Warehouse
 
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
-COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs", "finish_reason",
-                      "policy_version", "policy_sha256", "temperature", "logprobs_mode", "dtype", *UNTRUNCATED]
+COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
+                      "finish_reason",
+                      "policy_version", "policy_sha256", "temperature", "logprobs_mode", "dtype",
+                      *UNTRUNCATED]
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
 
 
@@ -47,7 +50,7 @@ class Group:
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str) -> list[Group]:
-    """Groups of the training rows of one iteration, in stored order; StageError for rows that cannot be trained on."""
+    """Groups of one iteration's training rows, in stored order; StageError for rows that cannot be used."""
     keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
     prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids", "group_size"], **keys)
     completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
@@ -60,7 +63,8 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     return _join(iteration, prompts, completions, _rewards(samples), scorer)
 
 
-def _join(iteration: int, prompts: pa.Table, completions: pa.Table, rewards: dict[tuple[str, int], tuple[float, bool]],
+def _join(iteration: int, prompts: pa.Table, completions: pa.Table,
+          rewards: dict[tuple[str, int], tuple[float, bool]],
           scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     columns = {name: completions.column(name).to_pylist() for name in
@@ -79,9 +83,11 @@ def _join(iteration: int, prompts: pa.Table, completions: pa.Table, rewards: dic
                   for name in ("policy_version", "policy_sha256", "temperature", "dtype")}
         for name, values in origin.items():
             if len(values) > 1:
-                raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is completions of "
-                                 "one prompt from one policy. Run the rollout of this iteration again.")
-        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration, scorer) for row in rows)
+                raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
+                                 "completions of one prompt from one policy. Run the rollout of this "
+                                 "iteration again.")
+        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration,
+                                  scorer) for row in rows)
         groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64),
                             origin["policy_version"].pop(), origin["policy_sha256"].pop(),
                             origin["temperature"].pop(), origin["dtype"].pop(), rollouts))
@@ -113,20 +119,21 @@ def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:
 
 
 def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
-    """A list column as one array per row, without a Python object per token; a null list is an empty array."""
+    """A list column as one array per row, no Python object per token; null becomes an empty array."""
     arrays = []
     for chunk in table.column(column).chunks:
-        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1, dtype=np.int64)
+        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1,
+                                                                                   dtype=np.int64)
         lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         np.cumsum(lengths, out=offsets[1:])
-        arrays += [values[start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+        arrays += [values[start:stop] for start, stop in itertools.pairwise(offsets)]
     return arrays
 
 
 def _refuse_small_groups(prompts: pa.Table) -> None:
     smallest = min(prompts.column("group_size").to_pylist())
     if smallest < 2:
-        raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever it was rewarded: "
+        raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever its reward: "
                          "there is nothing to learn. Roll out with --group-size 2 or more.")
 
 
@@ -134,13 +141,14 @@ def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> 
     for name, neutral in UNTRUNCATED.items():
         other = {value for value in completions.column(name).unique().to_pylist() if value != neutral}
         if other and truncated_sampling == "refuse":
-            raise StageError(f"The rows were sampled with {name} = {min(other)}, so the stored logprobs are not of the "
-                             "model's own distribution and every importance ratio is biased. Roll out with "
-                             f"{name} = {neutral}, or accept the bias with --truncated-sampling uncorrected.")
+            raise StageError(f"The rows were sampled with {name} = {min(other):g}, so the stored logprobs "
+                             "are not of the model's own distribution and every ratio is biased. Roll out "
+                             f"with {name} = {neutral:g}, or accept the bias with --truncated-sampling "
+                             "uncorrected.")
     modes = set(completions.column("logprobs_mode").unique().to_pylist())
     hot = {value for value in completions.column("temperature").unique().to_pylist() if value != 1.0}
     if hot and modes - {"processed_logprobs"}:
-        raise StageError(f"The rows were sampled at temperature {min(hot)} but their logprobs are "
+        raise StageError(f"The rows were sampled at temperature {min(hot):g} but their logprobs are "
                          f"{sorted(modes)}, taken before it. Roll out with processed_logprobs.")
     if min(completions.column("temperature").to_pylist()) <= 0:
         raise StageError("The rows were sampled greedily (temperature 0): such a policy has no gradient. "

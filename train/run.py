@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from train.accelerator import Processes
 from train.checkpoint import Checkpoints
-from train.inputs import Inputs
+from train.inputs import Inputs, complete_stage, stage_settings
 from train.mismatch import as_facts, check_mismatch, group_counts, lines_to_print, mismatch_table
 from train.model import Policy, load_full, load_lora
 from train.saving import OPTIMIZER, save_policy, weights_sha256
@@ -46,13 +47,13 @@ class Clock:
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
                     say: Callable[[str], None]) -> None:
-    """Train on the rows of one iteration and commit the next policy; running it again after a kill finishes it."""
+    """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes."""
     clock = Clock(started)
     stop = _stop_on_sigterm()
-    processes = Processes(settings.device)
-    say = say if processes.first else (lambda line: None)
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    processes = Processes(settings.device)
+    say = say if processes.first else _silence
 
     policy = load_policy(warehouse, inputs, settings, processes.device)
     check_fits(policy, inputs)
@@ -74,26 +75,24 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     if settings.dry_run:
         say("dry run: nothing was written")
         return
-    if all(row.drop_reason for one in shard for row in one.rows):
-        say("no completion has a gradient: the policy is carried over unchanged but for the optimizer's momentum")
+
     if processes.first:
-        inputs.stage.settle({**settings.results(), "scorer": inputs.scorer, "policy": inputs.parent["sha256"]})
+        inputs.stage.settle(stage_settings(inputs, settings))
         checkpoints.save_scores(scores)
     processes.wait()
-
     optimizer = load_optimizer(policy, warehouse, inputs, settings)
-    steps = take_steps(policy, optimizer, shard, checkpoints, processes, inputs, settings, clock=clock, stop=stop)
+    steps = take_steps(policy, optimizer, shard, checkpoints, processes, inputs, settings, stop=stop)
     clock.lap("gradients")
 
     if processes.first:
-        facts = {"scorer": inputs.scorer, "mismatch": as_facts(table), "groups": group_counts(shard),
-                 "policy_version": inputs.iteration + 1, "num_steps": len(steps), "num_processes": processes.count}
-        warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings), iteration=inputs.iteration)
+        warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings),
+                             iteration=inputs.iteration)
         warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-        commit_policy(warehouse, policy, optimizer, inputs, settings, num_steps=len(steps))
+        facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
+                 "num_processes": processes.count, "mismatch": as_facts(table), "groups": group_counts(shard)}
+        commit_policy(warehouse, policy, optimizer, inputs, settings, facts)
         clock.lap("writing")
-        inputs.stage.complete({**facts, "seconds": clock.seconds})
-        checkpoints.clear()
+        complete_stage(inputs, {**facts, "seconds": clock.seconds})
         say(last_line(inputs, steps, table[0].mismatch_kl, clock))
     processes.close()
 
@@ -104,7 +103,8 @@ def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device
     if settings.full:
         return load_full(str(folder) if trained else warehouse.model, dtype=settings.dtype, device=device)
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
-                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha, rslora=settings.rslora,
+                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
+                     rslora=settings.rslora,
                      targets=settings.lora_targets, load_in_4bit=settings.load_in_4bit)
 
 
@@ -114,18 +114,22 @@ def check_fits(policy: Policy, inputs: Inputs) -> None:
     for group in inputs.groups:
         longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
         if limit and len(group.prompt_ids) + longest > limit:
-            raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} completion tokens, "
-                             f"the model has {limit} positions. Roll out with a lower limit on prompt or completion.")
+            raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} "
+                             f"completion tokens, the model has {limit} positions. Roll out with lower "
+                             "limits.")
         highest = max(int(ids.max(initial=0)) for ids in
                       (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)))
         if highest >= policy.vocabulary_size:
-            raise StageError(f"Group {group.group_id} has token id {highest}, the model has {policy.vocabulary_size}: "
-                             "the rows were sampled with another tokenizer. Roll out with this run's model.")
+            raise StageError(f"Group {group.group_id} has token id {highest}, the model only "
+                             f"{policy.vocabulary_size}: the rows were sampled with another tokenizer. "
+                             "Roll out with this run's model.")
 
 
-def score_all(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings) -> dict[str, Tensor]:
-    """Old logprobs, entropies and, for a KL term, reference logprobs of all tokens, in the order of the shard."""
-    with tqdm(total=len(shard), desc="old logprobs", unit="group", disable=not processes.first, leave=False) as bar:
+def score_all(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings) -> dict[str,
+                                                                                                       Tensor]:
+    """Old logprobs, entropies and, for a KL term, reference logprobs of all tokens, in shard order."""
+    with tqdm(total=len(shard), desc="old logprobs", unit="group", disable=not processes.first,
+              leave=False) as bar:
         found = score_shard(policy, shard, processes, settings, progress=bar.update)
     found.sort(key=lambda one: one[0])
     empty = torch.empty(0)
@@ -148,7 +152,8 @@ def set_scores(shard: list[RowGroup], scores: dict[str, Tensor]) -> None:
             setattr(row, name, row_values)
 
 
-def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, settings: Settings) -> torch.optim.Optimizer:
+def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
+                   settings: Settings) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
                                   betas=(settings.adam_beta1, settings.adam_beta2),
@@ -161,16 +166,18 @@ def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, setting
     return optimizer
 
 
-def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowGroup], checkpoints: Checkpoints,
-               processes: Processes, inputs: Inputs, settings: Settings, *, clock: Clock,
+def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowGroup],
+               checkpoints: Checkpoints,
+               processes: Processes, inputs: Inputs, settings: Settings, *,
                stop: Callable[[], bool]) -> list[dict[str, Any]]:
-    """Every optimizer step of the stage, from the latest checkpoint on; Interrupted after saving one on SIGTERM."""
+    """Every optimizer step from the latest checkpoint on; Interrupted, one more saved, after SIGTERM."""
     plan = split_into_steps(len(shard), settings, seed=f"{settings.seed}:{inputs.iteration}")
     before = inputs.parent.get("global_step", 0)
     steps = checkpoints.restore(policy, optimizer)
     saved, saved_at = len(steps), time.monotonic()
     replan(shard, plan[:saved], settings)
-    for step in tqdm(range(saved, len(plan)), desc="steps", unit="step", disable=not processes.first, leave=False):
+    for step in tqdm(range(saved, len(plan)), desc="steps", unit="step", disable=not processes.first,
+                     leave=False):
         metrics = take_step(policy, optimizer, shard, plan[step], step, processes, settings,
                             learning_rate=learning_rate(before + step, settings), interrupted=stop)
         if metrics is not None:
@@ -181,7 +188,8 @@ def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[Row
             checkpoints.save(len(steps), policy, optimizer, steps)
             saved, saved_at = len(steps), time.monotonic()
         if stopping:
-            raise Interrupted(f"stopped after step {len(steps)} of {len(plan)}; run the same command again to go on")
+            raise Interrupted(f"stopped after step {len(steps)} of {len(plan)}; "
+                              "run the same command again to go on")
     return steps
 
 
@@ -194,21 +202,17 @@ def replan(shard: list[RowGroup], done: list[list[int]], settings: Settings) -> 
 
 
 def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.Optimizer, inputs: Inputs,
-                  settings: Settings, *, num_steps: int) -> None:
-    """Write policy I + 1 beside its place and rename it there; one that stands already is kept."""
-    import accelerate
-    import peft
-    import transformers
+                  settings: Settings, facts: dict[str, Any]) -> None:
+    """Write policy I + 1 beside its place and rename it there; one that a twin wrote first is kept."""
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model)
     torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
-    facts = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch), "kind": policy.kind,
-             "parent": inputs.iteration, "parent_sha256": inputs.parent["sha256"], "base": warehouse.facts["model"],
-             "iteration": inputs.iteration, "scorer": inputs.scorer, "dtype": settings.dtype,
-             "global_step": inputs.parent.get("global_step", 0) + num_steps, "settings": settings.results(),
-             "versions": {"torch": torch.__version__, "transformers": transformers.__version__,
-                          "peft": peft.__version__, "accelerate": accelerate.__version__}}
-    (scratch / "policy.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
+    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch), "kind": policy.kind,
+               "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
+               "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
+               "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
+    (scratch / "policy.json").write_text(json.dumps(lineage, indent=2, sort_keys=True) + "\n")
     warehouse.commit_policy(inputs.iteration + 1, scratch)
 
 
@@ -220,6 +224,10 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, c
     return (f"iteration {inputs.iteration}: {len(steps)} steps, loss {loss:.4f}, grad norm {norm:.4f}, "
             f"mismatch k3 {mismatch_kl:.1e}, wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
+
+
+def _silence(line: str) -> None:
+    """What processes other than the first say."""
 
 
 def _stop_on_sigterm() -> Callable[[], bool]:

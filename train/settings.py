@@ -1,4 +1,4 @@
-"""What a train stage is run with: one frozen record, made by the command line, checked before anything is loaded."""
+"""What a train stage is run with: one record, made by the command line, checked before anything loads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from warehouse.errors import StageError
 
-LOSS_NAMES = ("dapo", "grpo", "bnpo", "dr_grpo", "gspo", "luspo", "cispo", "sapo", "vespo", "dppo", "topr", "m2po",
+LOSS_NAMES = ("dapo", "grpo", "bnpo", "dr_grpo", "gspo", "luspo", "cispo", "sapo", "vespo", "dppo", "topr",
+              "m2po",
               "soft_clip")
-CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask", "geometric-mask",
+CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask",
+                    "geometric-mask",
                     "bypass")
 SELF_CORRECTING = ("vespo", "dppo", "topr", "m2po")
 NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run")
@@ -82,8 +84,8 @@ def check_settings(settings: Settings) -> None:
         raise StageError("--updates-per-shard and --tasks-per-step both say how the groups are split. "
                          "Give one of them.")
     if settings.schedule != "constant" and not settings.total_steps:
-        raise StageError(f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the "
-                         "learning rate reaches zero, counted over the whole run.")
+        raise StageError(f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which "
+                         "the learning rate reaches zero, counted over the whole run.")
     if settings.load_in_4bit and settings.full:
         raise StageError("--load-4bit freezes the base, so it cannot be trained with --full. Leave one out.")
     if not 0 < settings.entropy_quantile <= 1:

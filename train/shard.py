@@ -1,7 +1,8 @@
-"""The rows of one stage as tensors: advantages, masks, importance weights, the split into steps, what is dropped."""
+"""The rows of one stage as tensors: advantages, masks, importance weights, drops, the split into steps."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -69,11 +70,13 @@ def build_shard(groups: list[Group], policy_version: int, settings: Settings) ->
                       policy_version - group.policy_version) for group in groups]
     rows = [row for one in shard for row in one.rows]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
-    group_index = torch.repeat_interleave(torch.arange(len(shard)), torch.tensor([len(one.rows) for one in shard]))
+    group_index = torch.repeat_interleave(torch.arange(len(shard)),
+                                          torch.tensor([len(one.rows) for one in shard]))
     advantages = group_advantages(rewards, group_index, scale=settings.scale_rewards)
     for row, advantage in zip(rows, advantages.tolist(), strict=True):
         row.advantage = advantage
-        row.trainable = bool(len(row.completion_ids)) and not (settings.mask_truncated and row.rollout.truncated)
+        masked = settings.mask_truncated and row.rollout.truncated
+        row.trainable = len(row.completion_ids) > 0 and not masked
         row.drop_reason = _drop_reason(row, settings)
     return shard
 
@@ -87,7 +90,7 @@ def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[lis
     else:
         num_steps = min(settings.updates_per_shard or 1, num_groups)
     bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
-    return [sorted(order[start:stop]) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
 def weigh(shard: list[RowGroup], settings: Settings) -> None:
@@ -95,12 +98,15 @@ def weigh(shard: list[RowGroup], settings: Settings) -> None:
     correction, low, high = correction_of(settings)
     for one in shard:
         rows = one.forwardable
-        log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True) if rows else torch.empty(0, 0)
-        mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows], batch_first=True) if rows else None
+        log_ratio = pad_sequence([row.log_ratio for row in rows],
+                                 batch_first=True) if rows else torch.empty(0, 0)
+        mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows],
+                            batch_first=True) if rows else None
         if mask is None:
             continue
         weights = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
-        veto = vetoed(log_ratio, mask, threshold=settings.veto) if settings.veto else torch.zeros(len(rows)).bool()
+        veto = vetoed(log_ratio, mask,
+                      threshold=settings.veto) if settings.veto else torch.zeros(len(rows)).bool()
         for row, row_weights, is_vetoed in zip(rows, weights, veto.tolist(), strict=True):
             row.weights = row_weights[:len(row.completion_ids)] * (not is_vetoed)
             row.kept = torch.ones(len(row.completion_ids))

@@ -1,9 +1,11 @@
-"""Logprobs and exact gradients of a group with its prompt forwarded once: the prompt's keys and values are leaves.
+"""Logprobs and exact gradients of a group with its prompt forwarded once: the prompt's keys and values are
+leaves.
 
-The prompt but for its last token goes through the model once, with a graph. Each row is the last prompt token followed
-by the completion but for its last token, and attends to the prompt's keys and values, which are cut off the graph:
-micro-batches of rows add up their gradients there, and one backward pass carries the sum through the prompt. Work falls
-by N (P + C) / (P - 1 + N C) for N completions of C tokens after P prompt tokens, memory to one micro-batch.
+The prompt but for its last token goes through the model once, with a graph. Each row is the last prompt token
+followed by the completion but for its last token, and attends to the prompt's keys and values, which are cut
+off the graph: micro-batches of rows add up their gradients there, and one backward pass carries the sum
+through the prompt. Work falls by N (P + C) / (P - 1 + N C) for N completions of C tokens after P prompt
+tokens, memory to one micro-batch.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from train.model import Policy, PromptKV
 
 LOGIT_ELEMENTS = 2**25          # logits held at a time: 128 MiB in float32
-PROMPT_TOKENS_PER_TOKEN = 8     # a row copies the prompt's keys and values: about 1/8 of the memory of its own tokens
+PROMPT_TOKENS_PER_TOKEN = 8     # a row copies the prompt's keys and values: 1/8 of a token's memory each
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 
@@ -34,7 +36,8 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
             batch = [completions[row] for row in rows]
             flat_logprobs, flat_entropy = _score_rows(policy, prompt_kv, prompt_ids[-1:], batch, temperature)
             lengths = [len(ids) for ids in batch]
-            for row, row_logprobs, row_entropy in zip(rows, flat_logprobs.split(lengths), flat_entropy.split(lengths),
+            for row, row_logprobs, row_entropy in zip(rows, flat_logprobs.split(lengths),
+                                                      flat_entropy.split(lengths),
                                                       strict=True):
                 logprobs[row], entropies[row] = row_logprobs, row_entropy
     return logprobs, entropies
@@ -44,12 +47,13 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
                    temperature: float, token_budget: int) -> None:
     """Add the gradients of the group's loss to the parameters' `.grad`.
 
-    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions and the
-    padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the group's loss, so
-    its denominators must be known beforehand.
+    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions
+    and the padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the
+    group's loss, so its denominators must be known beforehand.
     """
     prompt_kv = policy.prompt_kv(prompt_ids[:-1])
-    leaves = [(keys.detach().requires_grad_(), values.detach().requires_grad_()) for keys, values in prompt_kv]
+    leaves = [(keys.detach().requires_grad_(), values.detach().requires_grad_()) for keys,
+              values in prompt_kv]
     for rows in micro_batches([len(ids) for ids in completions], len(prompt_ids), token_budget):
         batch = [completions[row] for row in rows]
         flat = _score_rows(policy, leaves, prompt_ids[-1:], batch, temperature)
@@ -65,7 +69,8 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
 
 
 def micro_batches(lengths: Sequence[int], num_prompt_tokens: int, token_budget: int) -> list[list[int]]:
-    """Indices of completions in batches, the longest first so that memory peaks at once and padding stays small.
+    """Indices of completions in batches, the longest first so that memory peaks at once and padding stays
+    small.
 
     A row counts its padded tokens plus an eighth of the prompt's; a batch holds at least one row.
     """
@@ -95,7 +100,8 @@ def token_logprobs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Te
 
     size = max(1, LOGIT_ELEMENTS // vocabulary_size)
     if len(targets) <= size or not torch.is_grad_enabled():
-        parts = [chunk_logprobs(*chunk) for chunk in zip(hidden.split(size), targets.split(size), strict=True)]
+        parts = [chunk_logprobs(*chunk) for chunk in zip(hidden.split(size), targets.split(size),
+                                                         strict=True)]
     else:
         parts = [checkpoint(chunk_logprobs, *chunk, use_reentrant=False)
                  for chunk in zip(hidden.split(size), targets.split(size), strict=True)]

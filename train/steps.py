@@ -45,20 +45,23 @@ def score_shard(policy: Policy, shard: list[RowGroup], processes: Processes, set
         one, rows = shard[index], shard[index].forwardable
         if rows:
             logprobs, entropies = score_group(
-                policy, one.prompt_ids.to(policy.device), [row.completion_ids.to(policy.device) for row in rows],
+                policy, one.prompt_ids.to(policy.device),
+                [row.completion_ids.to(policy.device) for row in rows],
                 temperature=one.group.temperature, token_budget=settings.tokens_per_batch)
-            found.append((index, [values.cpu() for values in logprobs], [values.cpu() for values in entropies]))
+            found.append((index, [values.cpu() for values in logprobs],
+                          [values.cpu() for values in entropies]))
         progress(1)
     return processes.gather(found)
 
 
-def take_step(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowGroup], groups: list[int], step: int,
+def take_step(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowGroup], groups: list[int],
+              step: int,
               processes: Processes, settings: Settings, *, learning_rate: float,
               interrupted: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
     """Take one optimizer step over `groups`; its metrics, or None if interrupted before it was applied.
 
-    Denominators are those of all rows of the step, so it does not matter which process forwards which group, how
-    rows are packed, or that rows without gradient are left out.
+    Denominators are those of all rows of the step, so it does not matter which process forwards which group,
+    how rows are packed, or that rows without gradient are left out.
     """
     started = time.perf_counter()
     total_tokens = plan_step(shard, groups, step, settings)
@@ -71,8 +74,7 @@ def take_step(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowG
         _backward(policy, shard[index], total_tokens, sums, settings)
     parameters = list(policy.trainable().values())
     processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_([one for one in parameters if one.grad is not None],
-                                               settings.max_grad_norm or float("inf"))
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or float("inf"))
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate
     optimizer.step()
@@ -122,7 +124,8 @@ def _backward(policy: Policy, one: RowGroup, total_tokens: int, sums: StepSums, 
         sums.add(loss.detach(), (logprobs - old).detach(), clipped, entropy, mask)
         return loss
 
-    backward_group(policy, one.prompt_ids.to(policy.device), [row.completion_ids.to(policy.device) for row in rows],
+    backward_group(policy, one.prompt_ids.to(policy.device),
+                   [row.completion_ids.to(policy.device) for row in rows],
                    rows_loss, temperature=one.group.temperature, token_budget=settings.tokens_per_batch)
 
 
@@ -146,7 +149,8 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: 
     if not spec.corrects_itself:
         per_token = per_token * padded([row.weights for row in rows])
     if settings.off_policy_threshold is not None:
-        dropped = off_policy_masked(logprobs, behaviour, advantages, mask, threshold=settings.off_policy_threshold)
+        dropped = off_policy_masked(logprobs, behaviour, advantages, mask,
+                                    threshold=settings.off_policy_threshold)
         per_token = per_token * ~dropped[:, None]
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, old, mask, level=spec.level) if settings.kl_ratio else None
@@ -165,4 +169,5 @@ def _metrics(sums: StepSums, processes: Processes, rows: list[Row]) -> dict[str,
     return {"loss": loss, "clip_fraction": totals[2] / tokens, "policy_kl": totals[3] / tokens,
             "policy_k2": totals[4] / tokens, "entropy": totals[5] / tokens,
             "ratio_max": float(processes.max(sums.ratio_max)), "num_forwarded_tokens": int(totals[1]),
-            "num_completions": len(rows), "ess": effective_sample_size(torch.cat(weights)) if weights else 0.0}
+            "num_completions": len(rows),
+            "ess": effective_sample_size(torch.cat(weights)) if weights else 0.0}

@@ -42,7 +42,8 @@ def _sample(one: RowGroup, row: Row, inputs: Inputs, settings: Settings) -> dict
     return {
         "iteration": one.group.iteration, "purpose": "train", "task_id": rollout.task_id,
         "sample_index": rollout.sample_index, "group_id": one.group.group_id, "scorer": inputs.scorer,
-        "trained_iteration": inputs.iteration, "staleness": one.staleness, "optimizer_step": None if row.drop_reason else row.step,
+        "trained_iteration": inputs.iteration, "staleness": one.staleness,
+        "optimizer_step": None if row.drop_reason else row.step,
         "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
         "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
         "old_logprobs": row.old_logprobs.numpy(),

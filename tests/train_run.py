@@ -17,7 +17,8 @@ VOCABULARY, END, SCORER = 61, 60, "toy-1"
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
          "tie_word_embeddings": True}
-OPTIONS = ["--dtype", "float32", "--lora-rank", "4", "--lora-alpha", "8", "--learning-rate", "1e-2", "--device", "cpu",
+OPTIONS = ["--dtype", "float32", "--lora-rank", "4", "--lora-alpha", "8", "--learning-rate", "1e-2",
+           "--device", "cpu",
            "--updates-per-shard", "3", "--checkpoint-seconds", "0"]
 
 
@@ -36,11 +37,14 @@ def make_run(folder: Path) -> Warehouse:
     return open_warehouse(folder)
 
 
-def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, group_size: int = 6, max_tokens: int = 10,
+def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, group_size: int = 6,
+                max_tokens: int = 10,
                 sampled_by: int | None = None, claimed: int | None = None, scorer: str = SCORER) -> None:
-    """Roll out and score an iteration: the reward is the share of even tokens, every fourth group gets equal rewards.
+    """Roll out and score an iteration: the reward is the share of even tokens, every fourth group gets equal
+    rewards.
 
-    `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows name.
+    `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows
+    name.
     """
     version = iteration if sampled_by is None else sampled_by
     claimed = version if claimed is None else claimed
@@ -59,8 +63,10 @@ def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, gr
                     "group_id": group_id, "policy_version": claimed}
             reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
             completions.append({
-                **keys, "completion_ids": ids, "behaviour_logprobs": logprobs, "num_completion_tokens": len(ids),
-                "finish_reason": "stop" if ids[-1] == END else "length", "temperature": 1.0, "top_p": 1.0, "top_k": 0,
+                **keys, "completion_ids": ids, "behaviour_logprobs": logprobs,
+                "num_completion_tokens": len(ids),
+                "finish_reason": "stop" if ids[-1] == END else "length", "temperature": 1.0, "top_p": 1.0,
+                "top_k": 0,
                 "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
                 "policy_sha256": warehouse.policy(claimed)["sha256"], "logprobs_mode": "processed_logprobs",
                 "dtype": "float32", "finished_at": datetime.datetime.now(datetime.UTC)})
@@ -99,7 +105,8 @@ def sample(policy, prompt_ids, max_tokens, generator):
     ids, logprobs = [], []
     with torch.no_grad():
         while len(ids) < max_tokens and (not ids or ids[-1] != END):
-            logits = policy.full_logits(torch.cat([prompt_ids, torch.tensor(ids, dtype=torch.long)])[None])[0, -1]
+            logits = policy.full_logits(torch.cat([prompt_ids, torch.tensor(ids, dtype=torch.long)])[None])[0,
+                                                                                                            -1]
             scores = logits.log_softmax(dim=-1)
             ids.append(int(torch.multinomial(scores.exp(), 1, generator=generator)))
             logprobs.append(float(scores[ids[-1]]))

@@ -1,0 +1,285 @@
+"""The train stage on a run folder: what it writes, what it refuses, and that a killed one ends the same."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import train.run
+from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
+from train.cli import train as train_command
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0)
+    return warehouse
+
+
+@pytest.fixture
+def run(scored, tmp_path):
+    return copy_run(scored, tmp_path / "demo")
+
+
+def invoke(warehouse, *arguments):
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+
+
+def adapter(warehouse, version):
+    return load_file(str(warehouse.policy_dir(version) / "adapter_model.safetensors"))
+
+
+def refused(warehouse, *arguments):
+    before = {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")}
+    result = invoke(warehouse, *arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1, result.output
+    assert {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")} == before
+    return result.stderr
+
+
+def test_a_stage_writes_policy_rows_steps_and_manifest_and_says_so(run):
+    result = invoke(run)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "iteration 0 is due"
+    assert lines[-1].startswith("iteration 0: 3 steps, loss ") and "wrote policy 1" in lines[-1]
+    policy, manifest = run.policy(1), run.stage("train", iteration=0).manifest()
+    assert (policy["policy_version"], policy["parent"], policy["kind"], policy["global_step"]) == (1, 0,
+                                                                                                   "lora", 3)
+    assert manifest["facts"]["policy_version"] == 1 and manifest["facts"]["groups"]["groups"] == 8
+    assert [part["name"] for part in manifest["parts"]] == ["samples-00000.parquet", "steps-00000.parquet"]
+    assert not list(run.stage("train", iteration=0).folder.glob("checkpoint-*"))
+    samples = run.read("train_samples", iteration=0).to_pylist()
+    completions = run.read("completions", iteration=0, purpose="train").to_pylist()
+    lengths = [row["num_completion_tokens"] for row in completions]
+    assert [len(row["old_logprobs"]) for row in samples] == lengths
+    equal = [row for row in samples if row["drop_reason"] == "zero_variance"]
+    assert len(equal) == 12 and all(row["advantage"] == 0 and row["optimizer_step"] is None for row in equal)
+    steps = run.read("train_steps", iteration=0).to_pylist()
+    assert [row["global_step"] for row in steps] == [1, 2, 3]
+    assert sum(row["num_groups"] for row in steps) == 8
+
+
+def test_mismatch_at_staleness_0_in_float32_is_rounding(run):
+    assert invoke(run).exit_code == 0
+    mismatch, = run.stage("train", iteration=0).manifest()["facts"]["mismatch"]
+    assert mismatch["staleness"] == 0
+    assert mismatch["log_ratio_abs_mean"] < 1e-6 and mismatch["mismatch_kl"] < 1e-10
+
+
+def test_training_raises_the_probability_of_what_was_rewarded(run):
+    invoke(run)
+    before, after = load_policy(run, 0), load_policy(run, 1)
+    groups = train.run.build_shard(train_groups(run), 0, settings_of(run))
+    gain = 0.0
+    for group in groups:
+        for row in group.rows:
+            ids = torch.cat([group.prompt_ids, row.completion_ids])[None]
+            with torch.no_grad():
+                scores = [policy.full_logits(ids)[0, len(group.prompt_ids) - 1:-1].log_softmax(-1)
+                          .gather(1, row.completion_ids[:, None]).sum() for policy in (before, after)]
+            gain += row.advantage * float(scores[1] - scores[0])
+    assert gain > 1
+
+
+def train_groups(run):
+    from train.rows import load_groups
+    return load_groups(run, 0, SCORER, truncated_sampling="refuse")
+
+
+def settings_of(run):
+    from train.settings import Settings
+    context = train_command.make_context("train", [str(run.root), *OPTIONS])
+    return Settings(**{key: value for key, value in context.params.items()
+                       if key not in ("run", "iteration", "scorer")})
+
+
+def test_the_policy_loads_in_peft_and_is_what_its_hash_says(run):
+    invoke(run)
+    model = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(model, str(run.policy_dir(1)))
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, load_policy(run, 1).full_logits(ids))
+    assert len(run.policy(1)["sha256"]) == 64
+
+
+def test_a_second_run_says_that_it_is_trained(run):
+    invoke(run)
+    assert invoke(run).stdout == "nothing to train: every scored iteration is trained\n"
+    assert invoke(run, "--iteration", "0").stdout == "iteration 0 is trained already: policy 1\n"
+
+
+def test_the_next_iteration_starts_from_the_policy_and_its_optimizer(run):
+    invoke(run)
+    sample_rows(run, 1)
+    assert invoke(run).exit_code == 0
+    moments = torch.load(run.policy_dir(2) / "optimizer.pt", weights_only=True)["state"]
+    assert {float(state["step"]) for state in moments.values()} == {6.0}
+    assert run.policy(2)["parent"] == 1 and run.policy(2)["global_step"] == 6
+
+
+def test_a_dry_run_prints_the_table_and_writes_nothing(run):
+    before = sorted(run.root.rglob("*"))
+    result = invoke(run, "--dry-run")
+    assert result.exit_code == 0 and "k3 KL" in result.stdout and result.stdout.endswith("nothing was "
+                                                                                         "written\n")
+    assert sorted(run.root.rglob("*")) == before
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of the stage handles it."""
+
+
+KILL_POINTS = ["settle", "save_scores", "take_step", "save", "write_part", "save_policy", "commit_policy",
+               "complete"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", KILL_POINTS)
+def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored, run, tmp_path, monkeypatch,
+                                                                         point, when):
+    whole = copy_run(scored, tmp_path / "whole")
+    assert invoke(whole).exit_code == 0
+    from train.checkpoint import Checkpoints
+    from warehouse.stage import Stage
+    from warehouse.store import Warehouse
+    owner = {"settle": Stage, "complete": Stage, "save_scores": Checkpoints, "save": Checkpoints,
+             "clear": Checkpoints,
+             "write_part": Warehouse, "commit_policy": Warehouse}.get(point, train.run)
+    original, calls = getattr(owner, point), []
+
+    def kill(*arguments, **options):
+        calls.append(1)
+        if len(calls) == (2 if point in ("take_step", "save") else 1) and when == "before":
+            raise Killed
+        result = original(*arguments, **options)
+        if len(calls) == (2 if point in ("take_step", "save") else 1):
+            raise Killed
+        return result
+
+    monkeypatch.setattr(owner, point, kill)
+    with pytest.raises(Killed):
+        CliRunner().invoke(train_command, [str(run.root), *OPTIONS], catch_exceptions=False)
+    monkeypatch.undo()
+    result = invoke(run, "--iteration", "0")
+    assert result.exit_code == 0, result.output
+    expected, found = adapter(whole, 1), adapter(run, 1)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    columns = ["reward", "advantage", "old_logprobs", "optimizer_step"]
+    assert run.read("train_samples", iteration=0, columns=columns) == whole.read("train_samples", iteration=0,
+                                                                                columns=columns)
+    assert run.stage("train", iteration=0).is_complete()
+    assert not list(run.stage("train", iteration=0).folder.glob("checkpoint-*"))
+
+
+def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run, tmp_path):
+    whole = copy_run(scored, tmp_path / "whole")
+    assert invoke(whole).exit_code == 0
+    code = ("import signal, os, train.run as stage\n"
+            "from train.cli import train\n"
+            "original = stage.take_step\n"
+            "def take_step(*a, **k):\n"
+            "    result = original(*a, **k)\n"
+            "    os.kill(os.getpid(), signal.SIGTERM)\n"
+            "    return result\n"
+            "stage.take_step = take_step\n"
+            "train()\n")
+    options = [*OPTIONS[:-1], "1000"]
+    result = subprocess.run([sys.executable, "-c", code, str(run.root), *options], capture_output=True,
+                            text=True)
+    assert result.returncode == 75, result.stderr
+    assert "stopped after step 1 of 3" in result.stderr
+    assert invoke(run).exit_code == 0
+    expected, found = adapter(whole, 1), adapter(run, 1)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_rows_of_another_adapter_stop_the_stage_before_the_first_gradient(run):
+    invoke(run)
+    sample_rows(run, 1, sampled_by=0, claimed=1)
+    result = invoke(run)
+    assert result.exit_code == 3
+    assert "disagree at staleness 0" in result.stderr and "--max-mismatch" in result.stderr
+    assert 2 not in run.policy_versions()
+    assert invoke(run, "--max-mismatch", "1").exit_code == 0
+
+
+def test_bad_input_is_refused_in_one_sentence_and_nothing_is_written(run, tmp_path):
+    assert "has no complete training rollout" in refused(run, "--iteration", "3")
+    assert "There is no loss 'ppo'" in refused(run, "--loss", "ppo")
+    assert "correct twice" in refused(run, "--loss", "topr", "--correction", "token-mask")
+    assert "has not scored iteration 0" in refused(run, "--scorer", "other")
+    rewrite(run, 0, "prompts", lambda row: {**row, "group_size": 1})
+    assert "--group-size 2" in refused(run)
+
+
+def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
+    sample_rows(run, 1, sampled_by=0)
+    for path in run.root.glob("samples/iteration=1/*/*/manifest.json"):
+        path.unlink()
+    assert "Run `score" in refused(run, "--iteration", "1")
+    for folder in run.root.glob("samples/iteration=0/*/*"):
+        twin = folder.with_name("scorer=other-2")
+        twin.mkdir()
+        for file in folder.iterdir():
+            (twin / file.name).write_bytes(file.read_bytes())
+    assert "was scored by other-2, toy-1" in refused(run)
+
+
+@pytest.mark.parametrize(("table", "change", "message"), [
+    ("completions", lambda row: {**row, "top_p": 0.9}, "top_p = 0.9"),
+    ("completions", lambda row: {**row, "repetition_penalty": 1.1}, "repetition_penalty"),
+    ("completions", lambda row: {**row, "temperature": 0.5, "logprobs_mode": "raw_logprobs"}, "raw_logprobs"),
+    ("completions", lambda row: {**row, "behaviour_logprobs": row["behaviour_logprobs"][:-1]},
+     "behaviour logprobs"),
+    ("completions", lambda row: {**row, "behaviour_logprobs": None}, "behaviour logprobs"),
+    ("completions", lambda row: {**row, "behaviour_logprobs": [math.nan for _ in row["behaviour_logprobs"]]},
+     "finite"),
+    ("completions", lambda row: {**row, "completion_ids": [END + 40 for _ in row["completion_ids"]]},
+     "tokenizer"),
+    ("completions", lambda row: {**row, "policy_sha256": "other"}, "other weights"),
+    ("samples", lambda row: row if row["sample_index"] else None, "scored in part"),
+])
+def test_rows_that_cannot_be_trained_on_are_refused(run, table, change, message):
+    rewrite(run, 0, table, change)
+    assert message in refused(run)
+
+
+def test_changed_settings_are_refused_by_name(run):
+    invoke(run)
+    (run.stage("train", iteration=0).folder / "manifest.json").unlink()
+    assert "learning_rate = 0.01, now it is 0.5" in refused(run, "--iteration", "0", "--learning-rate", "0.5")
+
+
+def test_a_missing_reward_leaves_the_group_and_gets_no_gradient(run):
+    rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
+    assert invoke(run).exit_code == 0
+    rows = [row for row in run.read("train_samples", iteration=0).to_pylist() if row["sample_index"] == 2]
+    assert {(row["drop_reason"], row["advantage"]) for row in rows} == {("missing_reward", 0.0)}
+    assert all(row["reward"] is None for row in rows)
+
+
+def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
+    result = invoke(run, "--full", "--learning-rate", "1e-3")
+    assert result.exit_code == 0, result.output
+    base = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
+    trained = AutoModelForCausalLM.from_pretrained(run.policy_dir(1), dtype=torch.float32)
+    change = max(float((a - b).detach().abs().max()) for a,
+                 b in zip(base.parameters(), trained.parameters(), strict=True))
+    assert 1e-4 < change < 1e-1
+    sample_rows(run, 1, sampled_by=0)
+    assert "kind 'full'" in refused(run)
+
+
+def test_help_answers_without_torch():
+    code = "import sys, train.cli; assert not {'torch', 'transformers', 'pyarrow'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
