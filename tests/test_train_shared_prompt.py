@@ -8,7 +8,8 @@ import train.shared_prompt as shared_prompt
 from train.model import load_full, load_lora
 from train.shared_prompt import backward_group, micro_batches, score_group
 
-SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+         "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 256}
 MODELS = {"qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
           "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES))}
@@ -27,7 +28,8 @@ def base(request, tmp_path_factory):
 
 
 def lora(base):
-    policy = load_lora(base, None, dtype="float32", device=torch.device("cpu"), seed=3, rank=4, alpha=8, rslora=True,
+    policy = load_lora(base, None, dtype="float32", device=torch.device("cpu"), seed=3, rank=4, alpha=8,
+                       rslora=True,
                        targets="all-linear")
     torch.manual_seed(4)
     for parameter in policy.trainable().values():
@@ -66,7 +68,8 @@ def shared_gradients(policy, prompt_ids, completions, weights, token_budget):
     def rows_loss(rows, logprobs, entropy):
         padded = torch.nn.utils.rnn.pad_sequence([weights[row] for row in rows], batch_first=True)
         return (logprobs * padded).sum() - 0.3 * entropy.sum()
-    backward_group(policy, prompt_ids, completions, rows_loss, temperature=TEMPERATURE, token_budget=token_budget)
+    backward_group(policy, prompt_ids, completions, rows_loss, temperature=TEMPERATURE,
+                   token_budget=token_budget)
     return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()}
 
 
