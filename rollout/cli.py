@@ -56,19 +56,31 @@ from warehouse.options import iteration_option, run_argument, shows_errors
               help="Share of the GPU's memory the engine takes.")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, help="GPUs the engine spans.")
 @click.option("--quantization", default=None, help="vLLM's quantization, for example fp8 or bitsandbytes.")
+@click.option("--shard", default="0/1", metavar="INDEX/COUNT",
+              help="Sample this share of the parts, as one of several workers.")
+@click.option("--spill-seconds", type=click.FloatRange(min=0), default=60.0,
+              help="Save what is finished of unfinished parts this often.")
+@click.option("--time-limit", type=click.FloatRange(min=0), default=None,
+              help="Seconds after which to stop and exit with 75, to be run again.")
+@click.option("--grace", type=click.FloatRange(min=0), default=0.0,
+              help="Seconds to go on sampling after SIGTERM or SIGINT before stopping with 75.")
+@click.option("--accept-drift", multiple=True, metavar="SETTING",
+              help="Go on although this setting differs from the earlier run's; recorded. May be repeated.")
 @shows_errors
 def rollout(run: Path, **values: Any) -> None:
     """Sample completions for the tasks of run folder RUN with its current policy.
 
     Takes the next iteration due unless --iteration names one. Run again after a kill, it samples what is
-    missing; run again after it is complete, it does nothing.
+    missing; run again after it is complete, it does nothing. Exit codes: 0 done, 1 cannot be done, 75
+    stopped by a signal or the time limit: run it again.
     """
     from dataclasses import fields
 
     from rollout.engine import Sampling
-    from rollout.options import RolloutOptions
+    from rollout.options import RolloutOptions, Shard
     from rollout.run import run_rollout
 
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
-    for line in run_rollout(RolloutOptions(run=run, sampling=sampling, **values)):
+    shard = Shard.parse(values.pop("shard"))
+    for line in run_rollout(RolloutOptions(run=run, sampling=sampling, shard=shard, **values)):
         click.echo(line)

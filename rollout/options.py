@@ -14,7 +14,24 @@ from warehouse.store import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
-                "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling")
+                "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling", "shard",
+                "spill_seconds", "time_limit", "grace", "accept_drift")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of the parts that one of several workers samples: those with number % count == index."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From 'INDEX/COUNT', for example '3/16'; StageError if it is not 0 <= INDEX < COUNT."""
+        index, _, count = text.partition("/")
+        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+            raise StageError(f"--shard {text} is not INDEX/COUNT with INDEX from 0 to COUNT - 1, as in 3/16.")
+        return cls(int(index), int(count))
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,11 @@ class RolloutOptions:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     quantization: str | None = None
+    shard: Shard = field(default_factory=Shard)
+    spill_seconds: float = 60.0
+    time_limit: float | None = None
+    grace: float = 0.0
+    accept_drift: tuple[str, ...] = ()
 
 
 def check_sampling(options: RolloutOptions) -> None:

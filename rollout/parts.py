@@ -13,22 +13,27 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from rollout.engine import Engine, Request, Sampled, Sampling
+from rollout.options import Shard
 from rollout.plan import seed_of
+from rollout.spill import Spill
 from warehouse.schema import arrow_schema
+from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse
+
+Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part to sample: its number and its (prompt row, sample index) pairs."""
+    """One part to sample: its number and which completions it holds."""
 
     number: int
-    members: list[tuple[dict[str, Any], int]]
+    members: list[Member]
 
 
-def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size: int, iteration: int,
-                   purpose: str) -> list[Part]:
-    """Parts that do not exist yet.
+def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size: int, shard: Shard,
+                  **keys: Any) -> list[Part]:
+    """Parts of this worker's share that do not exist yet.
 
     Which completions a part holds depends on the plan alone, never on which finished first, so that those
     that survive a kill are not the short ones.
@@ -36,8 +41,8 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
     per_part = max(1, part_size // prompts[0]["group_size"])
     parts = []
     for number, first in enumerate(range(0, len(prompts), per_part)):
-        path = warehouse.part_path("completions", number, iteration=iteration, purpose=purpose)
-        if not path.exists():
+        path = warehouse.part_path("completions", number, **keys)
+        if number % shard.count == shard.index and not path.exists():
             members = [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
                        for prompt in prompts[first:first + per_part]
                        for sample in range(prompt["group_size"])]
@@ -46,35 +51,56 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
 
 
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
-                 policy: dict[str, Any], *, iteration: int, purpose: str) -> float:
-    """Sample all parts in one engine run and write each as soon as it is whole; seconds spent writing."""
-    members = [(part.number, prompt, sample) for part in parts for prompt, sample in part.members]
-    waiting = {part.number: len(part.members) for part in parts}
-    done: dict[int, dict[int, dict[str, Any]]] = {part.number: {} for part in parts}
+                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, **keys: Any) -> float:
+    """Sample all parts in one engine run and write each as soon as it is whole; seconds spent writing.
+
+    What is finished of the parts in flight is spilled every `spill_seconds`, and when `stop` is due; then
+    StageStopped is raised.
+    """
     constants = {
-        "iteration": iteration, "purpose": purpose, "policy_version": policy["policy_version"],
-        "policy_sha256": policy["sha256"], **asdict(sampling), "engine": engine.engine,
-        "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype, "device": engine.device,
-        "host": platform.node()}
-    written = 0.0
-    with tqdm(total=len(members), unit="completion", desc=f"rollout {iteration} {purpose}") as progress:
-        for sampled in engine.sample(_requests(members), sampling):
-            number, prompt, sample = members[sampled.index]
-            done[number][sampled.index] = _completion_row(prompt, sample, sampled, constants)
+        **keys, "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
+        **asdict(sampling), "engine": engine.engine, "logprobs_mode": engine.logprobs_mode,
+        "dtype": engine.dtype, "device": engine.device, "host": platform.node()}
+    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys)) for part in parts}
+    members = [(part, member) for part in parts for member in part.members]
+    missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
+    began, writing = time.perf_counter(), 0.0
+    with tqdm(total=len(members), initial=len(members) - len(missing), unit="completion",
+              desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
+        for part in parts:
+            writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
+        for sampled in engine.sample(_requests(members, missing), sampling):
+            part, member = members[sampled.index]
+            spills[part.number].add(_completion_row(member, sampled, constants))
             progress.update()
-            waiting[number] -= 1
-            if not waiting[number]:
+            writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
+            if stop.due() or time.perf_counter() - began > spill_seconds:
                 began = time.perf_counter()
-                rows = [row for _, row in sorted(done.pop(number).items())]
-                table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
-                warehouse.write_part("completions", number, table, iteration=iteration, purpose=purpose)
-                written += time.perf_counter() - began
-    assert not any(waiting.values()), "the engine ended with completions missing"
-    return written
+                for spill in spills.values():
+                    spill.save()
+                writing += time.perf_counter() - began
+            if stop.due() and progress.n < progress.total:
+                raise StageStopped(f"Stopped because {stop.reason}, with {progress.n} of {progress.total} "
+                                   "completions kept. Run the same command again to go on.")
+    assert progress.n == progress.total, "the engine ended with completions missing"
+    return writing
 
 
-def _requests(members: list[tuple[int, dict[str, Any], int]]) -> Iterator[Request]:
-    for index, (_, prompt, sample) in enumerate(members):
+def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, **keys: Any) -> float:
+    """Write the part if its last completion is there; seconds it took."""
+    if len(spill.rows) < len(part.members):
+        return 0.0
+    began = time.perf_counter()
+    rows = [spill.rows[prompt["task_id"], sample] for prompt, sample in part.members]
+    table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
+    warehouse.write_part("completions", part.number, table, **keys)
+    spill.remove()
+    return time.perf_counter() - began
+
+
+def _requests(members: list[tuple[Part, Member]], missing: list[int]) -> Iterator[Request]:
+    for index in missing:
+        _, (prompt, sample) = members[index]
         yield Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample))
 
 
@@ -82,8 +108,8 @@ def _completion_seed(prompt: dict[str, Any], sample: int) -> int:
     return seed_of(prompt["seed"], "completion", sample)
 
 
-def _completion_row(prompt: dict[str, Any], sample: int, sampled: Sampled,
-                    constants: dict[str, Any]) -> dict[str, Any]:
+def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any]) -> dict[str, Any]:
+    prompt, sample = member
     return {
         **constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
         "completion": sampled.completion, "completion_ids": sampled.completion_ids,
@@ -92,10 +118,10 @@ def _completion_row(prompt: dict[str, Any], sample: int, sampled: Sampled,
         "seed": _completion_seed(prompt, sample), "finished_at": datetime.now(UTC)}
 
 
-def rollout_facts(warehouse: Warehouse, iteration: int, purpose: str, too_long: int) -> dict[str, Any]:
+def rollout_facts(warehouse: Warehouse, too_long: int, **keys: Any) -> dict[str, Any]:
     """Counts over the whole rollout, parts of earlier runs included."""
     columns = ["task_id", "group_id", "num_completion_tokens", "finish_reason"]
-    rows = warehouse.read("completions", columns, iteration=iteration, purpose=purpose)
+    rows = warehouse.read("completions", columns, **keys)
     tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()
     return {"num_completions": len(tokens), "num_tokens": sum(tokens), "prompts_too_long": too_long,
             "num_groups": len(set(rows["group_id"].to_pylist())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,75 +12,99 @@ import pyarrow as pa
 from rollout.engine import Engine, EngineSettings
 from rollout.environment import prepare_environment
 from rollout.formats import find_format
-from rollout.options import RolloutOptions, check_sampling, format_options, prompt_limit, stage_settings
+from rollout.options import (
+    RolloutOptions,
+    Shard,
+    check_sampling,
+    format_options,
+    prompt_limit,
+    stage_settings,
+)
 from rollout.parts import missing_parts, rollout_facts, sample_parts
 from rollout.plan import PlanSettings, make_plan
 from warehouse.due import rollout_due
 from warehouse.errors import StageError
 from warehouse.schema import arrow_schema
+from warehouse.stop import StopRequest
 from warehouse.store import Warehouse, open_warehouse
 
 StartEngine = Callable[[EngineSettings], Engine]
+LoadEncoder = Callable[[str], Any]
 
 
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
-                load_encoder: Callable[[str], Any] | None = None) -> list[str]:
-    """Complete one rollout; the lines to print come back. Only what is missing is sampled.
+                load_encoder: LoadEncoder | None = None) -> list[str]:
+    """Complete one rollout, or this worker's share of it; the lines to print come back.
 
+    Only what is missing is sampled. Raises StageStopped when a signal or the time limit ended it early.
     `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones.
     """
     began = time.perf_counter()
     check_sampling(options)
     warehouse = open_warehouse(options.run)
     purpose, iteration = _which(warehouse, options)
-    policy_version = iteration if options.policy_version is None else options.policy_version
-    policy = _find_policy(warehouse, iteration, policy_version)
-    stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    policy = _find_policy(warehouse, iteration, options.policy_version)
+    stage = warehouse.stage("rollout", **keys)
     settings = stage_settings(warehouse, options, purpose, policy)
+    if stage.settings():
+        stage.settle(settings, options.accept_drift)
     if stage.manifest():
-        stage.settle(settings)
         return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
     tasks = _choose_tasks(warehouse, options)
 
-    if load_encoder is None or start_engine is None:
-        prepare_environment()
-        from rollout import vllm_engine
-        load_encoder = load_encoder or vllm_engine.PromptEncoder
-        start_engine = start_engine or vllm_engine.VllmEngine
-    model = str(warehouse.policy_dir(policy_version)) if policy["kind"] == "full" else warehouse.model
-    encoder = load_encoder(model)
-    max_prompt_tokens = prompt_limit(options, encoder.model_length)
-    plan_settings = PlanSettings(
+    with StopRequest(options.time_limit, options.grace) as stop:
+        if load_encoder is None or start_engine is None:
+            prepare_environment()
+            from rollout import vllm_engine
+            load_encoder, start_engine = vllm_engine.PromptEncoder, vllm_engine.VllmEngine
+        model = str(warehouse.policy_dir(policy["policy_version"])) if policy["kind"] == "full" \
+            else warehouse.model
+        encoder = load_encoder(model)
+        max_prompt_tokens = prompt_limit(options, encoder.model_length)
+        plan = make_plan(tasks, _plan_settings(options, iteration, purpose, max_prompt_tokens), encoder)
+        planned = time.perf_counter()
+
+        stage.settle(settings, options.accept_drift)
+        rows = pa.Table.from_pylist(plan.rows, schema=arrow_schema("prompts"))
+        warehouse.write_part("prompts", 0, rows, **keys)
+        prompts = warehouse.read("prompts", **keys).to_pylist()
+        parts = missing_parts(warehouse, prompts, options.part_size, options.shard, **keys)
+        started, writing = planned, 0.0
+        if parts:
+            adapter = warehouse.policy_dir(policy["policy_version"]) if policy["kind"] == "lora" else None
+            engine = start_engine(_engine_settings(options, model, adapter, policy, max_prompt_tokens))
+            started = time.perf_counter()
+            writing = sample_parts(warehouse, engine, parts, options.sampling, policy, stop,
+                                   spill_seconds=options.spill_seconds, **keys)
+    elsewhere = missing_parts(warehouse, prompts, options.part_size, Shard(), **keys)
+    if elsewhere:
+        return [f"shard {options.shard.index}/{options.shard.count} of iteration {iteration} ({purpose}) is "
+                f"done; {len(elsewhere)} parts are left to the other shards"]
+    seconds = {"import": planned - began, "start": started - planned,
+               "sampling": time.perf_counter() - started - writing, "writing": writing}
+    facts = rollout_facts(warehouse, plan.too_long, **keys)
+    facts["seconds"] = {name: round(value, 3) for name, value in seconds.items()}
+    stage.complete(facts)
+    return _report(options, facts, iteration, purpose, policy["policy_version"])
+
+
+def _plan_settings(options: RolloutOptions, iteration: int, purpose: str,
+                   max_prompt_tokens: int) -> PlanSettings:
+    return PlanSettings(
         iteration=iteration, purpose=purpose, num_tasks=options.num_tasks, group_size=options.group_size,
         prompts_per_task=options.prompts_per_task, format=find_format(options.prompt_format),
         format_options=format_options(options), augmentation=options.augmentation,
         shuffle_pairs=options.shuffle_pairs, max_prompt_tokens=max_prompt_tokens, seed=options.seed)
-    plan = make_plan(tasks, plan_settings, encoder)
-    imported = time.perf_counter()
 
-    stage.settle(settings)
-    rows = pa.Table.from_pylist(plan.rows, schema=arrow_schema("prompts"))
-    warehouse.write_part("prompts", 0, rows, iteration=iteration, purpose=purpose)
-    prompts = warehouse.read("prompts", iteration=iteration, purpose=purpose).to_pylist()
-    parts = missing_parts(warehouse, prompts, options.part_size, iteration, purpose)
-    engine = None
-    if parts:
-        adapter = str(warehouse.policy_dir(policy_version)) if policy["kind"] == "lora" else None
-        engine = start_engine(EngineSettings(
-            model=model, adapter=adapter, adapter_rank=policy.get("lora_rank", 0),
-            max_model_len=max_prompt_tokens + options.sampling.max_tokens, dtype=options.dtype,
-            max_num_seqs=options.max_num_seqs, gpu_memory_utilization=options.gpu_memory_utilization,
-            tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization))
-    started = time.perf_counter()
-    written = 0.0
-    if engine:
-        written = sample_parts(warehouse, engine, parts, options.sampling, policy,
-                               iteration=iteration, purpose=purpose)
-    seconds = {"start": round(started - began, 3), "import": round(imported - began, 3),
-               "sampling": round(time.perf_counter() - started - written, 3), "writing": round(written, 3)}
-    facts = rollout_facts(warehouse, iteration, purpose, plan.too_long) | {"seconds": seconds}
-    stage.complete(facts)
-    return _report(options, facts, iteration, purpose, policy_version)
+
+def _engine_settings(options: RolloutOptions, model: str, adapter: Path | None, policy: dict[str, Any],
+                     max_prompt_tokens: int) -> EngineSettings:
+    return EngineSettings(
+        model=model, adapter=str(adapter) if adapter else None, adapter_rank=policy.get("lora_rank", 0),
+        max_model_len=max_prompt_tokens + options.sampling.max_tokens, dtype=options.dtype,
+        max_num_seqs=options.max_num_seqs, gpu_memory_utilization=options.gpu_memory_utilization,
+        tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization)
 
 
 def _which(warehouse: Warehouse, options: RolloutOptions) -> tuple[str, int]:
@@ -93,13 +118,15 @@ def _which(warehouse: Warehouse, options: RolloutOptions) -> tuple[str, int]:
     return "train", rollout_due(warehouse) if options.iteration is None else options.iteration
 
 
-def _find_policy(warehouse: Warehouse, iteration: int, policy_version: int) -> dict[str, Any]:
-    if policy_version not in warehouse.policy_versions():
-        newest = warehouse.policy_versions()[-1]
-        raise StageError(f"Iteration {iteration} samples with policy {policy_version}, which does not exist "
-                         f"yet (the newest is {newest}). Score and train iteration {newest} first, or name "
-                         "another policy with --policy-version.")
-    return warehouse.policy(policy_version)
+def _find_policy(warehouse: Warehouse, iteration: int, version: int | None) -> dict[str, Any]:
+    """The policy named, or the iteration's own."""
+    version = iteration if version is None else version
+    newest = warehouse.policy_versions()[-1]
+    if version not in warehouse.policy_versions():
+        raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; the "
+                         f"newest is {newest}. Score and train iteration {newest} first, or name another "
+                         "policy with --policy-version.")
+    return warehouse.policy(version)
 
 
 def _choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
@@ -119,14 +146,13 @@ def _choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[st
 
 def _report(options: RolloutOptions, facts: dict[str, Any], iteration: int, purpose: str,
             policy_version: int) -> list[str]:
-    seconds = facts["seconds"]
-    left_out = f"; {facts['prompts_too_long']} tasks left out, their prompt is too long" if facts[
-        "prompts_too_long"] else ""
+    seconds, too_long = facts["seconds"], facts["prompts_too_long"]
+    left_out = f"; {too_long} tasks left out, their prompt is too long" if too_long else ""
     rate = facts["num_tokens"] / max(seconds["sampling"], 1e-9)
     return [
         f"rollout of iteration {iteration} ({purpose}): {facts['num_completions']} completions of "
         f"{facts['num_tasks']} tasks by policy {policy_version}, {facts['num_tokens']} tokens, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}",
-        f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['start']:.1f} s start, "
-        f"{seconds['writing']:.1f} s writing; next: score {options.run}",
+        f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
+        f"and prompts, {seconds['start']:.1f} s engine start; next: score {options.run}",
     ]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollout.engine import Sampling
-from rollout.options import RolloutOptions
+from rollout.options import RolloutOptions, Shard
 from rollout.run import run_rollout
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.errors import StageError
+from warehouse.stop import StageStopped
 from warehouse.store import Warehouse
 
 
@@ -135,3 +139,76 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(StageError, match=sentence):
             sample(warehouse, **values)
     assert sorted(path for path in warehouse.root.rglob("*")) == before
+
+
+def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> None:
+    whole, killed = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(whole, part_size=100)
+    with pytest.raises(KeyboardInterrupt):
+        sample(killed, ScriptedEngine(stop_after=13), part_size=100, spill_seconds=0.0)
+    assert rows(killed) == []                                # no reader sees half a part
+    assert len(sample(killed, part_size=100).served) == 7    # 20 - 13
+    assert ids_by_key(killed) == ids_by_key(whole)
+    assert not list(killed.root.rglob("*.spill-*"))
+
+
+def ids_by_key(warehouse: Warehouse) -> dict:
+    return {(row["task_id"], row["sample_index"]): row["completion_ids"] for row in rows(warehouse)}
+
+
+def test_a_signal_or_the_time_limit_keeps_what_is_finished(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    with pytest.raises(StageStopped, match="the time limit of 0 s is over, with 1 of 20 completions kept"):
+        sample(warehouse, time_limit=0.0)
+
+    class Signalling(ScriptedEngine):
+        def sample(self, requests, sampling):
+            for count, sampled in enumerate(super().sample(requests, sampling)):
+                if count == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield sampled
+
+    with pytest.raises(StageStopped, match="SIGTERM was received, with 6 of 20 completions kept"):
+        sample(warehouse, Signalling())
+    assert len(sample(warehouse).served) == 14
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_shards_share_the_parts_and_the_last_completes_the_rollout(tmp_path: Path) -> None:
+    whole, shared = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(whole)
+    served = [len(sample(shared, shard=Shard(index, 2)).served) for index in (1, 0)]
+    assert served == [8, 12]
+    assert shared.stage("rollout", iteration=0, purpose="train").is_complete()
+    assert ids_by_key(shared) == ids_by_key(whole)
+    with pytest.raises(StageError, match="--shard 3/3 is not INDEX/COUNT"):
+        Shard.parse("3/3")
+
+
+def test_drift_is_refused_or_accepted_and_recorded(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=9))
+    with pytest.raises(StageError, match='dtype = "auto", now it is "float16"'):
+        sample(warehouse, dtype="float16")
+    sample(warehouse, dtype="float16", accept_drift=("dtype",))
+    manifest = warehouse.stage("rollout", iteration=0, purpose="train").manifest()
+    assert manifest["drift"] == [{"setting": "dtype", "before": "auto", "now": "float16"}]
+
+
+def test_long_completions_survive_a_kill_as_often_as_short_ones(tmp_path: Path) -> None:
+    """An engine that serves all at once finishes short ones first; what is kept must not show it."""
+    class ByLength(ScriptedEngine):
+        def sample(self, requests, sampling):
+            finished = sorted(super().sample(requests, sampling), key=lambda one: len(one.completion_ids))
+            for count, sampled in enumerate(finished):
+                if count == 100:
+                    raise KeyboardInterrupt
+                yield sampled
+
+    reference, killed = small_run(tmp_path / "a", num_tasks=50), small_run(tmp_path / "b", num_tasks=50)
+    sample(reference)
+    while not killed.stage("rollout", iteration=0, purpose="train").is_complete():
+        with contextlib.suppress(KeyboardInterrupt):
+            sample(killed, ByLength(), spill_seconds=0.0)
+    assert ids_by_key(killed) == ids_by_key(reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from warehouse.errors import StageError
+from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
@@ -43,11 +45,14 @@ purpose_option = click.option("--purpose", default=None, help="'train', 'eval' o
 
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Print a StageError as one line and exit with 1; anything else is a bug and keeps its traceback."""
+    """A StageError becomes one line and exit code 1, a stop exit code 75; a bug keeps its traceback."""
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:
         try:
             return command(*arguments, **options)
         except StageError as error:
             raise click.ClickException(str(error)) from error
+        except StageStopped as stopped:
+            click.echo(str(stopped), err=True)
+            sys.exit(STOPPED_EXIT_CODE)
     return guarded

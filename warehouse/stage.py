@@ -35,11 +35,12 @@ class Stage:
         """True once the manifest exists, without reading it."""
         return (self.folder / "manifest.json").exists()
 
-    def settle(self, settings: dict[str, Any]) -> None:
+    def settle(self, settings: dict[str, Any], accept_drift: tuple[str, ...] = ()) -> None:
         """Fix the settings before the first part, or check that they are those of the earlier run.
 
         Raises StageError naming the setting and both values when they differ: rows of one stage are of
-        one kind, or no comparison over them means anything.
+        one kind, or no comparison over them means anything. A setting named in `accept_drift` may differ;
+        both values are then recorded beside the settings and in the manifest.
         """
         settings = json.loads(json.dumps(settings))
         if commit_json(self.folder / "settings.json", settings):
@@ -47,17 +48,29 @@ class Stage:
         before = self.settings()
         assert before is not None
         for key in sorted(before.keys() | settings.keys()):
-            if before.get(key) != settings.get(key):
+            values = {"before": before.get(key), "now": settings.get(key)}
+            if values["before"] == values["now"]:
+                continue
+            if key not in accept_drift:
                 raise StageError(
-                    f"{self.title} was started with {key} = {_shown(before.get(key))}, now it is "
-                    f"{_shown(settings.get(key))}. Run it with the former value, or remove {self.folder} "
+                    f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
+                    f"{_shown(values['now'])}. Run it with the former value, or remove {self.folder} "
                     "to discard what it wrote.")
+            record = {"setting": key, **values}
+            name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
+            commit_json(self.folder / f"drift-{name}.json", record)
+
+    def drift(self) -> list[dict[str, Any]]:
+        """Differences of settings that were accepted while the stage ran."""
+        records = [_read_json(path) for path in sorted(self.folder.glob("drift-*.json"))]
+        return [record for record in records if record is not None]
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part."""
         parts = sorted(self.folder.glob("*-*.parquet"))
         manifest = {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
+            "drift": self.drift(),
             "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
             "parts": [{"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
                       for part in parts],
@@ -103,6 +116,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:  # not JSON, or not even text
+        raise StageError(f"{path} is damaged ({error}). Run `warehouse check` on the run; restore the file "
+                         "from a copy, or remove it and run its stage again.") from error
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,60 @@
+"""Completions of a part that is not whole yet, saved now and then so that a kill loses minutes, not the part.
+
+A spill lies beside its part as `part-00007.parquet.spill-<id>`, a name that no reader of parts matches:
+what finished first is short, so a part is only read once its long completions are there too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warehouse.commit import commit_file
+from warehouse.schema import arrow_schema
+
+Key = tuple[str, int]  # (task_id, sample_index)
+
+
+class Spill:
+    """The finished completions of one part, `rows` by key: those of earlier runs and those added."""
+
+    def __init__(self, part: Path) -> None:
+        self.part = part
+        self.rows: dict[Key, dict[str, Any]] = {}
+        self.files = self._files()  # those whose rows are here; another worker's later ones are not touched
+        for path in self.files:
+            for row in pq.ParquetFile(path).read().to_pylist():
+                self.rows.setdefault((row["task_id"], row["sample_index"]), row)
+        self.num_saved = len(self.rows)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.part.parent.glob(f"{self.part.name}.spill-*"))
+
+    def has(self, member: tuple[dict[str, Any], int]) -> bool:
+        """Whether the completion of (prompt row, sample index) is here."""
+        prompt, sample = member
+        return (prompt["task_id"], sample) in self.rows
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take one finished completion; the first of its key stays."""
+        self.rows.setdefault((row["task_id"], row["sample_index"]), row)
+
+    def save(self) -> None:
+        """Commit all rows in one new file, then remove the older ones."""
+        if len(self.rows) == self.num_saved or self.part.exists():
+            return
+        table = pa.Table.from_pylist(list(self.rows.values()), schema=arrow_schema("completions"))
+        path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
+        commit_file(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        for file in self.files:
+            file.unlink(missing_ok=True)
+        self.files, self.num_saved = [path], len(self.rows)
+
+    def remove(self) -> None:
+        """Remove the files: the part is written."""
+        for file in self._files():
+            file.unlink(missing_ok=True)

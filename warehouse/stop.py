@@ -1,0 +1,46 @@
+"""Stopping in order: on a signal, or when the time allowed is over, a stage commits and can be requeued."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+
+STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
+
+
+class StageStopped(Exception):
+    """The stage stopped before its end, everything it finished is committed; run it again to go on."""
+
+
+class StopRequest:
+    """Whether the stage should stop. A second signal ends the process at once, as it would without this.
+
+    `time_limit` and `grace` are seconds: the first counts from now, the second is how long the stage may go
+    on after a signal.
+    """
+
+    def __init__(self, time_limit: float | None = None, grace: float = 0.0) -> None:
+        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.grace = grace
+        self.reason = f"the time limit of {time_limit:g} s is over" if time_limit is not None else ""
+        self.former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def __enter__(self) -> StopRequest:
+        for number in self.former:
+            signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.former.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.__exit__()
+        until = time.monotonic() + self.grace
+        if self.deadline is None or until < self.deadline:
+            self.deadline, self.reason = until, f"{signal.Signals(number).name} was received"
+
+    def due(self) -> bool:
+        """True once the stage should commit what it has and end."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
