@@ -12,10 +12,10 @@ from typing import Any
 from score import imports
 from score.child_kinds import HANDLERS, InvalidOutput, MissingFunction, OutputLimit
 from score.frames import Kind, decode_job, encode_error, encode_result
-from score.lockdown import Lockdown
+from score.lockdown import RULESET_FD, Lockdown
 from score.outcome import CHILD_CLASSES, ErrorClass
 
-RESULT_FD, LINK_FD, FIRST_CLOSED_FD = 3, 4, 5
+RESULT_FD, LINK_FD = 3, 4
 
 
 def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[str, int],
@@ -29,7 +29,7 @@ def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[st
         imports.import_mentioned(source)
         seed_generators(seed)
         set_limits(order)
-        lockdown.enter_child(order["threads"])
+        lockdown.enter_child(bool(order["threads"]))
         # The lane learns from here that preparation succeeded, and what it cost; the door is shut before any
         # foreign code runs, so the message cannot be forged.
         os.write(ready_fd, time.process_time_ns().to_bytes(8, "little")
@@ -93,17 +93,17 @@ def read_all(fd: int) -> bytes:
 
 
 def arrange_descriptors(fds: list[int], link_fd: int | None, keep: int) -> None:
-    """Streams on 0..2, the result on 3, the link on 4, `keep` as it is, all others closed."""
+    """Streams on 0..2, the result on 3, the link on 4, the ruleset on 5, `keep` stays, others close."""
     stdin, stdout = (fds[2], fds[3]) if len(fds) == 4 else (None, None)
     if stdin is not None and stdout is not None:
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
     os.dup2(fds[1], RESULT_FD)
-    first_closed = RESULT_FD + 1
     if link_fd is not None:
         os.dup2(link_fd, LINK_FD)
-        first_closed = LINK_FD + 1
-    os.closerange(first_closed, keep)
+    else:
+        os.close(LINK_FD)
+    os.closerange(RULESET_FD + 1, keep)
     os.closerange(keep + 1, 1 << 20)
 
 

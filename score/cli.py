@@ -10,7 +10,7 @@ import click
 
 from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors
 
-OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "max_threads")
+OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5")
 
 
@@ -40,11 +40,10 @@ def limit_options(command: Any) -> Any:
             ("--memory-mib", int, 512, "Memory of a program above that of an empty process."),
             ("--open-files", int, 32, "Open files of a program."),
             ("--output-kib", int, 64, "Size of a program's answer."),
-            ("--source-kib", int, 64, "Size of a program."),
-            ("--max-threads", int, 0, "Threads a program may start; processes never."))):
+            ("--source-kib", int, 64, "Size of a program."))):
         command = click.option(name, type=kind, default=default, help=words,
                                show_default=default is not None)(command)
-    return command
+    return click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")(command)
 
 
 @click.command("score", context_settings={"show_default": True}, epilog="""

@@ -53,7 +53,7 @@ class Flight:
         order = ORDER.pack(self.number, num_children, len(descriptors) // num_children,
                            round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9),
                            address_space + limits.memory_mib * 2**20, limits.open_files, output_bytes,
-                           limits.max_threads)
+                           limits.threads)
         socket.send_fds(channel, [order], descriptors)
 
     def endings(self, reply: bytes, output_bytes: int) -> list[Ending]:

@@ -16,7 +16,7 @@ ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes o
 COUNT = struct.Struct("<H")
 # To a lane: job number, children (1 or 2), descriptors of each, cpu ns, wall ns, address space, open files,
 # output bytes, threads
-ORDER = struct.Struct("<QBBQQQIIH")
+ORDER = struct.Struct("<QBBQQQII?")
 # From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
 REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")

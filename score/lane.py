@@ -17,9 +17,10 @@ import warnings
 
 from score import child, imports
 from score.frames import HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
-from score.lockdown import Lockdown
+from score.lockdown import RULESET_FD, Lockdown
 
 SETUP_SECONDS = 20.0       # for a child to read its job and import what it mentions, on a slow disk
+CORES = os.cpu_count() or 1      # threads of one program use up CPU time this many times faster at most
 SHORTEST_WAIT = 0.002
 
 
@@ -42,15 +43,15 @@ def main(config_text: str) -> None:
 
 
 def arrange(socket_number: int) -> socket.socket:
-    """The channel on a high descriptor, 3 and 4 reserved so that what arrives later never lands there."""
+    """The channel on a high descriptor, 3 to 5 reserved so that nothing that arrives lands there."""
     channel = socket.socket(fileno=socket_number)
     if channel.fileno() < 10:
         import fcntl
         moved = fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD, 10)
         channel.close()
         channel = socket.socket(fileno=moved)
-    os.dup2(0, child.RESULT_FD)
-    os.dup2(0, child.LINK_FD)
+    for reserved in (child.RESULT_FD, child.LINK_FD, RULESET_FD):
+        os.dup2(0, reserved)
     return channel
 
 
@@ -71,7 +72,7 @@ def serve_one(channel: socket.socket, lockdown: Lockdown) -> bool:
     number, num_children, num_fds, cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = (
         ORDER.unpack(message))
     order = {"cpu_ns": cpu_ns, "wall_ns": wall_ns, "address_space": address_space, "open_files": open_files,
-             "output_bytes": output_bytes, "threads": threads}
+             "output_bytes": output_bytes, "threads": threads, "cores": CORES if threads else 1}
     links: list[socket.socket] = list(socket.socketpair()) if num_children == 2 else []
     children = []
     for index in range(num_children):
@@ -133,7 +134,7 @@ class Child:
             self.verdict = Verdict.TIMEOUT_CPU
         elif wall_left <= 0:
             self.verdict = Verdict.TIMEOUT_WALL
-        return min(cpu_left / (order["threads"] + 1), wall_left) / 1e9
+        return min(cpu_left / order["cores"], wall_left) / 1e9
 
     def finish(self, order: dict[str, int], kill: bool) -> None:
         """Reap the child; the kernel's account of its CPU time decides, not the clock that was polled."""
@@ -172,7 +173,7 @@ def watch(children: list[Child], order: dict[str, int]) -> None:
     poll = select.poll()
     for each in running:
         poll.register(each.pidfd, select.POLLIN)
-    first_wait = min(order["cpu_ns"] / (order["threads"] + 1), order["wall_ns"]) / 1e9
+    first_wait = min(order["cpu_ns"] / order["cores"], order["wall_ns"]) / 1e9
     wait = first_wait
     while running:
         ended = {fd for fd, _event in poll.poll(max(wait, SHORTEST_WAIT) * 1000)}

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,9 +15,11 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from score import bubblewrap
 from score.flight import Flight
 from score.frames import HELLO, HELLO_MAGIC
 from score.limits import Limits
+from score.lockdown import Layer
 from warehouse.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
@@ -47,22 +50,27 @@ class LaneProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)       # the hello then says the lane's pid
         self.process = subprocess.Popen(
             lane_command(config, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=self.errors, pass_fds=[theirs.fileno()], env=lane_environment(), start_new_session=True,
             cwd="/")
         theirs.close()
         self.layers = self.address_space = 0
+        self.pid = self.process.pid              # of the lane itself, which bwrap may have started
 
     def greet(self) -> None:
         """Wait until the lane is ready; StageError with its own words when it fails to start."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         if poll.poll(START_SECONDS * 1000):
-            message = self.channel.recv(HELLO.size)
+            message, ancillary, _flags, _address = self.channel.recvmsg(HELLO.size, socket.CMSG_SPACE(12))
             if len(message) == HELLO.size:
                 magic, self.layers, self.address_space = HELLO.unpack(message)
                 assert magic == HELLO_MAGIC
+                self.pid = struct.unpack("3i", ancillary[0][2])[0]
+                self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                self.address_space = self.address_space or address_space_of(self.pid)
                 return
         self.process.kill()
         self.process.wait()
@@ -101,7 +109,7 @@ class LaneProcess:
     def is_stopped(self) -> bool:
         """True if the process is in state T."""
         try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] == "T"
@@ -121,7 +129,19 @@ def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
                        "preload": config.preload, "import_paths": config.import_paths,
                        "readable": readable_folders(config)})
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane import main; main({text!r})"
-    return [sys.executable, "-s", "-P", "-B", "-c", start]
+    command = [sys.executable, "-s", "-P", "-B", "-c", start]
+    if config.layers & Layer.BUBBLEWRAP:
+        return bubblewrap.wrapped(command, readable_folders(config))
+    return command
+
+
+def address_space_of(pid: int) -> int:
+    """Bytes of address space of a process; LaneLost where that cannot be seen, for limits start from it."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    except OSError as error:
+        raise LaneLost(f"the lane's memory cannot be looked up in /proc: {error}") from error
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def lane_environment() -> dict[str, str]:

@@ -17,11 +17,11 @@ class Limits:
     open_files: int = 32
     output_kib: int = 64             # the answer, and what is printed where that is the answer
     source_kib: int = 64
-    max_threads: int = 0             # 0: no thread can be started; processes never can
+    threads: bool = False            # whether threads may be started; processes never may
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 0 or (value == 0 and name != "max_threads"):
+            if name != "threads" and value <= 0:
                 raise StageError(f"The limit {name} is {value}: it must be above 0.")
         if self.wall_seconds < self.cpu_seconds:
             raise StageError(f"The limit wall_seconds ({self.wall_seconds:g}) is below cpu_seconds "

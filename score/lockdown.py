@@ -1,50 +1,127 @@
-"""The layers of isolation that a lane and its children put on themselves, from outermost to innermost."""
+"""The layers of isolation that a lane and its children put on themselves, outermost first."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import struct
 from enum import IntFlag
+
+from score import landlock
+from score.seccomp import Filter
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 1, 4, 8, 38
 SIGKILL = 9
 NOBODY = 65534
+CAPABILITY_VERSION = 0x20080522
+CAP_DAC_READ_SEARCH = 1 << 2
+# The ruleset waits on this descriptor in every child until its doors close.
+RULESET_FD = 5
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layer(IntFlag):
-    """What a lane is asked for and reports."""
+    """What a lane is asked for, and what it reports to be in force."""
 
     UNPRIVILEGED = 1       # not root: dropped to nobody, or never was
-    BUBBLEWRAP = 2         # its own namespaces, set up by bwrap before Python starts
+    BUBBLEWRAP = 2         # namespaces of its own, set up by bwrap before Python starts
     LANDLOCK = 4
     SECCOMP = 8
 
 
 class Lockdown:
-    """State that a lane prepares once so that each child needs a few system calls only."""
+    """What a lane prepares once, so that each child needs a few system calls only."""
 
     def __init__(self, layers: int, readable: list[str]) -> None:
         self.layers = Layer(layers)
         self.readable = readable
+        self.filters: dict[bool, Filter] = {}
 
     def enter_lane(self) -> int:
-        """Lock the lane; the layers in force come back."""
+        """Lock the lane, which still has to fork and to import; the layers in force come back."""
+        lane_rules = -1
+        if Layer.SECCOMP in self.layers:
+            self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
+        if Layer.LANDLOCK in self.layers:
+            lane_rules = self._prepare_rules()
+        else:
+            os.dup2(0, RULESET_FD)
+        unprivileged = drop_privileges()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
+        prctl(PR_SET_DUMPABLE, 0)
         self.die_with_lane()
-        return int(self.layers)
+        if lane_rules >= 0:
+            landlock.restrict_self(lane_rules)
+            os.close(lane_rules)
+        return int(self.layers | (Layer.UNPRIVILEGED if unprivileged else 0))
+
+    def _prepare_rules(self) -> int:
+        """Rules of the lane (read what Python needs), and on RULESET_FD those of its children (nothing)."""
+        children_rules = landlock.create_ruleset()
+        if children_rules != RULESET_FD:
+            os.dup2(children_rules, RULESET_FD)
+            os.close(children_rules)
+        lane_rules = landlock.create_ruleset()
+        for folder in self.readable:
+            landlock.allow_reading(lane_rules, folder)
+        return lane_rules
 
     def die_with_lane(self) -> None:
         """End this process when its parent ends."""
         prctl(PR_SET_PDEATHSIG, SIGKILL)
 
-    def enter_child(self, threads: int) -> None:
-        """Lock the child, just before foreign code."""
+    def enter_child(self, threads: bool) -> None:
+        """Close every door of a child, just before foreign code."""
+        if Layer.LANDLOCK in self.layers:
+            landlock.restrict_self(RULESET_FD)
+        os.close(RULESET_FD)
+        keep_capabilities(0)
+        if Layer.SECCOMP in self.layers:
+            self.filters[threads].install()
 
 
-def prctl(option: int, value: int, *rest: int) -> None:
+def drop_privileges() -> bool:
+    """From root to nobody, keeping only the right to read files, which children give up before foreign code.
+
+    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
+    False where the user namespace has no such user; then all capabilities but that one go.
+    """
+    if os.geteuid() != 0:
+        return True
+    prctl(PR_SET_KEEPCAPS, 1)
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+    keep_capabilities(CAP_DAC_READ_SEARCH if os.geteuid() != 0 or has_capability() else 0)
+    return os.geteuid() != 0
+
+
+def has_capability() -> bool:
+    """True if this process may read every file."""
+    header = struct.pack("<Ii", CAPABILITY_VERSION, 0)
+    data = ctypes.create_string_buffer(24)
+    if libc.capget(header, data) != 0:
+        return False
+    return bool(struct.unpack_from("<I", data.raw, 4)[0] & CAP_DAC_READ_SEARCH)
+
+
+def keep_capabilities(mask: int) -> None:
+    """Give up every capability outside the mask; OSError if the kernel refuses."""
+    header = struct.pack("<Ii", CAPABILITY_VERSION, 0)
+    data = struct.pack("<6I", mask, mask, 0, 0, 0, 0)
+    if libc.capset(header, data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def prctl(option: int, value: int) -> None:
     """prctl(2); OSError on failure."""
-    if libc.prctl(option, value, *(rest or (0, 0, 0))) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

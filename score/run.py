@@ -14,13 +14,13 @@ from score.execution import Executor
 from score.golden import check_golden
 from score.judging import execute, measure
 from score.lane_process import LaneConfig
-from score.lanes import LanePool, usable_cores
+from score.lanes import usable_cores
 from score.outcome import Outcome
 from score.progress import Progress
 from score.samples import samples_table
 from score.scorer import Scorer
 from score.summary import summary_lines
-from score.tiers import Tier, choose_tier
+from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
 from warehouse.errors import StageError
 from warehouse.parts import part_number, read_part
@@ -55,9 +55,10 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
         return
     clock = Clock()
     with clock.phase("start"):
-        tier = choose_tier(options.tier, unsafe=options.unsafe)
-        config = LaneConfig(tier.layers, options.scorer.imports, options.preload, options.import_paths)
-        pool = LanePool(config, options.scorer.limits, options.lanes or usable_cores())
+        pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=options.scorer.limits,
+                                num_lanes=options.lanes or usable_cores(),
+                                config=lambda layers: LaneConfig(layers, options.scorer.imports,
+                                                                 options.preload, options.import_paths))
     say(f"scorer {options.scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     with pool:
         executor = Executor(pool, isolated=tier.isolated)

@@ -1,0 +1,38 @@
+"""A lane inside bubblewrap: namespaces of its own, and of the file system the interpreter and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_DAC_READ_SEARCH"]
+LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+
+
+def wrapped(command: list[str], folders: list[str]) -> list[str]:
+    """The command inside new namespaces: no network, no other processes, no /proc, nothing writable."""
+    bwrap = shutil.which("bwrap") or "bwrap"
+    arguments = [bwrap, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+                 "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    # Root needs no user namespace, and inside one its processes would still be root's to the host; instead the
+    # lane keeps the right to become nobody, and does.
+    arguments += ROOT_CAPABILITIES if os.geteuid() == 0 else ["--unshare-user"]
+    for folder in LIBRARY_FOLDERS:
+        if os.path.islink(folder):
+            arguments += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            arguments += ["--ro-bind", folder, folder]
+    for folder in ("/etc/ld.so.cache", *links_to(command[0]), *folders):
+        if not folder.startswith(tuple(f"{library}/" for library in LIBRARY_FOLDERS)):
+            arguments += ["--ro-bind-try", folder, folder]
+    return [*arguments, "--chdir", "/", *command]
+
+
+def links_to(executable: str) -> list[str]:
+    """Folders that hold the interpreter's links on the way to its real place."""
+    path, folders = Path(executable), []
+    while path.is_symlink():
+        folders.append(str(path.parent))
+        path = path.parent / path.readlink()
+    return [*folders, str(path.parent)]

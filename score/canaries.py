@@ -1,0 +1,93 @@
+"""Harmless attacks that are run in the real lanes before anything foreign: none may reach its effect."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from score.flight import Ending
+from score.frames import BadFrame, Kind, decode_grids, encode_grids, split_result
+from score.lanes import LanePool
+from score.program import Program
+
+REACHED = 7
+ATTACK = """import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt():
+{body}
+
+def transform(grid):
+    try:
+        reached = attempt()
+    except BaseException:
+        reached = False
+    return [[7 if reached else 0]]
+"""
+# Each returns something true when it got where it must not get; numbers are those of x86-64 and aarch64.
+BODIES = {
+    "read a file": "return open({path!r}).read()",
+    "write a file": "return open({path!r}, 'a').write('x')",
+    "see that a file exists": "return os.stat({path!r})",
+    "list a folder": "return os.listdir('/')",
+    "read another process": "return open('/proc/%d/environ' % os.getppid(), 'rb').read()",
+    "fork": "pid = os.fork()\nif pid == 0:\n    os._exit(0)\nreturn pid",
+    "run a command": "return os.system('true') == 0",
+    "replace itself": "os.execv('/bin/true', ['true'])",
+    "signal its parent": "os.kill(os.getppid(), 0)\nreturn True",
+    "open a socket": "import _socket\nreturn _socket.socket(1, 1)",
+    "make a memory file": "return os.memfd_create('x') >= 0",
+    "trace its parent": "return libc.ptrace(16, os.getppid(), 0, 0) == 0",
+    "use io_uring": "return libc.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0",
+    "map code": "return libc.mmap(0, 4096, 7, 34, -1, 0) not in (-1, None)",
+    "raise its limits": "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (9, 9))\nreturn True",
+    "change its identity": "os.setuid(os.getuid())\nreturn True",
+    "leave its namespaces": "return libc.unshare(0x10000000) == 0",
+    "keep a descriptor": "return [fd for fd in range(4, 64) if is_open(fd)]\n"
+                         "def is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n    except OSError as error:\n"
+                         "        return error.errno != 9\n    return True",
+}
+
+
+def reached_effects(pool: LanePool) -> list[str]:
+    """Names of the attacks that reached their effect, or ended in no way that can be read."""
+    with bait() as path:
+        programs = [canary(body, path) for body in BODIES.values()]
+        endings = dict(pool.run(programs))
+    return [name for index, name in enumerate(BODIES) if not contained(endings[index])]
+
+
+def canary(body: str, path: Path) -> Program:
+    """One attack as a grid program, with the file that it goes for."""
+    lines = body.replace("{path!r}", repr(str(path))).splitlines()
+    helpers = [index for index, line in enumerate(lines) if line.startswith("def ")]
+    split = helpers[0] if helpers else len(lines)
+    attempt = "\n".join("    " + line for line in lines[:split])
+    source = "\n".join(lines[split:]) + "\n" + ATTACK.format(body=attempt)
+    return Program(Kind.GRID, source, encode_grids([np.zeros((1, 1), np.uint8)]))
+
+
+def contained(endings: list[Ending]) -> bool:
+    """True if the attack ran and says that it got nowhere, or was stopped on its way."""
+    if not endings:
+        return False
+    try:
+        status, body = split_result(endings[0].result)
+        return status == 2 or int(decode_grids(body)[0][0, 0]) != REACHED
+    except (BadFrame, IndexError):
+        return True
+
+
+@contextmanager
+def bait() -> Iterator[Path]:
+    """A file that anybody may read and write, outside of every sandbox."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "bait"
+        path.write_text("secret")
+        path.chmod(0o666)
+        yield path
