@@ -123,8 +123,8 @@ def _find_policy(warehouse: Warehouse, iteration: int, version: int | None) -> d
     version = iteration if version is None else version
     newest = warehouse.policy_versions()[-1]
     if version not in warehouse.policy_versions():
-        raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; the "
-                         f"newest is {newest}. Score and train iteration {newest} first, or name another "
+        raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
+                         f"the newest is {newest}. Score and train iteration {newest} first, or name another "
                          "policy with --policy-version.")
     return warehouse.policy(version)
 

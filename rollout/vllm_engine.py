@@ -66,7 +66,7 @@ class VllmEngine:
         engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
         for request in requests:
             engine.add_request(str(request.index), {"prompt_token_ids": request.prompt_ids},
-                               _parameters(sampling, request.seed), lora_request=self.lora)
+                               parameters(sampling, request.seed), lora_request=self.lora)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
@@ -115,7 +115,8 @@ def _check_compiler() -> None:
                          "`apt-get install gcc`), or set CC to a compiler.")
 
 
-def _parameters(sampling: Sampling, seed: int) -> SamplingParams:
+def parameters(sampling: Sampling, seed: int) -> SamplingParams:
+    """vLLM's parameters of one request: its own seed, the sampled token's logprob, ids only."""
     return SamplingParams(
         max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
         top_k=sampling.top_k, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,

@@ -1,0 +1,95 @@
+"""Rollout stage against a bare `LLM.generate` over the same prompts and settings, alternating in one process.
+
+    python -m benchmarks.rollout_throughput [--rounds 3]
+
+Prints tokens/s of both, engine start apart, and their ratio. The stage's side includes turning results into
+rows and writing parts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from rollout.engine import EngineSettings, Sampling
+from rollout.environment import prepare_environment
+from rollout.options import Shard
+from rollout.parts import missing_parts, sample_parts
+from warehouse.init import init_run
+from warehouse.stop import StopRequest
+from warehouse.store import open_warehouse
+
+MODEL = Path(__file__).parents[1] / "examples" / "starter" / "model"
+
+
+@click.command()
+@click.option("--rounds", default=3, show_default=True, help="Runs of each side; medians are compared.")
+@click.option("--num-tasks", default=100, show_default=True, help="Synthetic tasks.")
+@click.option("--group-size", default=16, show_default=True, help="Completions per task.")
+def main(rounds: int, num_tasks: int, group_size: int) -> None:
+    """Measure both sides and print the ratio."""
+    prepare_environment()
+    from rollout import vllm_engine
+    sampling = Sampling(max_tokens=56)
+    engine = vllm_engine.VllmEngine(EngineSettings(str(MODEL), None, 0, max_model_len=756, dtype="float32"))
+    prompts = plan_prompts(num_tasks, group_size, vllm_engine.PromptEncoder(str(MODEL)))
+    stage_rates, bare_rates = [], []
+    for index in range(rounds):
+        for measure, rates in ((stage_rate, stage_rates), (bare_rate, bare_rates))[:: 1 if index % 2 else -1]:
+            engine.llm.reset_prefix_cache()
+            rates.append(measure(engine, prompts, sampling))
+    stage, bare = statistics.median(stage_rates), statistics.median(bare_rates)
+    click.echo(f"{len(prompts) * group_size} completions, {rounds} rounds: stage {stage:,.0f} tokens/s, "
+               f"bare LLM.generate {bare:,.0f} tokens/s, ratio {stage / bare:.3f}")
+
+
+def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
+    """Rows of the prompts table for synthetic tasks in the compact format."""
+    from rollout.formats import find_format
+    from rollout.plan import PlanSettings, make_plan
+    from warehouse.sources import parse_source, read_source
+    tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
+             for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
+    compact = find_format("compact")
+    settings = PlanSettings(iteration=0, purpose="train", num_tasks=None, prompts_per_task=1,
+                            group_size=group_size, format=compact, format_options=compact.with_options({}),
+                            augmentation="none", shuffle_pairs=False, max_prompt_tokens=700, seed=0)
+    return make_plan(tasks, settings, encoder).rows
+
+
+def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> float:
+    """Tokens per second of the stage's own code, writing into a fresh run."""
+    with tempfile.TemporaryDirectory() as folder:
+        init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
+        warehouse = open_warehouse(Path(folder) / "run")
+        keys = {"iteration": 0, "purpose": "train"}
+        began = time.perf_counter()
+        parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
+        sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),
+                     spill_seconds=60.0, **keys)
+        seconds = time.perf_counter() - began
+        tokens = sum(warehouse.read("completions", ["num_completion_tokens"], **keys)[0].to_pylist())
+    return tokens / seconds
+
+
+def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> float:
+    """Tokens per second of `LLM.generate` over the same prompts, seeds and settings, kept in memory."""
+    from rollout.plan import seed_of
+    from rollout.vllm_engine import parameters
+    inputs, settings = [], []
+    for prompt in prompts:
+        for sample in range(prompt["group_size"]):
+            inputs.append({"prompt_token_ids": prompt["prompt_ids"]})
+            settings.append(parameters(sampling, seed_of(prompt["seed"], "completion", sample)))
+    began = time.perf_counter()
+    outputs = engine.llm.generate(inputs, settings, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    return sum(len(output.outputs[0].token_ids) for output in outputs) / seconds
+
+
+if __name__ == "__main__":
+    main()

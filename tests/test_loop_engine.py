@@ -1,0 +1,122 @@
+"""The real loop with the real engine: two small iterations through the installed commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warehouse.store import Warehouse, open_warehouse
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+INIT = ("warehouse", "init", "--model", "examples/starter/model", "--tasks", "synthetic:12:3")
+CONFIG = """
+[rollout]
+num-tasks = 6
+group-size = 8
+prompt-format = "compact"
+max-tokens = 56
+max-prompt-tokens = 300
+dtype = "float32"
+part-size = 16
+[score]
+reward = "arc-exact-shaped"
+[train]
+learning-rate = 2e-3
+updates-per-shard = 2
+lora-rank = 8
+dtype = "float32"
+threads = 1
+"""
+
+
+def command(*words: object, code: int = 0) -> str:
+    """Output of a command of this environment (its errors if it fails); its exit code must be `code`."""
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment,
+                          cwd=ROOT)
+    assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
+    return done.stderr if code else done.stdout
+
+
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, str]:
+    """A run after two iterations, and what the loop printed."""
+    folder = tmp_path_factory.mktemp("loop")
+    (folder / "config.toml").write_text(CONFIG)
+    command(*INIT, folder / "run", "--config", folder / "config.toml")
+    printed = command("bash", "examples/loop.sh", folder / "run", 2)
+    return open_warehouse(folder / "run"), printed
+
+
+@pytest.mark.engine
+def test_two_iterations_write_rows_rewards_and_policies(looped: tuple[Warehouse, str]) -> None:
+    warehouse, printed = looped
+    assert warehouse.policy_versions() == [0, 1, 2]
+    assert (warehouse.policy_dir(2) / "adapter_model.safetensors").exists()
+    for iteration in (0, 1):
+        completions = warehouse.read("completions", iteration=iteration, purpose="train").to_pylist()
+        assert len(completions) == 48
+        assert {row["policy_version"] for row in completions} == {iteration}
+        scorer, = warehouse.scorers(iteration, "train")
+        rewards = warehouse.read("samples", ["reward"], iteration=iteration, purpose="train",
+                                 scorer=scorer)["reward"].to_pylist()
+        assert len(rewards) == 48 and None not in rewards and len(set(rewards)) > 1
+        assert f"iteration {iteration}  pass@1" in printed
+    command("warehouse", "check", warehouse.root)
+
+
+@pytest.mark.engine
+def test_at_staleness_0_the_trainer_agrees_with_the_engine(looped: tuple[Warehouse, str]) -> None:
+    """The second iteration was sampled through the adapter that the first one trained."""
+    warehouse, _ = looped
+    for iteration in (0, 1):
+        rows = warehouse.read("train_samples", iteration=iteration).to_pylist()
+        assert {row["staleness"] for row in rows} == {0}
+        assert max(row["log_ratio_abs_max"] for row in rows) < 1e-4
+        assert max(row["log_ratio_abs_mean"] for row in rows) < 5e-6
+
+
+@pytest.mark.engine
+def test_the_same_seeds_give_the_same_rows(looped: tuple[Warehouse, str], tmp_path: Path) -> None:
+    first, _ = looped
+    command(*INIT, tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text(CONFIG)
+    command("rollout", tmp_path / "run", "--iteration", 0)
+    columns = ["task_id", "sample_index", "completion_ids", "behaviour_logprobs"]
+    tables = [run.read("completions", columns, iteration=0, purpose="train").to_pylist()
+              for run in (first, open_warehouse(tmp_path / "run"))]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.engine
+def test_a_complete_loop_run_again_changes_nothing_even_after_it_was_moved(
+        looped: tuple[Warehouse, str], tmp_path: Path) -> None:
+    warehouse, _ = looped
+    moved = warehouse.root.rename(tmp_path / "moved")
+    before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
+    command("bash", "examples/loop.sh", moved, 2)
+    after = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
+    assert {path.name for path in after if after[path] != before.get(path)} <= {"warehouse.sql"}
+    answer = command("warehouse", "sql", moved, "select count(*) as n from samples", "--format", "json")
+    moved.rename(warehouse.root)
+    assert json.loads(answer) == {"n": 96}
+
+
+@pytest.mark.engine
+def test_mistakes_of_order_are_one_sentence(looped: tuple[Warehouse, str]) -> None:
+    warehouse, _ = looped
+    for words, sentence in [
+        (("score", warehouse.root, "--iteration", 2), "Iteration 2 has no complete rollout"),
+        (("train", warehouse.root, "--iteration", 2), "Iteration 2 has no complete"),
+        (("rollout", warehouse.root, "--iteration", 4), "policy 4, which does not exist yet"),
+        (("rollout", warehouse.root, "--iteration", 1, "--group-size", 4), "group_size = 8, now it is 4"),
+        (("rollout", warehouse.root / "policies"), "is not a run folder"),
+    ]:
+        error = command(*words, code=1)
+        assert error.startswith("Error: ") and sentence in error and error.count("\n") == 1
