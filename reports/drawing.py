@@ -132,9 +132,14 @@ def timeline(xs: Sequence[int], rows: Sequence[tuple[str, Sequence[int]]]) -> Ch
                   for x in raised]
     marks += [f'<text class="tick" x="{across(x)}" y="{tall - 8}" text-anchor="middle">{x}</text>'
               for x in whole_ticks(xs)]
-    hover = {"x": list(xs), "px": [across(x) for x in xs],
-             "series": [{"name": name, "tone": 0, "values": ["raised" if x in raised else NO_VALUE for x in xs]}
-                        for name, raised in rows]}
+    hover = {
+        "x": list(xs),
+        "px": [across(x) for x in xs],
+        "series": [
+            {"name": name, "tone": 0, "values": ["raised" if x in raised else NO_VALUE for x in xs]}
+            for name, raised in rows
+        ],
+    }
     return Chart(_svg(marks, tall), [], hover)
 
 

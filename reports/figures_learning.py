@@ -38,10 +38,15 @@ def draw_passes(rows: Rows) -> Chart:
     for tone, k in enumerate(shown, start=1):
         found = {row["iteration"]: row for row in train if row["k"] == k}
         picked = [found.get(x) for x in xs]
-        lines.append(Series(
-            f"pass@{k}", [row["pass_at_k"] if row else None for row in picked],
-            [max(0, row["pass_at_k"] - 2 * row["standard_error"]) if row else None for row in picked],
-            [min(1, row["pass_at_k"] + 2 * row["standard_error"]) if row else None for row in picked], tone=tone))
+        lines.append(
+            Series(
+                f"pass@{k}",
+                [row["pass_at_k"] if row else None for row in picked],
+                [max(0, row["pass_at_k"] - 2 * row["standard_error"]) if row else None for row in picked],
+                [min(1, row["pass_at_k"] + 2 * row["standard_error"]) if row else None for row in picked],
+                tone=tone,
+            )
+        )
     held = {row["iteration"]: row["pass_at_k"] for row in rows if row["purpose"] != "train" and row["k"] == 1}
     if held:
         lines.append(Series("pass@1, evaluation", [held.get(x) for x in xs], dots=True, tone=1))

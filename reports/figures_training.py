@@ -10,7 +10,7 @@ SELECT iteration, mismatch_kl, log_ratio_abs_mean, ess, exp(log_ratio_abs_max) A
 FROM iteration_stats WHERE purpose = 'train' AND mismatch_kl IS NOT NULL ORDER BY iteration"""
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
-       avg(policy_kl) AS policy_kl, avg(learning_rate) AS learning_rate, avg(loss) AS loss, max(ratio_max) AS ratio_max
+       avg(policy_kl) AS policy_kl, avg(loss) AS loss, max(ratio_max) AS ratio_max
 FROM train_steps GROUP BY iteration ORDER BY iteration"""
 SECONDS_SQL = """\
 SELECT iteration, stage, sum(seconds) AS seconds

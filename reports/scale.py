@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
 NO_VALUE = "\u2013"
 
 

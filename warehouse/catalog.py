@@ -28,6 +28,9 @@ SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT
              pa.list_(pa.int32()): "INTEGER[]", pa.list_(pa.float32()): "FLOAT[]",
              pa.list_(pa.int8()): "TINYINT[]"}
 HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
+FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
+               "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
+               "all_samples": ("iteration", "purpose", "scorer"), "train_steps": ("iteration",)}
 PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
               "samples/*/*/*/*.parquet", "train/*/*.parquet")
 
@@ -103,8 +106,9 @@ def _table_view(name: str, paths: list[Path]) -> str:
     """One physical table as a view; typed and without rows while it has no part."""
     columns = TABLES["samples" if name == "all_samples" else name]
     if paths:
-        selected = ", ".join(_column(name, column.name) for column in columns)
-        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(name)})"
+        by_name = _by_name(name, paths[0])
+        selected = ", ".join(_column(name, column.name, by_name) for column in columns)
+        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(name, by_name)})"
     else:
         body = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
                                      for column in columns) + " WHERE false"
@@ -113,24 +117,34 @@ def _table_view(name: str, paths: list[Path]) -> str:
     return "\n".join([f"CREATE OR REPLACE VIEW {name} AS {body};", *comments, ""])
 
 
-def _column(table: str, column: str) -> str:
-    # Rows trained again later stay under their own iteration, so the folder's name is the training's: taken
-    # from there, a filter on it leaves the other files unopened.
-    if table == "train_samples" and column == "trained_iteration":
-        return ("regexp_extract(filename, '/iteration=(\\d+)/[^/]+$', 1)::INTEGER AS trained_iteration")
+def _column(table: str, column: str, by_name: bool) -> str:
+    # A filter on what a file's name gives leaves the other files unopened. Rows trained again later stay
+    # under their own iteration, so for them the folder's iteration is that of the training.
+    key = "iteration" if (table, column) == ("train_samples", "trained_iteration") else column
+    if key != column or (by_name and column in FOLDER_KEYS.get(table, ())):
+        return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{HIVE_TYPES[key]} AS {column}"
     # Plain timestamps in UTC: Python needs another package to fetch those with a time zone.
     return "finished_at::TIMESTAMP AS finished_at" if column == "finished_at" else column
 
 
-def _options(table: str) -> str:
-    if table == "tasks":
+def _options(table: str, by_name: bool) -> str:
+    keys = FOLDER_KEYS.get(table, ())
+    if not keys:
         return "hive_partitioning = false"
-    if table == "train_samples":
+    if by_name:
         return "hive_partitioning = false, filename = true"
-    keys = {"samples": ("iteration", "purpose", "scorer"), "all_samples": ("iteration", "purpose", "scorer"),
-            "train_steps": ("iteration",)}.get(table, ("iteration", "purpose"))
     types = ", ".join(f"'{key}': {HIVE_TYPES[key]}" for key in keys)
     return f"hive_partitioning = true, hive_types = {{{types}}}"
+
+
+def _by_name(table: str, path: Path) -> bool:
+    """True where DuckDB's own reading of key=value folders would be wrong.
+
+    It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean.
+    """
+    if table == "train_samples":
+        return True
+    return any(len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
 
 
 def _file_list(paths: list[Path]) -> str:
@@ -144,8 +158,9 @@ def _literal(path: Path) -> str:
 
 def _part_files_view(root: Path) -> str:
     globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
-    return ("CREATE OR REPLACE VIEW part_files AS SELECT filename AS path, size AS bytes, "
-            f"last_modified AS modified FROM read_blob([{globs}]);\n")
+    return ("CREATE OR REPLACE VIEW part_files AS SELECT filename AS path, "
+            f"substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, last_modified AS modified "
+            f"FROM read_blob([{globs}]);\n")
 
 
 def _scorers_view(choices: list[Choice]) -> str:

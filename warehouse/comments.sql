@@ -163,6 +163,7 @@ COMMENT ON COLUMN mismatch.entropy IS 'Mean entropy of the trainer''s distributi
 
 COMMENT ON VIEW part_files IS 'Every Parquet file: path, size, time.';
 COMMENT ON COLUMN part_files.path IS 'File.';
+COMMENT ON COLUMN part_files.name IS 'File, relative to the run.';
 COMMENT ON COLUMN part_files.bytes IS 'Size in bytes.';
 COMMENT ON COLUMN part_files.modified IS 'Time of last change, UTC.';
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.catalog import empty_views, table_views
 from warehouse.commit import replace_bytes
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     import duckdb
 
 SQL_FILES = ("macros.sql", "views.sql", "collapse.sql", "comments.sql")
+Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
 -- command, so that it lists what is complete now; do not edit. Use: duckdb -init {root}/warehouse.sql
@@ -53,13 +57,26 @@ def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyCo
     """
     import duckdb
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
     refresh_sql(warehouse)
-    try:
+    with explained():
         connection.execute(sql_text(warehouse, partial=partial))
-    except duckdb.Error as error:
-        raise StageError(f"The tables of {warehouse.root} cannot be opened: {first_line(error)}. "
-                         f"Run `warehouse check {warehouse.root}` to see which part is damaged.") from error
     return connection
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn DuckDB's errors into StageErrors that name the way out, and its interrupt into Python's."""
+    import duckdb
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
+        raise StageError(f"{str(error).strip()}{way_out}") from error
+    except duckdb.Error as error:
+        raise StageError(f"{str(error).strip()}\nThe tables and views: `warehouse schema`.") from error
 
 
 def empty_connection() -> duckdb.DuckDBPyConnection:
@@ -73,24 +90,33 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
 def run_query(connection: duckdb.DuckDBPyConnection, query: str,
               parameters: list[Any] | None = None) -> duckdb.DuckDBPyRelation | None:
     """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
-    import duckdb
-    try:
+    with explained():
         return connection.sql(query, params=parameters) if parameters else connection.sql(query)
-    except duckdb.Error as error:
-        raise StageError(f"{str(error).strip()}\nThe views: `warehouse schema`.") from error
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
+    """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
+
+    A signal reaches Python only between instructions of its main thread, so the query must not run there.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(work)
+        try:
+            while not future.done():
+                wait([future], timeout=0.05)
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+        return future.result()
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
             parameters: list[Any] | None = None) -> list[dict[str, Any]]:
-    """All rows of a shipped query as dictionaries."""
-    cursor = connection.execute(query, parameters or [])
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
-    return str(error).strip().splitlines()[0].rstrip(".")
+    """All rows of a query as dictionaries."""
+    with explained():
+        cursor = connection.execute(query, parameters or [])
+        names = [column[0] for column in cursor.description or []]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def _shipped() -> str:

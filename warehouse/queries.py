@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.database import run_query
+from warehouse.database import explained, interruptible, run_query
 from warehouse.errors import StageError
 from warehouse.render import as_csv, as_json, as_markdown, as_table
 from warehouse.store import Warehouse
@@ -36,10 +36,13 @@ def write_answer(
     relation = _without_time_zones(relation)
     if style == "parquet":
         assert output is not None
-        (relation if not limit else relation.limit(limit)).to_parquet(str(output), compression="zstd")
+        with explained():
+            wanted = relation if not limit else relation.limit(limit)
+            interruptible(connection, lambda: wanted.to_parquet(str(output), compression="zstd"))
         return ""
     most = limit if limit is not None else SHOWN_ROWS if style in ("table", "markdown") else 0
-    rows = relation.limit(most + 1).fetchall() if most else relation.fetchall()
+    with explained():
+        rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
     shown = rows[:most] if most else rows
     text = {"table": lambda: as_table(relation.columns, shown, full=full, width=width),
             "markdown": lambda: as_markdown(relation.columns, shown, full=full),

@@ -26,7 +26,7 @@ def scorer_choices(warehouse: Warehouse) -> list[Choice]:
     name before its hash), the scorer whose rewards `train` used, the one that finished last.
     """
     named = named_scorer(warehouse)
-    trained = {iteration: (warehouse.stage("train", iteration=iteration).settings() or {}).get("scorer")
+    trained = {iteration: _trained_scorer(warehouse, iteration)
                for iteration in warehouse.iterations("train_steps")}
     choices = []
     for iteration in warehouse.iterations("samples"):
@@ -62,6 +62,13 @@ def _finished(warehouse: Warehouse, iteration: int, purpose: str) -> dict[str, f
         scorer: warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer).manifest()
         for scorer in warehouse.scorers(iteration, purpose)}
     return {scorer: manifest["finished_at"] for scorer, manifest in manifests.items() if manifest}
+
+
+def _trained_scorer(warehouse: Warehouse, iteration: int) -> str | None:
+    """The scorer whose rewards a complete train stage used."""
+    manifest = warehouse.stage("train", iteration=iteration).manifest() or {}
+    named = manifest.get("facts", {}).get("scorer") or (manifest.get("settings") or {}).get("scorer")
+    return named if isinstance(named, str) else None
 
 
 def _choose(finished: dict[str, float], named: str | None, trained: dict[int, str | None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.database import rows_of
@@ -69,10 +70,10 @@ def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpos
 
 def latest_iteration(connection: duckdb.DuckDBPyConnection, purpose: str = "train") -> int:
     """The latest iteration that is scored."""
-    found = connection.execute("SELECT max(iteration) FROM scorers WHERE purpose = $1", [purpose]).fetchone()
-    if not found or found[0] is None:
+    found = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
+    if found[0]["latest"] is None:
         raise StageError(f"Nothing of purpose '{purpose}' is scored yet. Run `score` first.")
-    return found[0]
+    return found[0]["latest"]
 
 
 def sparkline(values: list[float | None], width: int = 60) -> str:
@@ -91,12 +92,11 @@ def sparkline(values: list[float | None], width: int = 60) -> str:
 
 
 def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
-    tasks, = connection.execute("SELECT count(*) FROM tasks").fetchone() or (0,)
-    completions, = connection.execute("SELECT count(*) FROM completions").fetchone() or (0,)
-    size, = connection.execute("SELECT coalesce(sum(bytes), 0) FROM parts").fetchone() or (0,)
-    return (f"{warehouse.root}  base {warehouse.facts['model']}  {tasks:,} tasks  {completions:,} "
-            f"completions  "
-            f"{size / 1e6:,.1f} MB  policies 0..{max(warehouse.policy_versions(), default=0)}")
+    counts = rows_of(connection, "SELECT (SELECT count(*) FROM tasks) AS tasks, (SELECT count(*) FROM "
+                                 "completions) AS completions, (SELECT sum(bytes) FROM parts) AS bytes")[0]
+    return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
+            f"{counts['completions']:,} completions  {(counts['bytes'] or 0) / 1e6:,.1f} MB  "
+            f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 
 
 def _trends(rows: list[dict[str, Any]]) -> list[str]:
@@ -143,9 +143,9 @@ def _remarks(rows: list[dict[str, Any]], connection: duckdb.DuckDBPyConnection) 
         lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
                      f"compare; choose one "
                      "in config.toml ([warehouse] scorer) or read all_samples.")
-    unfinished = connection.execute(
-        'SELECT DISTINCT "table", iteration, purpose FROM parts WHERE NOT complete ORDER BY ALL').fetchall()
-    for table, iteration, purpose in unfinished:
+    unfinished = rows_of(connection, 'SELECT DISTINCT "table", iteration, purpose FROM parts '
+                                     "WHERE NOT complete ORDER BY ALL")
+    for table, iteration, purpose in (row.values() for row in unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
                      + " (left out until its stage is complete; --partial shows it)")
     return ["", *lines] if lines else []

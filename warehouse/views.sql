@@ -1,6 +1,7 @@
 -- What people ask every day, over the physical tables. Keys everywhere: iteration, purpose, task_id.
 -- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
 
+-- Seconds are the sum of the stage's phases; `import` is told apart but is a part of `start`.
 CREATE OR REPLACE VIEW stages AS
 SELECT document ->> '$.stage' AS stage,
        (document ->> '$.iteration')::INTEGER AS iteration,
@@ -10,6 +11,7 @@ SELECT document ->> '$.stage' AS stage,
                 CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
                      THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'),
                                                   lambda phase: phase::DOUBLE))
+                          - coalesce((document ->> '$.facts.seconds.import')::DOUBLE, 0)
                      ELSE (document ->> '$.facts.seconds')::DOUBLE END) AS seconds,
        list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
            AS bytes,
@@ -151,13 +153,13 @@ LEFT JOIN work ON work.stage = stages.stage AND work.iteration = stages.iteratio
 CREATE OR REPLACE VIEW parts AS
 WITH named AS (
     SELECT path, bytes, modified,
-           CASE regexp_extract(path, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
+           CASE regexp_extract(name, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
                 WHEN 'samples' THEN 'train_samples'
-                ELSE regexp_extract(path, '/(\w+)(/\w+=[^/]+)*/[^/]+$', 1) END AS "table",
-           nullif(regexp_extract(path, '.*/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
-           nullif(regexp_extract(path, '.*/purpose=([^/]+)/', 1), '') AS purpose,
-           nullif(regexp_extract(path, '/scorer=([^/]+)/[^/]+$', 1), '') AS scorer,
-           regexp_extract(path, '-(\d+)\.parquet$', 1)::INTEGER AS number
+                ELSE regexp_extract(name, '^\w+') END AS "table",
+           nullif(regexp_extract(name, '/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
+           nullif(regexp_extract(name, '/purpose=([^/]+)/', 1), '') AS purpose,
+           nullif(regexp_extract(name, '/scorer=([^/]+)/', 1), '') AS scorer,
+           regexp_extract(name, '-(\d+)\.parquet$', 1)::INTEGER AS number
     FROM part_files)
 SELECT named.* REPLACE (modified::TIMESTAMP AS modified), named."table" = 'tasks' OR stages.stage IS NOT NULL AS complete
 FROM named

@@ -1,0 +1,123 @@
+"""`reports build`: one safe file from whatever a run holds."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from reports.build import SECTIONS, build_report
+from reports.cli import cli
+from tests.synthetic_run import build_run, new_run, table
+from warehouse.store import Warehouse
+
+FIGURES = [figure.name for _, group in SECTIONS for figure in group]
+
+
+class Page(html.parser.HTMLParser):
+    """What a page holds: tags with their attributes, and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(tmp_path_factory.mktemp("runs") / "run", iterations=4, evals=(0, 3))
+
+
+@pytest.fixture(scope="module")
+def page(run: Warehouse) -> str:
+    return build_report(run.root).read_text()
+
+
+def test_every_figure_is_drawn(page: str) -> None:
+    for name in FIGURES:
+        block = re.search(f'<figure data-figure="{name}".*?</figure>', page, re.DOTALL)
+        assert block and '<svg class="chart"' in block[0], name
+    assert set(json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["figures"]) == set(
+        FIGURES
+    )
+
+
+def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:
+    parsed = Page(page)
+    policy = next(attributes["content"] for tag, attributes in parsed.tags
+                  if attributes.get("http-equiv") == "Content-Security-Policy")
+    assert policy and policy.startswith("default-src 'none'") and "unsafe" not in policy
+    for tag, attributes in parsed.tags:
+        assert not {"src", "style", "srcset", "action"} & set(attributes), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+        if attributes.get("href"):
+            assert attributes["href"].startswith("#")
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 2
+
+
+def test_ten_completions_show_their_grids(page: str) -> None:
+    cards = page.split('<article class="sample"')[1:]
+    drawn = [card for card in cards if card.count('<svg class="arc"') >= 8]
+    assert len(drawn) >= 10
+    assert "expected" in drawn[0] and "def transform(grid)" in drawn[0]
+    used = set(re.findall(r'<use href="#(g\d+)"/>', page))
+    assert used == set(re.findall(r'<symbol id="(g\d+)"', page))
+
+
+def test_model_text_stays_text(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False, num_tasks=2, group_size=4)
+    evil = "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b]0;x\x07 $body"
+    replace_completions(run, evil)
+    text = build_report(run.root).read_text()
+    parsed = Page(text)
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 2
+    assert not any(tag == "img" for tag, _ in parsed.tags)
+    assert "\x1b" not in text and "&lt;script&gt;alert(1)" in text and "$body" in text
+
+
+def replace_completions(run: Warehouse, text: str) -> None:
+    """Sample the same rollout again with another text everywhere."""
+    keys = {"iteration": 0, "purpose": "train"}
+    for number, path in enumerate(run.parts("completions", **keys)):
+        rows = run.read("completions", **keys).to_pylist()
+        half = [row for row in rows if int(row["task_id"][-3:]) % 2 == number]
+        path.unlink()
+        evil: pa.Table = table("completions", [{**row, "completion": text} for row in half])
+        run.write_part("completions", number, evil, **keys)
+
+
+def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+    text = build_report(new_run(tmp_path / "run").root).read_text()
+    assert "Nothing is scored yet." in text and "<svg class=\"chart\"" not in text
+
+
+def test_a_run_that_is_not_trained_lacks_only_the_training(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
+    text = build_report(run.root, tmp_path / "page.html").read_text()
+    assert "Nothing is trained yet." in text and 'data-figure="passes"' in text
+    assert text.count('<svg class="chart"') >= 10
+
+
+def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["build", str(run.root), "-o", str(tmp_path / "deep" / "page.html")])
+    assert result.exit_code == 0, result.output
+    assert re.fullmatch(r".*/deep/page\.html \(0\.\d\d MB\)\n", result.stdout)
+    nowhere = CliRunner().invoke(cli, ["build", str(tmp_path)])
+    assert nowhere.exit_code == 1 and "is not a run folder" in nowhere.stderr
+
+
+def test_a_page_stays_small(page: str) -> None:
+    assert len(page.encode()) < 500_000

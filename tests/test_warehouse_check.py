@@ -1,0 +1,200 @@
+"""`warehouse check`: every broken invariant is named with its file, and a good run passes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.synthetic_run import SCORER, build_run
+from warehouse.check import check_run
+from warehouse.cli import cli
+from warehouse.store import Warehouse, open_warehouse
+
+COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
+SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/part-00000.parquet"
+TRAINED = "train/iteration=0/samples-00000.parquet"
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(
+        tmp_path_factory.mktemp("runs") / "run", iterations=2, evals=(), num_tasks=4, group_size=4
+    )
+
+
+@pytest.fixture
+def run(intact: Warehouse, tmp_path: Path) -> Warehouse:
+    shutil.copytree(intact.root, tmp_path / "run")
+    return open_warehouse(tmp_path / "run")
+
+
+def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the rows of a part, and its manifest with it, so that only the rows are wrong."""
+    from warehouse.stage import sha256_of
+    table = pq.ParquetFile(path).read()
+    rows = table.to_pylist()
+    change(rows)
+    path.chmod(0o644)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    manifest = path.parent / "manifest.json"
+    if manifest.exists():
+        facts = json.loads(manifest.read_text())
+        for part in facts["parts"]:
+            if part["name"] == path.name:
+                part.update(bytes=path.stat().st_size, sha256=sha256_of(path))
+        manifest.chmod(0o644)
+        manifest.write_text(json.dumps(facts))
+
+
+def only_problem(run: Warehouse) -> str:
+    problems = check_run(run).problems
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def test_a_good_run_has_no_problem(intact: Warehouse) -> None:
+    report = check_run(intact)
+    assert report.problems == [] and report.notes == []
+    assert report.num_parts == 1 + 2 * (2 + 2 + 2 + 2)
+    assert report.num_rows == 4 + 2 * (4 + 16 + 16 + 16 + 4)
+
+
+def test_a_changed_part_differs_from_its_manifest(run: Warehouse) -> None:
+    path = run.root / COMPLETIONS
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    assert any(str(path) in problem and "sha256 differs" in problem for problem in check_run(run).problems)
+
+
+def test_a_torn_part_is_named_and_the_rest_still_checked(run: Warehouse) -> None:
+    path = run.root / SAMPLES
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:500])
+    problems = check_run(run).problems
+    assert any(problem.startswith(f"{path} is torn") for problem in problems)
+    assert any("does not match its manifest" in problem for problem in problems)
+    assert len(problems) == 2
+
+
+def test_a_missing_part_is_named(run: Warehouse) -> None:
+    (run.root / SAMPLES).unlink()
+    problems = check_run(run).problems
+    assert any("is missing" in problem and SAMPLES in problem for problem in problems)
+    assert any("has parts [1], the completions have [0, 1]" in problem for problem in problems)
+
+
+def test_a_foreign_file_is_named(run: Warehouse) -> None:
+    (run.root / "completions/iteration=0/notes.txt").write_text("mine")
+    assert "notes.txt was not written by any stage" in only_problem(run)
+
+
+def test_a_part_beside_the_manifest_is_named(run: Warehouse) -> None:
+    shutil.copy(run.root / COMPLETIONS, (run.root / COMPLETIONS).with_name("part-00002.parquet"))
+    problems = check_run(run).problems
+    assert any("is not in the manifest" in problem for problem in problems)
+    assert any("is in an earlier part too" in problem for problem in problems)
+
+
+def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
+    marker = run.root / "warehouse.json"
+    marker.chmod(0o644)
+    marker.write_text(marker.read_text().replace("5ca1ab1e", "0ddba11"))
+    problems = check_run(open_warehouse(run.root), quick=True).problems
+    assert len(problems) == 17 and "belongs to run 5ca1ab1e, this one is 0ddba11" in problems[0]
+
+
+def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
+    wrong = run.root / "prompts/iteration=1/purpose=train/part-00000.parquet"
+    wrong.unlink()
+    shutil.copy(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet", wrong)
+    assert any("lies in the folder of iteration 1 but holds iteration 0" in problem
+               for problem in check_run(run).problems)
+
+
+def shorter_logprobs(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"] = rows[3]["behaviour_logprobs"][:-1]
+
+
+def missing_logprob(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"][0] = float("nan")
+
+
+def positive_logprob(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"][0] = 0.25
+
+
+def twice_the_same(rows: list[dict[str, Any]]) -> None:
+    rows[1]["sample_index"] = rows[0]["sample_index"]
+
+
+def unknown_group(rows: list[dict[str, Any]]) -> None:
+    for row in rows[:4]:
+        row["group_id"] = "nowhere"
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (shorter_logprobs, "tokens, but behaviour_logprobs has"),
+    (missing_logprob, "1 of behaviour_logprobs are missing or not finite"),
+    (positive_logprob, "1 of behaviour_logprobs are above 0"),
+    (unknown_group, "group nowhere has no prompt"),
+])
+def test_wrong_completions_are_named(run: Warehouse, change: Callable[..., None], words: str) -> None:
+    rewrite(run.root / COMPLETIONS, change)
+    problem = only_problem(run)
+    assert words in problem and COMPLETIONS in problem
+
+
+def test_a_key_that_is_there_twice_is_named(run: Warehouse) -> None:
+    rewrite(run.root / COMPLETIONS, twice_the_same)
+    problems = check_run(run).problems
+    assert any("completion 0 of task task-000 is there 2 times" in problem for problem in problems)
+    assert any("its completions are not those of" in problem for problem in problems)
+
+
+def test_old_logprobs_of_another_length_are_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["old_logprobs"] = rows[0]["old_logprobs"][:-2]
+
+    rewrite(run.root / TRAINED, change)
+    assert "old_logprobs for" in only_problem(run)
+
+
+def test_a_reward_that_is_no_number_is_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["reward"] = float("inf")
+
+    rewrite(run.root / SAMPLES, change)
+    assert "a reward is not a finite number" in only_problem(run)
+
+
+def test_a_missing_policy_is_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "policies" / "2")
+    assert "policy 2 is missing" in only_problem(run)
+
+
+def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
+    (run.root / "train/iteration=1/manifest.json").unlink()
+    (run.root / "train/iteration=1/steps-00000.parquet.tmp-12ab").write_bytes(b"half")
+    report = check_run(run)
+    assert report.problems == []
+    assert any("train of iteration 1 is not complete" in note for note in report.notes)
+    assert any("left from a killed process" in note for note in report.notes)
+
+
+def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
+    good = CliRunner().invoke(cli, ["check", str(run.root)])
+    assert (good.exit_code, good.stdout) == (0, "17 parts, 116 rows, 0 problems\n")
+    rewrite(run.root / COMPLETIONS, positive_logprob)
+    bad = CliRunner().invoke(cli, ["check", str(run.root)])
+    assert bad.exit_code == 1
+    assert bad.stdout.endswith("so they are not log probabilities.\n17 parts, 116 rows, 1 problems\n")

@@ -1,0 +1,278 @@
+"""Views and macros against the same numbers worked out in Python, and the plans they run by."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from fractions import Fraction
+from math import comb
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.synthetic_run import SCORER, Weather, build_run, new_run, write_iteration
+from warehouse.database import connect, empty_connection, refresh_sql, rows_of
+from warehouse.scorers import scorer_choices
+from warehouse.store import Warehouse, open_warehouse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(tmp_path_factory.mktemp("runs") / "run", iterations=4, evals=(0, 3))
+
+
+@pytest.fixture(scope="module")
+def connection(run: Warehouse) -> duckdb.DuckDBPyConnection:
+    return connect(run)
+
+
+def one(connection: duckdb.DuckDBPyConnection, query: str) -> object:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return row[0] if len(row) == 1 else row
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k"),
+    [
+        (1, 0, 1),
+        (1, 1, 1),
+        (16, 3, 4),
+        (480, 7, 128),
+        (10_000, 1, 9_999),
+        (10_000, 137, 512),
+        (10_000, 9_999, 2),
+        (10_000, 5_000, 10_000),
+    ],
+)
+def test_pass_at_k_is_exact_against_fractions(n: int, c: int, k: int) -> None:
+    connection = empty_connection()
+    exact = float(1 - Fraction(comb(n - c, k), comb(n, k)))
+    assert one(connection, f"SELECT pass_at_k({n}, {c}, {k})") == pytest.approx(exact, abs=1e-9)
+    every = float(Fraction(comb(c, k), comb(n, k)))
+    assert one(connection, f"SELECT pass_pow_k({n}, {c}, {k})") == pytest.approx(every, abs=1e-9, rel=1e-6)
+
+
+def test_pass_at_k_is_null_where_fewer_than_k_were_drawn() -> None:
+    assert one(empty_connection(), "SELECT pass_at_k(16, 3, 32)") is None
+
+
+def test_the_pass_curve_averages_the_tasks(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+    rows = run.read("samples", iteration=2, purpose="train", scorer=SCORER).to_pylist()
+    right: dict[str, int] = {}
+    for row in rows:
+        right[row["task_id"]] = right.get(row["task_id"], 0) + row["correct"]
+    expected = sum(1 - Fraction(comb(16 - c, 4), comb(16, 4)) for c in right.values()) / len(right)
+    found = one(connection, "SELECT pass_at_k FROM pass_curve WHERE iteration = 2 AND purpose = 'train' "
+                            "AND k = 4")
+    assert found == pytest.approx(float(expected))
+
+
+def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "run", num_tasks=2)
+    random = np.random.default_rng(0)
+    write_iteration(warehouse, 0, "train", Weather(), random, num_tasks=2, group_size=8, parts=1)
+    path = warehouse.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0]
+    table = pq.read_table(path, partitioning=None)
+    rewards = [None if index == 0 else reward for index, reward in enumerate(table["reward"].to_pylist())]
+    path.chmod(0o644)
+    column = table.schema.get_field_index("reward")
+    pq.write_table(table.set_column(column, table.schema.field(column), [rewards]), path)
+    rows = rows_of(connect(warehouse), "SELECT k, num_tasks, every_task FROM pass_curve ORDER BY k")
+    assert rows[-1] == {"k": 8, "num_tasks": 1, "every_task": False}
+    assert rows[-2] == {"k": 4, "num_tasks": 2, "every_task": True}
+    assert one(connect(warehouse), "SELECT max_k FROM iteration_stats") == 4
+
+
+def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+    rows = run.read("samples", iteration=1, purpose="train", scorer=SCORER).to_pylist()
+    group = [row for row in rows if row["task_id"] == "task-003"]
+    found = rows_of(connection, "SELECT n, c, reward_mean, reward_std FROM groups WHERE iteration = 1 "
+                                "AND purpose = "
+                                "'train' AND task_id = 'task-003'")
+    rewards = np.array([row["reward"] for row in group])
+    assert found == [
+        {
+            "n": 16,
+            "c": sum(row["correct"] for row in group),
+            "reward_mean": pytest.approx(rewards.mean()),
+            "reward_std": pytest.approx(rewards.std()),
+        }
+    ]
+
+
+def test_one_completion_and_its_tokens(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+    stored = run.read("completions", iteration=1, purpose="train").to_pylist()
+    wanted = next(row for row in stored if row["task_id"] == "task-002" and row["sample_index"] == 5)
+    found = rows_of(connection, "FROM one_completion(1, 'task-002', 5)")
+    assert len(found) == 1
+    assert found[0]["completion_ids"] == wanted["completion_ids"]
+    tokens = rows_of(connection, "FROM tokens(1, 'task-002', 5)")
+    assert [row["token_id"] for row in tokens] == wanted["completion_ids"]
+    assert [row["behaviour_logprob"] for row in tokens] == wanted["behaviour_logprobs"]
+    assert all(row["old_logprob"] is not None for row in tokens)
+
+
+def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    warehouse = build_run(tmp_path / "run", iterations=2, evals=())
+    (warehouse.root / "samples/iteration=1/purpose=train" / f"scorer={SCORER}" / "manifest.json").unlink()
+    (warehouse.root / "completions/iteration=1/purpose=train/manifest.json").unlink()
+    assert one(connect(warehouse), "SELECT max(iteration) FROM samples") == 0
+    assert one(connect(warehouse), "SELECT max(iteration) FROM prompts") == 0
+    assert one(connect(warehouse, partial=True), "SELECT max(iteration) FROM samples") == 1
+    assert one(connect(warehouse), "SELECT count(*) FROM parts WHERE NOT complete") == 6
+
+
+def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
+    warehouse = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
+    shutil.copytree(warehouse.root / "samples/iteration=0/purpose=train" / f"scorer={SCORER}",
+                    warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99")
+    manifest = warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99/manifest.json"
+    facts = json.loads(manifest.read_text())
+    manifest.chmod(0o644)
+    manifest.write_text(json.dumps({**facts, "scorer": "strict-99", "finished_at": facts["finished_at"] + 9}))
+
+    def chosen() -> list[tuple[str, str]]:
+        return [(choice.scorer, choice.reason) for choice in scorer_choices(warehouse) if choice.chosen]
+
+    assert chosen() == [("strict-99", "finished last")]
+    train = warehouse.stage("train", iteration=0)
+    train.settle({"loss": "dapo"})
+    train.complete({"scorer": SCORER})
+    assert chosen() == [(SCORER, "its rewards were trained on")]
+    (warehouse.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')
+    assert chosen() == [("strict-99", "named in config.toml")]
+    connection = connect(warehouse)
+    assert one(connection, "SELECT count(DISTINCT scorer) FROM all_samples") == 2
+    assert one(connection, "SELECT any_value(scorer) FROM samples") == "strict-99"
+
+
+def test_a_moved_run_answers_as_before(tmp_path: Path) -> None:
+    # Brackets, quotes and partition-like names in the path must be taken as they are.
+    before = build_run(tmp_path / "iteration=7" / "it's [my] run*", iterations=2, evals=())
+    expected = rounded(connect(before), "SELECT * FROM iteration_stats ORDER BY iteration")
+    text = (before.root / "warehouse.sql").read_text()
+    after = tmp_path / "elsewhere" / "purpose=x" / "run"
+    after.parent.mkdir(parents=True)
+    shutil.move(before.root, after)
+    moved = open_warehouse(after)
+    assert rounded(connect(moved), "SELECT * FROM iteration_stats ORDER BY iteration") == expected
+    assert (after / "warehouse.sql").read_text() != text
+    kinds = (
+        connect(moved)
+        .execute('SELECT DISTINCT "table", iteration, complete FROM parts ORDER BY ALL')
+        .fetchall()
+    )
+    assert ("train_steps", 1, True) in kinds and all(complete for _, _, complete in kinds)
+
+
+def test_the_written_sql_stands_alone(run: Warehouse) -> None:
+    text = refresh_sql(run).read_text()
+    alone = duckdb.connect()
+    directory = os.getcwd()
+    os.chdir("/")  # absolute paths: nothing depends on where it is run
+    try:
+        alone.execute(text)
+        assert one(alone, "SELECT count(*) FROM samples") == 6 * 8 * 16
+    finally:
+        os.chdir(directory)
+
+
+def test_a_read_only_run_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warehouse import database
+    warehouse = build_run(tmp_path / "run", iterations=1, evals=())
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(database, "replace_bytes", refuse)
+    assert one(connect(warehouse), "SELECT count(*) FROM samples") == 128
+
+
+def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
+    connection = connect(new_run(tmp_path / "run"))
+    views = [name for name, in connection.execute(
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
+    assert len(views) >= 25
+    filled = {"tasks", "policies", "policy_documents", "parts", "part_files"}
+    assert {name for name in views if one(connection, f"SELECT count(*) FROM {name}")} == filled
+
+
+def test_views_have_the_same_types_empty_and_filled(run: Warehouse, tmp_path: Path) -> None:
+    query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
+             "ORDER BY table_name, column_index")
+    empty = connect(new_run(tmp_path / "empty")).execute(query).fetchall()
+    assert connect(run).execute(query).fetchall() == empty
+
+
+def test_every_view_and_column_is_explained() -> None:
+    connection = empty_connection()
+    assert connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal AND "
+                              "coalesce(comment, '') = ''").fetchall() == []
+    assert connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND "
+                              "coalesce(comment, '') = ''").fetchall() == []
+
+
+ONE_ITERATION = ["samples", "completions", "groups", "task_results", "pass_curve", "errors", "sandbox_tiers",
+                 "iteration_stats", "costs"]
+
+
+@pytest.mark.parametrize("view", ONE_ITERATION)
+def test_one_iteration_opens_no_file_of_another(connection: duckdb.DuckDBPyConnection, view: str) -> None:
+    scans = scanned_files(connection, f"SELECT * FROM {view} WHERE iteration = 2 AND purpose = 'train'")
+    assert scans and all("iteration=2/" in path for path in scans), scans
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "one_completion(2, 'task-001', 3)",
+        "tokens(2, 'task-001', 3)",
+        "truncated(2)",
+        "loops(2)",
+        "outliers(2)",
+    ],
+)
+def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
+    scans = [path for path in scanned_files(connection, f"FROM {call}") if "/train/iteration" not in path]
+    assert scans and all("iteration=2/" in path for path in scans), scans
+
+
+def test_daily_views_never_read_lists(connection: duckdb.DuckDBPyConnection) -> None:
+    for view in [*ONE_ITERATION, "task_history", "mismatch"]:
+        plan = (
+            str(connection.execute(f"EXPLAIN SELECT * FROM {view}").fetchall())
+            if view != "completions"
+            else ""
+        )
+        for name in ("completion_ids", "behaviour_logprobs", "old_logprobs", "prompt_ids"):
+            assert name not in plan, (view, name)
+
+
+def rounded(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict]:
+    """Rows with floats to nine digits: sums over several threads end in any order."""
+    return [
+        {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in row.items()}
+        for row in rows_of(connection, query)
+    ]
+
+
+def scanned_files(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+    """Parquet files that a query opens, from its executed plan."""
+    plan = json.loads(connection.execute(f"EXPLAIN (ANALYZE, FORMAT json) {query}").fetchall()[0][1])
+    found: list[str] = []
+
+    def walk(node: dict) -> None:
+        extra = node.get("extra_info", {})
+        names = extra.get("Filename(s)", [])
+        found.extend([names] if isinstance(names, str) else names)
+        for child in node.get("children", []):
+            walk(child)
+
+    for operator in plan["operator"]:
+        walk(operator)
+    return [path for path in found if path.endswith(".parquet")]
