@@ -14,7 +14,7 @@ from warehouse.schema import arrow_schema
 from warehouse.stage import Stage, sha256_of
 from warehouse.store import TRAIN_TABLES, Warehouse
 
-EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json")
+EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|drift-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
@@ -96,7 +96,7 @@ def _check_names(warehouse: Warehouse, report: Report) -> None:
         for path in sorted((warehouse.root / table).rglob("*")):
             if path.is_dir() or EXPECTED.fullmatch(path.name):
                 continue
-            if TEMPORARY_MARK in path.name or path.name.endswith(".claim"):
+            if TEMPORARY_MARK in path.name or ".spill-" in path.name or path.name.endswith(".claim"):
                 report.notes.append(f"{path} is left from a killed process; remove it when nothing runs.")
             elif "checkpoint" not in str(path.relative_to(warehouse.root)):
                 report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")
