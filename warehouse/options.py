@@ -24,14 +24,14 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
         tables = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise click.ClickException(f"{path} is not valid TOML: {error}.") from error
-    table = tables.get(context.info_name or "", {})
+    table = tables.get(context.command.name or "", {})
     known = {parameter.name: parameter for parameter in context.command.params}
     defaults = {}
     for key, setting in table.items():
         name = key.replace("-", "_")
         if name not in known or name == "run":
             options = ", ".join(sorted(name.replace("_", "-") for name in known if name and name != "run"))
-            raise click.ClickException(f"{path}: [{context.info_name}] has no option '{key}'. "
+            raise click.ClickException(f"{path}: [{context.command.name}] has no option '{key}'. "
                                        f"Known: {options}.")
         defaults[name] = setting
     context.default_map = {**(context.default_map or {}), **defaults}
