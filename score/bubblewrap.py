@@ -1,4 +1,4 @@
-"""A lane inside bubblewrap: namespaces of its own, and of the file system the interpreter and nothing else."""
+"""A lane inside bubblewrap: namespaces of its own, and no files but the interpreter's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_DAC_READ_SEARCH"]
+ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID",
+                     "--cap-add", "CAP_DAC_READ_SEARCH"]
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 
@@ -15,8 +16,8 @@ def wrapped(command: list[str], folders: list[str]) -> list[str]:
     bwrap = shutil.which("bwrap") or "bwrap"
     arguments = [bwrap, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
                  "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    # Root needs no user namespace, and inside one its processes would still be root's to the host; instead the
-    # lane keeps the right to become nobody, and does.
+    # Root needs no user namespace, and inside one its processes would still be root's to the host; instead
+    # the lane keeps the right to become nobody, and does.
     arguments += ROOT_CAPABILITIES if os.geteuid() == 0 else ["--unshare-user"]
     for folder in LIBRARY_FOLDERS:
         if os.path.islink(folder):

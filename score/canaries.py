@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from score.flight import Ending
-from score.frames import BadFrame, Kind, decode_grids, encode_grids, split_result
+from score.frames import BadFrame, Kind, decode_grids, encode_grids, encode_result, split_result
 from score.lanes import LanePool
 from score.program import Program
 
@@ -28,28 +28,29 @@ def transform(grid):
         reached = False
     return [[7 if reached else 0]]
 """
-# Each returns something true when it got where it must not get; numbers are those of x86-64 and aarch64.
+# Each returns something true when it got where it must not get, or leaves the answer that says so.
 BODIES = {
     "read a file": "return open({path!r}).read()",
     "write a file": "return open({path!r}, 'a').write('x')",
     "see that a file exists": "return os.stat({path!r})",
     "list a folder": "return os.listdir('/')",
-    "read another process": "return open('/proc/%d/environ' % os.getppid(), 'rb').read()",
+    "look at its own process": "return open('/proc/self/status').read()",
     "fork": "pid = os.fork()\nif pid == 0:\n    os._exit(0)\nreturn pid",
     "run a command": "return os.system('true') == 0",
-    "replace itself": "os.execv('/bin/true', ['true'])",
+    "replace itself": "os.execv('/bin/sh', ['sh', '-c', 'printf \"{frame}\" >&3'])",
     "signal its parent": "os.kill(os.getppid(), 0)\nreturn True",
     "open a socket": "import _socket\nreturn _socket.socket(1, 1)",
     "make a memory file": "return os.memfd_create('x') >= 0",
-    "trace its parent": "return libc.ptrace(16, os.getppid(), 0, 0) == 0",
-    "use io_uring": "return libc.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0",
+    "be traced": "return libc.ptrace(0, 0, 0, 0) == 0",
+    "make a timer": "return libc.timerfd_create(1, 0) >= 0",
     "map code": "return libc.mmap(0, 4096, 7, 34, -1, 0) not in (-1, None)",
-    "raise its limits": "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (9, 9))\nreturn True",
+    "change its limits": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\nreturn True",
     "change its identity": "os.setuid(os.getuid())\nreturn True",
     "leave its namespaces": "return libc.unshare(0x10000000) == 0",
-    "keep a descriptor": "return [fd for fd in range(4, 64) if is_open(fd)]\n"
-                         "def is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n    except OSError as error:\n"
-                         "        return error.errno != 9\n    return True",
+    "find an open descriptor": "return [fd for fd in range(4, 64) if is_open(fd)]\n"
+                               "def is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n"
+                               "    except OSError as error:\n"
+                               "        return error.errno != 9\n    return True",
 }
 
 
@@ -63,7 +64,8 @@ def reached_effects(pool: LanePool) -> list[str]:
 
 def canary(body: str, path: Path) -> Program:
     """One attack as a grid program, with the file that it goes for."""
-    lines = body.replace("{path!r}", repr(str(path))).splitlines()
+    forged = "".join(f"\\\\{byte:03o}" for byte in encode_result(encode_grids([np.full((1, 1), REACHED)])))
+    lines = body.replace("{path!r}", repr(str(path))).replace("{frame}", forged).splitlines()
     helpers = [index for index, line in enumerate(lines) if line.startswith("def ")]
     split = helpers[0] if helpers else len(lines)
     attempt = "\n".join("    " + line for line in lines[:split])

@@ -43,7 +43,8 @@ def limit_options(command: Any) -> Any:
             ("--source-kib", int, 64, "Size of a program."))):
         command = click.option(name, type=kind, default=default, help=words,
                                show_default=default is not None)(command)
-    return click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")(command)
+    threads = click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")
+    return threads(command)
 
 
 @click.command("score", context_settings={"show_default": True}, epilog="""

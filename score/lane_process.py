@@ -125,9 +125,9 @@ class LaneProcess:
 
 def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
     """Command line of a lane: no user site, no bytecode written, nothing of the caller's sys.path."""
-    text = json.dumps({"socket": socket_number, "layers": config.layers, "imports": config.imports,
-                       "preload": config.preload, "import_paths": config.import_paths,
-                       "readable": readable_folders(config)})
+    text = json.dumps({"scorer": os.getpid(), "socket": socket_number, "layers": config.layers,
+                       "imports": config.imports, "preload": config.preload,
+                       "import_paths": config.import_paths, "readable": readable_folders(config)})
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane import main; main({text!r})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]
     if config.layers & Layer.BUBBLEWRAP:

@@ -1,0 +1,1 @@
+"""Programs that attack the sandbox, by what they go for."""
