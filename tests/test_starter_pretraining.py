@@ -114,7 +114,7 @@ def answer_loss(path: Path) -> float:
 
 def test_committed_weights_know_the_tasks_and_the_noised_ones_less():
     starter, noised = answer_loss(STARTER / "model"), answer_loss(STARTER / "model-noised")
-    assert starter < 0.5 < noised < 1.5
+    assert starter < 0.35 < noised < 0.5
 
 
 @pytest.mark.parametrize("name", ["model", "model-noised"])

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from warehouse.synthetic import SyntheticTask, apply_steps, is_trivial, synthetic_tasks
+from warehouse.synthetic import SyntheticTask, apply_steps, is_trivial, program_source, synthetic_tasks
 from warehouse.synthetic_families import FAMILIES
 
 NUM_TASKS = 1500
@@ -56,6 +56,12 @@ def test_a_second_step_without_effect_is_trivial():
     assert is_trivial(pairs, ("g.T", "np.fliplr(g)"))
     assert not is_trivial(pairs, ("g.T",))
     assert is_trivial([pairs[0], {"input": [[1, 2, 2]], "output": [[1], [2]]}], ("g.T",))
+
+
+def test_a_program_is_one_line_per_step():
+    assert program_source(("g.T", "np.fliplr(g)")) == (
+        "import numpy as np\n\ndef transform(grid):\n    g = np.array(grid)\n    g = g.T\n"
+        "    g = np.fliplr(g)\n    return g")
 
 
 def test_all_families_occur_and_a_fifth_has_a_second_step(tasks):
