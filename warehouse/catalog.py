@@ -31,6 +31,7 @@ HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
                "all_samples": ("iteration", "purpose", "scorer"), "train_steps": ("iteration",)}
+BASELINE_ITERATIONS = 3
 PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
               "samples/*/*/*/*.parquet", "train/*/*.parquet")
 
@@ -68,14 +69,14 @@ def table_views(warehouse: Warehouse, *, partial: bool = False) -> str:
                       _scorers_view(scorer_choices(warehouse)),
                       _documents_view("stage_manifests", manifests(warehouse)),
                       _documents_view("policy_documents", policy_documents(warehouse)),
-                      _part_files_view(warehouse.root)])
+                      _part_files_view(warehouse.root), _first_iterations(warehouse)])
 
 
 def empty_views() -> str:
     """The same statements for a run without any file: names, types and comments alone."""
     return "\n".join([*(_table_view(name, []) for name in TABLE_COMMENTS), _scorers_view([]),
                       _documents_view("stage_manifests", []), _documents_view("policy_documents", []),
-                      _part_files_view(Path("/nowhere"))])
+                      _part_files_view(Path("/nowhere")), _first_iterations(None)])
 
 
 def manifests(warehouse: Warehouse) -> list[Path]:
@@ -173,6 +174,16 @@ def _scorers_view(choices: list[Choice]) -> str:
         body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
                 "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
     return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
+
+
+def _first_iterations(warehouse: Warehouse | None) -> str:
+    """The iterations that trends start from, spelled out: a filter on them opens their files alone."""
+    first: list[int] = []
+    if warehouse:
+        trained = [choice.iteration for choice in scorer_choices(warehouse)
+                   if choice.chosen and choice.purpose == "train"]
+        first = sorted(trained)[:BASELINE_ITERATIONS]
+    return f"CREATE OR REPLACE MACRO first_iterations() AS {first}::INTEGER[];\n"
 
 
 def _documents_view(name: str, paths: list[Path]) -> str:

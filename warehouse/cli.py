@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from warehouse.cli_look import gaps, results, rollback, shell, show, watch
 from warehouse.options import run_argument, shows_errors
 
 
@@ -67,9 +68,11 @@ def sql(run: Path, query: str, style: str, output: Path | None, limit: int | Non
 @click.option("--iteration", type=click.IntRange(min=0), default=None, help="With --line: which iteration.")
 @click.option("--purpose", default="train", show_default=True, help="With --line: which purpose.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
+@click.option("--alarm", is_flag=True, help="Evaluate the alarms too; exit code 3 when one fires.")
 @shows_errors
-def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool) -> None:
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool) -> None:
     """Print one screen about the run."""
+    from warehouse.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
     from warehouse.database import connect
     from warehouse.store import open_warehouse
     from warehouse.summary import iteration_line, latest_iteration, summary_lines
@@ -78,8 +81,13 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     if line:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))
-        return
-    click.echo("\n".join(summary_lines(warehouse, connection, last)))
+    else:
+        click.echo("\n".join(summary_lines(warehouse, connection, last)))
+    if alarm:
+        alarms = fired_alarms(connection, since=last_rollback(warehouse))
+        click.echo("\n".join(alarm_lines(warehouse, alarms)))
+        if alarms:
+            raise SystemExit(ALARM_EXIT_CODE)
 
 
 @cli.command()
@@ -108,3 +116,7 @@ def schema(name: str | None, markdown: bool) -> None:
     """Print the data dictionary: every table, view, column and macro, or NAME alone."""
     from warehouse.dictionary import dictionary_lines
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
+
+
+for command in (gaps, results, rollback, shell, show, watch):
+    cli.add_command(command)

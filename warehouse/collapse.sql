@@ -8,7 +8,9 @@ SELECT iteration, purpose,
        avg(zero_variance::INTEGER) AS zero_variance_share,
        avg(all_correct::INTEGER) AS all_correct_share,
        avg(none_correct::INTEGER) AS none_correct_share,
-       avg(distinct_outputs / n) AS distinct_outputs_share
+       avg(distinct_outputs / n) AS distinct_outputs_share,
+       sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
+       coalesce(stddev_samp(reward_mean), 0) / sqrt(count(*)) AS reward_error
 FROM groups WHERE n > 0
 GROUP BY iteration, purpose;
 
@@ -26,6 +28,7 @@ SELECT iteration, purpose,
        avg(valid_code::INTEGER) AS valid_code_share,
        avg(valid_outputs::INTEGER) AS valid_outputs_share,
        avg((error_class IS NOT NULL OR num_completion_tokens <= 1)::INTEGER) AS error_share,
+       avg((num_completion_tokens <= 1)::INTEGER) AS empty_share,
        avg(truncated::INTEGER) AS truncated_share,
        avg(num_completion_tokens) AS tokens_mean,
        quantile_cont(num_completion_tokens, [0.05, 0.25, 0.5, 0.75, 0.95]) AS tokens_quantiles,
@@ -45,7 +48,9 @@ CREATE OR REPLACE VIEW iteration_passes AS
 SELECT iteration, purpose,
        max(pass_at_k) FILTER (k = 1) AS pass_at_1,
        max(k) AS max_k,
-       arg_max(pass_at_k, k) AS pass_at_max_k
+       arg_max(pass_at_k, k) AS pass_at_max_k,
+       max(standard_error) FILTER (k = 1) AS pass_at_1_error,
+       arg_max(standard_error, k) AS pass_at_max_k_error
 FROM pass_curve WHERE every_task
 GROUP BY iteration, purpose;
 

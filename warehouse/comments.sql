@@ -1,5 +1,80 @@
 -- What every view and column means; tables get theirs from schema.py.
 
+COMMENT ON VIEW alarms IS 'One row per signal that fired: the first iteration it did, and how often.';
+COMMENT ON COLUMN alarms.signal IS 'Name of the signal.';
+COMMENT ON COLUMN alarms.first_iteration IS 'First iteration at which it fired.';
+COMMENT ON COLUMN alarms.last_iteration IS 'Last iteration at which it fired.';
+COMMENT ON COLUMN alarms.num_iterations IS 'Iterations at which it fired.';
+COMMENT ON COLUMN alarms.value IS 'Measured value at the first iteration.';
+COMMENT ON COLUMN alarms.level IS 'Level at the first iteration.';
+COMMENT ON COLUMN alarms.above IS 'True: raised above the level; false: below.';
+COMMENT ON COLUMN alarms.meaning IS 'What is measured.';
+
+COMMENT ON VIEW baseline IS 'The run''s own first iterations, which trends are measured against: medians, by family of purposes.';
+COMMENT ON COLUMN baseline.truncated_share IS 'Share of completions cut off at the token limit.';
+COMMENT ON COLUMN baseline.valid_code_share IS 'Share with a closed code block.';
+COMMENT ON COLUMN baseline.ngram4_unique_ratio IS 'Mean of distinct 4-grams over 4-grams.';
+COMMENT ON COLUMN baseline.loop_share IS 'Share of completions that end in a loop of 32 tokens or more.';
+COMMENT ON COLUMN baseline.nll_sampled IS 'Mean of minus the behaviour logprob per token: estimates entropy at temperature 1 only.';
+COMMENT ON COLUMN baseline.tokens_median IS 'Median completion tokens.';
+COMMENT ON COLUMN baseline.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
+COMMENT ON COLUMN baseline.reward_mean IS 'Mean reward.';
+COMMENT ON COLUMN baseline.correct_share IS 'Share of completions that are right.';
+COMMENT ON COLUMN baseline.pass_at_1 IS 'pass@1, mean over tasks.';
+COMMENT ON COLUMN baseline.pass_at_max_k IS 'pass@max_k, mean over tasks.';
+
+COMMENT ON VIEW collapse IS 'iteration_stats with the list of alarm flags that are raised.';
+COMMENT ON COLUMN collapse.iteration IS 'Iteration of the loop, from 0.';
+COMMENT ON COLUMN collapse.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
+COMMENT ON COLUMN collapse.policy_version IS 'Policy that sampled the completions; 0 is the base.';
+COMMENT ON COLUMN collapse.scorer IS 'Identity of the scorer.';
+COMMENT ON COLUMN collapse.num_completions IS 'Completions.';
+COMMENT ON COLUMN collapse.num_missing IS 'Completions whose reward could not be measured.';
+COMMENT ON COLUMN collapse.num_tasks IS 'Tasks averaged over.';
+COMMENT ON COLUMN collapse.reward_mean IS 'Mean reward.';
+COMMENT ON COLUMN collapse.reward_finished IS 'Mean reward of completions that were not cut off.';
+COMMENT ON COLUMN collapse.reward_truncated IS 'Mean reward of completions that were cut off.';
+COMMENT ON COLUMN collapse.correct_share IS 'Share of completions that are right.';
+COMMENT ON COLUMN collapse.valid_code_share IS 'Share with a closed code block.';
+COMMENT ON COLUMN collapse.valid_outputs_share IS 'Share whose program ran and gave legal outputs.';
+COMMENT ON COLUMN collapse.error_share IS 'Share that failed or was empty.';
+COMMENT ON COLUMN collapse.empty_share IS 'Share of completions of one token or none.';
+COMMENT ON COLUMN collapse.truncated_share IS 'Share of completions cut off at the token limit.';
+COMMENT ON COLUMN collapse.tokens_mean IS 'Mean completion tokens.';
+COMMENT ON COLUMN collapse.tokens_quantiles IS 'Completion tokens: 5th, 25th, 50th, 75th and 95th percentile.';
+COMMENT ON COLUMN collapse.tokens_mean_finished IS 'Mean tokens of completions that were not cut off.';
+COMMENT ON COLUMN collapse.tokens_mean_correct IS 'Mean tokens of right completions.';
+COMMENT ON COLUMN collapse.tokens_mean_wrong IS 'Mean tokens of wrong completions.';
+COMMENT ON COLUMN collapse.length_reward_correlation IS 'Correlation of completion tokens and reward.';
+COMMENT ON COLUMN collapse.nll_sampled IS 'Mean of minus the behaviour logprob per token: estimates entropy at temperature 1 only.';
+COMMENT ON COLUMN collapse.unique_token_ratio IS 'Mean of distinct tokens over tokens.';
+COMMENT ON COLUMN collapse.ngram3_unique_ratio IS 'Mean of distinct 3-grams over 3-grams.';
+COMMENT ON COLUMN collapse.ngram4_unique_ratio IS 'Mean of distinct 4-grams over 4-grams.';
+COMMENT ON COLUMN collapse.loop_share IS 'Share of completions that end in a loop of 32 tokens or more.';
+COMMENT ON COLUMN collapse.pass_at_1 IS 'pass@1, mean over tasks.';
+COMMENT ON COLUMN collapse.max_k IS 'Largest k of pass_curve that every task has.';
+COMMENT ON COLUMN collapse.pass_at_max_k IS 'pass@max_k, mean over tasks.';
+COMMENT ON COLUMN collapse.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
+COMMENT ON COLUMN collapse.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
+COMMENT ON COLUMN collapse.num_groups IS 'Groups with a measured reward.';
+COMMENT ON COLUMN collapse.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
+COMMENT ON COLUMN collapse.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
+COMMENT ON COLUMN collapse.zero_variance_share IS 'Share of groups without any spread of reward.';
+COMMENT ON COLUMN collapse.all_correct_share IS 'Share of groups with every completion right.';
+COMMENT ON COLUMN collapse.none_correct_share IS 'Share of groups with no completion right.';
+COMMENT ON COLUMN collapse.distinct_outputs_share IS 'Different outputs per completion of a group, mean; compare at equal group size.';
+COMMENT ON COLUMN collapse.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
+COMMENT ON COLUMN collapse.reward_error IS 'Standard error of the mean reward over groups.';
+COMMENT ON COLUMN collapse.mismatch_kl IS 'Mean k3 estimate of KL(mu, pi_old) per token.';
+COMMENT ON COLUMN collapse.mismatch_kl_fresh IS 'The same at staleness 0 alone, where only the engine can be the cause.';
+COMMENT ON COLUMN collapse.log_ratio_abs_mean IS 'Mean |log pi_old - log mu| per token.';
+COMMENT ON COLUMN collapse.log_ratio_abs_max IS 'Largest |log pi_old - log mu| of any token.';
+COMMENT ON COLUMN collapse.ess IS 'Effective sample size of whole-completion importance weights over their number.';
+COMMENT ON COLUMN collapse.importance_weight_mean IS 'Mean importance weight after the correction.';
+COMMENT ON COLUMN collapse.importance_weight_std IS 'Its standard deviation over completions.';
+COMMENT ON COLUMN collapse.entropy IS 'Mean entropy of the trainer''s distribution, nats.';
+COMMENT ON COLUMN collapse.flags IS 'Names of the signals that are raised.';
+
 COMMENT ON VIEW costs IS 'Seconds, tokens and rates of every complete stage.';
 COMMENT ON COLUMN costs.stage IS '''rollout'', ''score'' or ''train''.';
 COMMENT ON COLUMN costs.iteration IS 'Iteration of the loop, from 0.';
@@ -42,6 +117,8 @@ COMMENT ON COLUMN groups.none_correct IS 'No completion is right.';
 COMMENT ON COLUMN groups.truncated_share IS 'Share of completions cut off at the token limit.';
 COMMENT ON COLUMN groups.tokens_mean IS 'Mean completion tokens.';
 COMMENT ON COLUMN groups.distinct_outputs IS 'Different outputs among the valid completions.';
+COMMENT ON COLUMN groups.distinct_wrong_outputs IS 'Different outputs among the valid wrong completions.';
+COMMENT ON COLUMN groups.num_wrong_outputs IS 'Valid wrong completions.';
 
 COMMENT ON VIEW iteration_groups IS 'iteration_stats: the columns that come from groups.';
 COMMENT ON COLUMN iteration_groups.iteration IS 'Iteration of the loop, from 0.';
@@ -53,6 +130,8 @@ COMMENT ON COLUMN iteration_groups.zero_variance_share IS 'Share of groups witho
 COMMENT ON COLUMN iteration_groups.all_correct_share IS 'Share of groups with every completion right.';
 COMMENT ON COLUMN iteration_groups.none_correct_share IS 'Share of groups with no completion right.';
 COMMENT ON COLUMN iteration_groups.distinct_outputs_share IS 'Different outputs per completion of a group, mean; compare at equal group size.';
+COMMENT ON COLUMN iteration_groups.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
+COMMENT ON COLUMN iteration_groups.reward_error IS 'Standard error of the mean reward over groups.';
 
 COMMENT ON VIEW iteration_mismatch IS 'iteration_stats: the columns that come from training.';
 COMMENT ON COLUMN iteration_mismatch.iteration IS 'Iteration of the loop, from 0.';
@@ -71,6 +150,8 @@ COMMENT ON COLUMN iteration_passes.purpose IS '''train'', ''eval'' or ''eval-<la
 COMMENT ON COLUMN iteration_passes.pass_at_1 IS 'pass@1, mean over tasks.';
 COMMENT ON COLUMN iteration_passes.max_k IS 'Largest k of pass_curve that every task has.';
 COMMENT ON COLUMN iteration_passes.pass_at_max_k IS 'pass@max_k, mean over tasks.';
+COMMENT ON COLUMN iteration_passes.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
+COMMENT ON COLUMN iteration_passes.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 
 COMMENT ON VIEW iteration_samples IS 'iteration_stats: the columns that come from samples.';
 COMMENT ON COLUMN iteration_samples.iteration IS 'Iteration of the loop, from 0.';
@@ -87,6 +168,7 @@ COMMENT ON COLUMN iteration_samples.correct_share IS 'Share of completions that 
 COMMENT ON COLUMN iteration_samples.valid_code_share IS 'Share with a closed code block.';
 COMMENT ON COLUMN iteration_samples.valid_outputs_share IS 'Share whose program ran and gave legal outputs.';
 COMMENT ON COLUMN iteration_samples.error_share IS 'Share that failed or was empty.';
+COMMENT ON COLUMN iteration_samples.empty_share IS 'Share of completions of one token or none.';
 COMMENT ON COLUMN iteration_samples.truncated_share IS 'Share of completions cut off at the token limit.';
 COMMENT ON COLUMN iteration_samples.tokens_mean IS 'Mean completion tokens.';
 COMMENT ON COLUMN iteration_samples.tokens_quantiles IS 'Completion tokens: 5th, 25th, 50th, 75th and 95th percentile.';
@@ -99,6 +181,58 @@ COMMENT ON COLUMN iteration_samples.unique_token_ratio IS 'Mean of distinct toke
 COMMENT ON COLUMN iteration_samples.ngram3_unique_ratio IS 'Mean of distinct 3-grams over 3-grams.';
 COMMENT ON COLUMN iteration_samples.ngram4_unique_ratio IS 'Mean of distinct 4-grams over 4-grams.';
 COMMENT ON COLUMN iteration_samples.loop_share IS 'Share of completions that end in a loop of 32 tokens or more.';
+
+COMMENT ON VIEW iteration_signals IS 'iteration_stats with every signal and whether it is raised, as a list.';
+COMMENT ON COLUMN iteration_signals.iteration IS 'Iteration of the loop, from 0.';
+COMMENT ON COLUMN iteration_signals.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
+COMMENT ON COLUMN iteration_signals.policy_version IS 'Policy that sampled the completions; 0 is the base.';
+COMMENT ON COLUMN iteration_signals.scorer IS 'Identity of the scorer.';
+COMMENT ON COLUMN iteration_signals.num_completions IS 'Completions.';
+COMMENT ON COLUMN iteration_signals.num_missing IS 'Completions whose reward could not be measured.';
+COMMENT ON COLUMN iteration_signals.num_tasks IS 'Tasks averaged over.';
+COMMENT ON COLUMN iteration_signals.reward_mean IS 'Mean reward.';
+COMMENT ON COLUMN iteration_signals.reward_finished IS 'Mean reward of completions that were not cut off.';
+COMMENT ON COLUMN iteration_signals.reward_truncated IS 'Mean reward of completions that were cut off.';
+COMMENT ON COLUMN iteration_signals.correct_share IS 'Share of completions that are right.';
+COMMENT ON COLUMN iteration_signals.valid_code_share IS 'Share with a closed code block.';
+COMMENT ON COLUMN iteration_signals.valid_outputs_share IS 'Share whose program ran and gave legal outputs.';
+COMMENT ON COLUMN iteration_signals.error_share IS 'Share that failed or was empty.';
+COMMENT ON COLUMN iteration_signals.empty_share IS 'Share of completions of one token or none.';
+COMMENT ON COLUMN iteration_signals.truncated_share IS 'Share of completions cut off at the token limit.';
+COMMENT ON COLUMN iteration_signals.tokens_mean IS 'Mean completion tokens.';
+COMMENT ON COLUMN iteration_signals.tokens_quantiles IS 'Completion tokens: 5th, 25th, 50th, 75th and 95th percentile.';
+COMMENT ON COLUMN iteration_signals.tokens_mean_finished IS 'Mean tokens of completions that were not cut off.';
+COMMENT ON COLUMN iteration_signals.tokens_mean_correct IS 'Mean tokens of right completions.';
+COMMENT ON COLUMN iteration_signals.tokens_mean_wrong IS 'Mean tokens of wrong completions.';
+COMMENT ON COLUMN iteration_signals.length_reward_correlation IS 'Correlation of completion tokens and reward.';
+COMMENT ON COLUMN iteration_signals.nll_sampled IS 'Mean of minus the behaviour logprob per token: estimates entropy at temperature 1 only.';
+COMMENT ON COLUMN iteration_signals.unique_token_ratio IS 'Mean of distinct tokens over tokens.';
+COMMENT ON COLUMN iteration_signals.ngram3_unique_ratio IS 'Mean of distinct 3-grams over 3-grams.';
+COMMENT ON COLUMN iteration_signals.ngram4_unique_ratio IS 'Mean of distinct 4-grams over 4-grams.';
+COMMENT ON COLUMN iteration_signals.loop_share IS 'Share of completions that end in a loop of 32 tokens or more.';
+COMMENT ON COLUMN iteration_signals.pass_at_1 IS 'pass@1, mean over tasks.';
+COMMENT ON COLUMN iteration_signals.max_k IS 'Largest k of pass_curve that every task has.';
+COMMENT ON COLUMN iteration_signals.pass_at_max_k IS 'pass@max_k, mean over tasks.';
+COMMENT ON COLUMN iteration_signals.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
+COMMENT ON COLUMN iteration_signals.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
+COMMENT ON COLUMN iteration_signals.num_groups IS 'Groups with a measured reward.';
+COMMENT ON COLUMN iteration_signals.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
+COMMENT ON COLUMN iteration_signals.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
+COMMENT ON COLUMN iteration_signals.zero_variance_share IS 'Share of groups without any spread of reward.';
+COMMENT ON COLUMN iteration_signals.all_correct_share IS 'Share of groups with every completion right.';
+COMMENT ON COLUMN iteration_signals.none_correct_share IS 'Share of groups with no completion right.';
+COMMENT ON COLUMN iteration_signals.distinct_outputs_share IS 'Different outputs per completion of a group, mean; compare at equal group size.';
+COMMENT ON COLUMN iteration_signals.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
+COMMENT ON COLUMN iteration_signals.reward_error IS 'Standard error of the mean reward over groups.';
+COMMENT ON COLUMN iteration_signals.mismatch_kl IS 'Mean k3 estimate of KL(mu, pi_old) per token.';
+COMMENT ON COLUMN iteration_signals.mismatch_kl_fresh IS 'The same at staleness 0 alone, where only the engine can be the cause.';
+COMMENT ON COLUMN iteration_signals.log_ratio_abs_mean IS 'Mean |log pi_old - log mu| per token.';
+COMMENT ON COLUMN iteration_signals.log_ratio_abs_max IS 'Largest |log pi_old - log mu| of any token.';
+COMMENT ON COLUMN iteration_signals.ess IS 'Effective sample size of whole-completion importance weights over their number.';
+COMMENT ON COLUMN iteration_signals.importance_weight_mean IS 'Mean importance weight after the correction.';
+COMMENT ON COLUMN iteration_signals.importance_weight_std IS 'Its standard deviation over completions.';
+COMMENT ON COLUMN iteration_signals.entropy IS 'Mean entropy of the trainer''s distribution, nats.';
+COMMENT ON COLUMN iteration_signals.signals IS 'Every signal: value, level, raised, meaning.';
 
 COMMENT ON VIEW iteration_stats IS 'One row per iteration and purpose: everything that moves when a run goes wrong.';
 COMMENT ON COLUMN iteration_stats.iteration IS 'Iteration of the loop, from 0.';
@@ -115,6 +249,7 @@ COMMENT ON COLUMN iteration_stats.correct_share IS 'Share of completions that ar
 COMMENT ON COLUMN iteration_stats.valid_code_share IS 'Share with a closed code block.';
 COMMENT ON COLUMN iteration_stats.valid_outputs_share IS 'Share whose program ran and gave legal outputs.';
 COMMENT ON COLUMN iteration_stats.error_share IS 'Share that failed or was empty.';
+COMMENT ON COLUMN iteration_stats.empty_share IS 'Share of completions of one token or none.';
 COMMENT ON COLUMN iteration_stats.truncated_share IS 'Share of completions cut off at the token limit.';
 COMMENT ON COLUMN iteration_stats.tokens_mean IS 'Mean completion tokens.';
 COMMENT ON COLUMN iteration_stats.tokens_quantiles IS 'Completion tokens: 5th, 25th, 50th, 75th and 95th percentile.';
@@ -130,6 +265,8 @@ COMMENT ON COLUMN iteration_stats.loop_share IS 'Share of completions that end i
 COMMENT ON COLUMN iteration_stats.pass_at_1 IS 'pass@1, mean over tasks.';
 COMMENT ON COLUMN iteration_stats.max_k IS 'Largest k of pass_curve that every task has.';
 COMMENT ON COLUMN iteration_stats.pass_at_max_k IS 'pass@max_k, mean over tasks.';
+COMMENT ON COLUMN iteration_stats.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
+COMMENT ON COLUMN iteration_stats.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 COMMENT ON COLUMN iteration_stats.num_groups IS 'Groups with a measured reward.';
 COMMENT ON COLUMN iteration_stats.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
 COMMENT ON COLUMN iteration_stats.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
@@ -137,6 +274,8 @@ COMMENT ON COLUMN iteration_stats.zero_variance_share IS 'Share of groups withou
 COMMENT ON COLUMN iteration_stats.all_correct_share IS 'Share of groups with every completion right.';
 COMMENT ON COLUMN iteration_stats.none_correct_share IS 'Share of groups with no completion right.';
 COMMENT ON COLUMN iteration_stats.distinct_outputs_share IS 'Different outputs per completion of a group, mean; compare at equal group size.';
+COMMENT ON COLUMN iteration_stats.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
+COMMENT ON COLUMN iteration_stats.reward_error IS 'Standard error of the mean reward over groups.';
 COMMENT ON COLUMN iteration_stats.mismatch_kl IS 'Mean k3 estimate of KL(mu, pi_old) per token.';
 COMMENT ON COLUMN iteration_stats.mismatch_kl_fresh IS 'The same at staleness 0 alone, where only the engine can be the cause.';
 COMMENT ON COLUMN iteration_stats.log_ratio_abs_mean IS 'Mean |log pi_old - log mu| per token.';
@@ -193,6 +332,7 @@ COMMENT ON COLUMN policies.policy_version IS 'Policy that sampled the completion
 COMMENT ON COLUMN policies.parent IS 'Policy it was trained from; null for the base.';
 COMMENT ON COLUMN policies.sha256 IS 'Hash of its weights.';
 COMMENT ON COLUMN policies.base IS 'Base model it belongs to.';
+COMMENT ON COLUMN policies.rolled_back_to IS 'Policy whose weights this one copies after a rollback; null otherwise.';
 COMMENT ON COLUMN policies.folder IS 'Where it lies.';
 COMMENT ON COLUMN policies.facts IS 'The whole record, as JSON.';
 
@@ -214,6 +354,16 @@ COMMENT ON COLUMN scorers.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
 COMMENT ON COLUMN scorers.scorer IS 'Identity of the scorer.';
 COMMENT ON COLUMN scorers.chosen IS 'True: the view samples shows this scorer for the iteration.';
 COMMENT ON COLUMN scorers.reason IS 'Why it was chosen.';
+
+COMMENT ON VIEW signals IS 'One row per iteration, purpose and signal: the measured value, its level, and whether it is beyond it.';
+COMMENT ON COLUMN signals.iteration IS 'Iteration of the loop, from 0.';
+COMMENT ON COLUMN signals.signal IS 'Name of the signal.';
+COMMENT ON COLUMN signals.value IS 'Measured value.';
+COMMENT ON COLUMN signals.level IS 'Level beyond which it is raised.';
+COMMENT ON COLUMN signals.above IS 'True: raised above the level; false: below.';
+COMMENT ON COLUMN signals.raised IS 'The value is beyond the level.';
+COMMENT ON COLUMN signals.immediate IS 'Fires at once; the others fire after two iterations in a row.';
+COMMENT ON COLUMN signals.meaning IS 'What is measured.';
 
 COMMENT ON VIEW stage_manifests IS 'manifest.json of every complete stage, as text.';
 COMMENT ON COLUMN stage_manifests.path IS 'File.';

@@ -17,7 +17,7 @@ from warehouse.store import Warehouse
 if TYPE_CHECKING:
     import duckdb
 
-SQL_FILES = ("macros.sql", "views.sql", "collapse.sql", "comments.sql")
+SQL_FILES = ("macros.sql", "views.sql", "collapse.sql", "alarms.sql", "forensics.sql", "comments.sql")
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -88,7 +88,7 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
 
 
 def run_query(connection: duckdb.DuckDBPyConnection, query: str,
-              parameters: list[Any] | None = None) -> duckdb.DuckDBPyRelation | None:
+              parameters: dict[str, Any] | None = None) -> duckdb.DuckDBPyRelation | None:
     """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
     with explained():
         return connection.sql(query, params=parameters) if parameters else connection.sql(query)

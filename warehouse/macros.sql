@@ -1,4 +1,4 @@
--- Formulas and reading tools. Scalar macros first, then tables: FROM truncated(12), FROM one_completion(12, 'task', 3).
+-- Formulas and reading tools: scalar macros, then those that give tables, as in FROM truncated(12).
 
 -- 1 - C(n-c, k) / C(n, k), arXiv 2107.03374 eq. 1; null where k > n.
 CREATE OR REPLACE MACRO pass_at_k(n, c, k) AS
@@ -18,9 +18,13 @@ CASE WHEN k > n OR k < 1 THEN NULL
 -- k3 estimate of a KL divergence from d = log p - log q of tokens drawn from q.
 CREATE OR REPLACE MACRO k3(d) AS exp(d) - d - 1;
 
+-- A log ratio held within +-20, so that its exp stays a number.
+CREATE OR REPLACE MACRO clamped(d) AS least(greatest(d, -20), 20);
+
 -- Effective sample size of weights over their number, an aggregate.
 CREATE OR REPLACE MACRO ess(w) AS pow(sum(w), 2) / nullif(count(w) * sum(w * w), 0);
 
+-- Everything about one completion: FROM one_completion(12, 'task', 3).
 CREATE OR REPLACE MACRO one_completion(at_iteration, task, index, of_purpose := 'train') AS TABLE
 SELECT completions.*, samples.* EXCLUDE (iteration, purpose, task_id, sample_index, group_id, policy_version,
                                          finish_reason, num_prompt_tokens, num_completion_tokens)
@@ -29,6 +33,7 @@ FROM (SELECT * FROM completions WHERE iteration = at_iteration AND purpose = of_
 LEFT JOIN (SELECT * FROM samples WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task
                                    AND sample_index = index) AS samples USING (task_id, sample_index);
 
+-- The tokens of one completion with both logprobs.
 CREATE OR REPLACE MACRO tokens(at_iteration, task, index, of_purpose := 'train') AS TABLE
 SELECT unnest(range(len(completion_ids)))::INTEGER AS position,
        unnest(completion_ids) AS token_id,
@@ -40,12 +45,14 @@ LEFT JOIN (SELECT old_logprobs FROM train_samples
            WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index
            ORDER BY trained_iteration LIMIT 1) ON true;
 
+-- Completions of an iteration that were cut off, and how they end.
 CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
 SELECT iteration, purpose, task_id, sample_index, num_completion_tokens, right(completion, 400) AS tail
 FROM completions
 WHERE iteration = at_iteration AND purpose = of_purpose AND finish_reason = 'length'
 ORDER BY task_id, sample_index LIMIT num;
 
+-- Completions of an iteration that end in a loop, the longest first.
 CREATE OR REPLACE MACRO loops(at_iteration, num := 5, of_purpose := 'train') AS TABLE
 SELECT worst.*, right(completions.completion, 400) AS tail
 FROM (SELECT iteration, purpose, task_id, sample_index, loop_tokens, num_completion_tokens,
@@ -58,6 +65,7 @@ LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
     USING (task_id, sample_index)
 ORDER BY loop_tokens DESC, task_id, sample_index;
 
+-- Completions of an iteration whose reward is farthest from their group's.
 CREATE OR REPLACE MACRO outliers(at_iteration, num := 10, of_purpose := 'train') AS TABLE
 WITH rows AS MATERIALIZED (
     SELECT iteration, purpose, group_id, task_id, sample_index, reward, num_completion_tokens, error_class

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warehouse.database import explained, interruptible, run_query
 from warehouse.errors import StageError
 from warehouse.render import as_csv, as_json, as_markdown, as_table
+from warehouse.scorers import read_config
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -27,10 +30,13 @@ def write_answer(
     full: bool = False,
     width: int | None = None,
 ) -> str:
-    """Run `query`; the text to print, empty where it went to the file `output`."""
+    """Run `query` or the saved `@name key=value`; the text to print, empty where it went to `output`."""
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
-    relation = run_query(connection, query)
+    parameters = None
+    if query.startswith("@"):
+        query, parameters = saved_query(warehouse, query)
+    relation = run_query(connection, query, parameters)
     if relation is None:
         return ""
     relation = _without_time_zones(relation)
@@ -53,6 +59,53 @@ def write_answer(
         return ""
     if len(rows) > len(shown) and style == "table":
         text += f"\n(first {len(shown)} rows; --limit 0 shows all)"
+    return text
+
+
+class SavedQuery(NamedTuple):
+    """A query with a name: what it tells, its defaults, its SQL with $parameters."""
+
+    summary: str
+    defaults: dict[str, str]
+    sql: str
+
+
+def saved_queries(warehouse: Warehouse) -> dict[str, SavedQuery]:
+    """Queries that are shipped, then those of [queries] in RUN/config.toml, which may replace them."""
+    found = {}
+    text = files("warehouse").joinpath("saved.sql").read_text()
+    for name, defaults, summary, sql in re.findall(
+        r"^-- @(\w+)([^:\n]*): (.*)\n([^;]+);", text, re.MULTILINE
+    ):
+        found[name] = SavedQuery(summary, dict(pair.split("=") for pair in defaults.split()), sql.strip())
+    for name, sql in read_config(warehouse).get("queries", {}).items():
+        found[name] = SavedQuery("from config.toml", {}, sql)
+    return found
+
+
+def saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
+    """SQL and parameters of `@name key=value ..`."""
+    name, *pairs = line[1:].split()
+    known = saved_queries(warehouse)
+    if name not in known:
+        raise StageError(f"There is no saved query @{name}. Known: {', '.join('@' + one for one in known)}.")
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise StageError(f"'{wrong[0]}' is not key=value. Write for example @{name} iteration=3.")
+    values = known[name].defaults | dict(pair.split("=", 1) for pair in pairs)
+    wanted = set(re.findall(r"\$(\w+)", known[name].sql))
+    if wanted != set(values):
+        raise StageError(f"@{name} takes {', '.join(sorted(wanted)) or 'no parameter'}; "
+                         f"given: {', '.join(sorted(values)) or 'none'}.")
+    return known[name].sql, {key: _value(text) for key, text in values.items()}
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
     return text
 
 

@@ -42,11 +42,16 @@ def scorer_choices(warehouse: Warehouse) -> list[Choice]:
 
 def named_scorer(warehouse: Warehouse) -> str | None:
     """The scorer that RUN/config.toml names under [warehouse], if any."""
+    return read_config(warehouse).get("warehouse", {}).get("scorer")
+
+
+def read_config(warehouse: Warehouse) -> dict[str, Any]:
+    """RUN/config.toml; empty where there is none."""
     path = warehouse.root / "config.toml"
     if not path.exists():
-        return None
+        return {}
     try:
-        return tomllib.loads(path.read_text()).get("warehouse", {}).get("scorer")
+        return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise StageError(f"{path} is not valid TOML: {error}. Mend that line.") from error
 

@@ -29,6 +29,7 @@ SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS polic
        (document ->> '$.parent')::INTEGER AS parent,
        document ->> '$.sha256' AS sha256,
        document ->> '$.base' AS base,
+       (document ->> '$.rolled_back_to')::INTEGER AS rolled_back_to,
        regexp_replace(path, '/policy\.json$', '') AS folder,
        document::JSON AS facts
 FROM policy_documents;
@@ -48,7 +49,9 @@ SELECT iteration, purpose, group_id, task_id,
        count(*) FILTER (correct) = 0 AS none_correct,
        avg(truncated::INTEGER) AS truncated_share,
        avg(num_completion_tokens) AS tokens_mean,
-       count(DISTINCT fingerprint)::INTEGER AS distinct_outputs
+       count(DISTINCT fingerprint)::INTEGER AS distinct_outputs,
+       (count(DISTINCT fingerprint) FILTER (NOT correct))::INTEGER AS distinct_wrong_outputs,
+       (count(fingerprint) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
 FROM samples
 GROUP BY iteration, purpose, group_id, task_id;
 
@@ -123,7 +126,7 @@ SELECT trained_iteration AS iteration, staleness,
        max(log_ratio_abs_max) AS log_ratio_abs_max,
        quantile_cont(log_ratio_abs_max, 0.99) AS log_ratio_abs_max_p99,
        sum(mismatch_kl * weight) / sum(weight) AS mismatch_kl,
-       ess(exp(least(greatest(log_ratio_mean * weight, -20), 20))) AS ess,
+       ess(exp(clamped(log_ratio_mean * weight))) AS ess,
        avg(importance_weight_mean) AS importance_weight_mean,
        coalesce(stddev_samp(importance_weight_mean), 0) AS importance_weight_std,
        avg(kept_fraction) AS kept_fraction,

@@ -1,0 +1,157 @@
+"""Alarms on runs of every shape, and going back to an earlier policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.synthetic_run import SHAPES, build_run, new_run
+from warehouse.alarms import fired_alarms
+from warehouse.check import check_run
+from warehouse.cli import cli
+from warehouse.database import connect
+from warehouse.due import rollout_due, train_due
+from warehouse.store import Warehouse
+
+ONSET = 5
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Warehouse]:
+    root = tmp_path_factory.mktemp("runs")
+    return {shape: build_run(root / shape, shape=shape, iterations=9, evals=(0,)) for shape in SHAPES}
+
+
+def fired(run: Warehouse) -> dict[str, int]:
+    return {alarm.signal: alarm.first_iteration for alarm in fired_alarms(connect(run))}
+
+
+def watch(run: Warehouse, *options: object) -> Result:
+    return CliRunner().invoke(cli, ["watch", str(run.root), *map(str, options)])
+
+
+def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
+    assert fired(runs["healthy"]) == {}
+    quiet = watch(runs["healthy"])
+    assert (quiet.exit_code, quiet.stdout) == (0, "No alarm.\n")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_other_healthy_runs_raise_none_either(tmp_path: Path, seed: int) -> None:
+    assert fired(build_run(tmp_path / "run", iterations=8, evals=(), seed=seed)) == {}
+
+
+@pytest.mark.parametrize(("shape", "expected", "never"), [
+    ("blow-up", {"truncation": ONSET, "loops": ONSET, "no_code": ONSET, "repetition": ONSET + 1,
+                 "entropy_high": ONSET + 1}, {"mismatch", "entropy_low", "reward_hacking"}),
+    ("mute", {"entropy_low": ONSET + 1, "length_down": ONSET + 1, "diversity": ONSET + 1},
+     {"truncation", "reward_falls", "mismatch"}),
+    ("mismatch", {"mismatch": ONSET, "token_ratio": ONSET}, {"truncation", "entropy_low", "reward_falls"}),
+    ("wrong-adapter", {"wrong_weights": ONSET, "ess": ONSET}, {"truncation", "mismatch", "reward_falls"}),
+    ("length-hacking", {"reward_hacking": ONSET + 1, "length_up": ONSET + 1}, {"truncation", "entropy_low"}),
+])
+def test_each_shape_raises_its_alarms_at_its_onset(runs: dict[str, Warehouse], shape: str,
+                                                   expected: dict[str, int], never: set[str]) -> None:
+    found = fired(runs[shape])
+    assert expected.items() <= found.items()
+    assert not never & found.keys()
+    assert min(found.values()) >= ONSET
+
+
+def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> None:
+    result = watch(runs["blow-up"])
+    assert result.exit_code == 3
+    assert (
+        "truncation since iteration 5, 4 iterations until 8: Share of truncated completions" in result.stdout
+    )
+    alarm = next(one for one in fired_alarms(connect(runs["blow-up"])) if one.signal == "truncation")
+    assert len(alarm.examples) == 3
+    for task, index in alarm.examples:
+        rows = connect(runs["blow-up"]).execute("SELECT truncated FROM samples WHERE iteration = 5 AND "
+                                                "purpose = "
+                                                "'train' AND task_id = ? AND sample_index = ?", [task, index])
+        assert rows.fetchall() == [(True,)]
+    assert result.stdout.rstrip().endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
+
+
+def test_one_bad_iteration_is_no_trend(tmp_path: Path) -> None:
+    # The last of six iterations goes wrong once: trends wait for a second one, wrong weights do not.
+    assert fired(build_run(tmp_path / "mute", shape="mute", iterations=ONSET + 2, evals=())) == {}
+    once = fired(build_run(tmp_path / "adapter", shape="wrong-adapter", iterations=ONSET + 1, evals=()))
+    assert once == {"wrong_weights": ONSET, "ess": ONSET}
+
+
+def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
+    rows = connect(runs["blow-up"]).execute("SELECT iteration, flags FROM collapse WHERE purpose = 'train' "
+                                            "ORDER BY iteration").fetchall()
+    assert all(flags == [] for iteration, flags in rows if iteration < ONSET)
+    assert all("truncation" in flags for iteration, flags in rows if iteration >= ONSET)
+
+
+def test_too_few_iterations_have_no_trend(tmp_path: Path) -> None:
+    assert fired(build_run(tmp_path / "run", iterations=2, evals=())) == {}
+    assert fired(new_run(tmp_path / "empty")) == {}
+
+
+def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None:
+    run = runs["wrong-adapter"]
+    assert watch(run, "--since", ONSET + 1).exit_code == 0
+    assert watch(run, "--ignore", "wrong_weights", "--ignore", "ess").exit_code == 0
+    unknown = watch(run, "--ignore", "nonsense")
+    assert unknown.exit_code == 1 and "There is no signal 'nonsense'" in unknown.stderr
+
+
+def test_the_summary_raises_alarms_when_asked(runs: dict[str, Warehouse]) -> None:
+    result = CliRunner().invoke(cli, ["summary", str(runs["mute"].root), "--alarm", "--line"])
+    assert result.exit_code == 3
+    assert result.stdout.startswith("iteration 8  pass@1") and "entropy_low since" in result.stdout
+
+
+def rollback(run: Warehouse, to: int) -> Result:
+    return CliRunner().invoke(cli, ["rollback", str(run.root), "--to", str(to)])
+
+
+def test_going_back_before_the_next_rollout_replaces_the_newest_policy(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=())
+    rows = connect(run).execute("SELECT count(*) FROM completions").fetchone()
+    result = rollback(run, 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0] == (
+        "policy 3 now has the weights of policy 1; the former policy 3 is kept in 3.set-aside-1")
+    assert run.policy(3)["sha256"] == run.policy(1)["sha256"] and run.policy(3)["rolled_back_to"] == 1
+    assert json.loads((run.root / "policies/3.set-aside-1/policy.json").read_text())["sha256"] == f"{3:064d}"
+    assert rollout_due(run) == 3 and train_due(run) == 3
+    assert connect(run).execute("SELECT count(*) FROM completions").fetchone() == rows
+    assert check_run(run).problems == []
+
+
+def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=())
+    for path in (run.root / "train/iteration=2").iterdir():
+        path.unlink()
+    (run.root / "policies/3/policy.json").unlink()
+    (run.root / "policies/3").rmdir()
+    (run.root / "train/iteration=2").rmdir()
+    result = rollback(run, 0)
+    assert "policy 3 now has the weights of policy 0; iteration 2 stays as it is" in result.stdout
+    assert rollout_due(run) == 3 and train_due(run) == 3
+    assert run.policy(3)["sha256"] == run.policy(0)["sha256"]
+    assert connect(run).execute("SELECT max(iteration) FROM samples").fetchone() == (2,)
+    assert check_run(run).problems == []
+
+
+def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=())
+    assert watch(run).exit_code == 3
+    assert rollback(run, 4).exit_code == 0
+    assert watch(run).exit_code == 0
+
+
+def test_going_back_nowhere_is_refused(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=())
+    unknown, newest = rollback(run, 9), rollback(run, 1)
+    assert unknown.exit_code == 1 and "There is no policy 9; there are 0 to 1" in unknown.stderr
+    assert newest.exit_code == 1 and "nothing to go back from" in newest.stderr

@@ -1,0 +1,150 @@
+"""Votes, intervals, comparisons, corrections and token gaps against numbers worked out in Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.synthetic_run import SCORER, build_run
+from warehouse.cli import cli
+from warehouse.database import connect, rows_of
+from warehouse.store import Warehouse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(tmp_path_factory.mktemp("runs") / "run", shape="mismatch", iterations=8, evals=(7,))
+
+
+@pytest.fixture(scope="module")
+def connection(run: Warehouse) -> duckdb.DuckDBPyConnection:
+    return connect(run)
+
+
+def samples(run: Warehouse, iteration: int) -> list[dict[str, Any]]:
+    return run.read("samples", iteration=iteration, purpose="train", scorer=SCORER).to_pylist()
+
+
+def test_majority_votes_match_a_count_by_hand(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+    k, right = 4, {}
+    for task in {row["task_id"] for row in samples(run, 1)}:
+        rows = sorted((row for row in samples(run, 1) if row["task_id"] == task),
+                      key=lambda row: row["sample_index"])
+        wins = []
+        for first in range(0, 16, k):
+            votes = [row for row in rows[first:first + k] if row["fingerprint"]]
+            counts = Counter(row["fingerprint"] for row in votes)
+            best = max(
+                counts,
+                key=lambda name: (counts[name], -[row["fingerprint"] for row in votes].index(name)),
+                default=None,
+            )
+            wins.append(any(row["correct"] for row in votes if row["fingerprint"] == best))
+        right[task] = np.mean(wins)
+    found = rows_of(connection, "FROM maj_at_k(1, 4)")[0]
+    assert found == {
+        "maj_at_k": pytest.approx(np.mean(list(right.values()))),
+        "num_tasks": 8,
+        "num_blocks": 4,
+    }
+
+
+def test_every_k_joins_the_curve(connection: duckdb.DuckDBPyConnection) -> None:
+    every = {row["k"]: row["pass_at_k"] for row in rows_of(connection, "FROM pass_every_k(2)")}
+    assert list(every) == list(range(1, 17))
+    for row in rows_of(connection, "SELECT k, pass_at_k FROM pass_curve WHERE iteration = 2 AND purpose "
+                                   "= 'train'"):
+        assert every[row["k"]] == pytest.approx(row["pass_at_k"])
+
+
+def test_the_bootstrap_interval_has_the_width_of_resampling(run: Warehouse,
+                                                            connection: duckdb.DuckDBPyConnection) -> None:
+    rates = [np.mean([row["correct"] for row in samples(run, 2) if row["task_id"] == task])
+             for task in sorted({row["task_id"] for row in samples(run, 2)})]
+    random = np.random.default_rng(0)
+    means = random.choice(rates, size=(20_000, len(rates))).mean(axis=1)
+    found = rows_of(connection, "FROM pass_interval(2, resamples := 4000)")[0]
+    assert found["pass_at_k"] == pytest.approx(np.mean(rates))
+    assert found["low"] == pytest.approx(np.quantile(means, 0.025), abs=0.02)
+    assert found["high"] == pytest.approx(np.quantile(means, 0.975), abs=0.02)
+    assert rows_of(connection, "FROM pass_interval(2)") == rows_of(connection, "FROM pass_interval(2)")
+
+
+def test_policies_are_compared_task_by_task(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+    rows = rows_of(connection, "FROM compare(0, 3, purposes := 'train')")
+    assert len(rows) == 8
+    for row in rows:
+        c_a = sum(one["correct"] for one in samples(run, 0) if one["task_id"] == row["task_id"])
+        c_b = sum(one["correct"] for one in samples(run, 3) if one["task_id"] == row["task_id"])
+        assert (row["c_a"], row["c_b"], row["gain"]) == (c_a, c_b, pytest.approx((c_b - c_a) / 16))
+
+
+def weights_by_hand(name: str, d: np.ndarray, advantage: float, low: float, high: float) -> np.ndarray:
+    """formulas of arXiv 2510.18855 (masks), TIS and the geometric mask, one completion at a time."""
+    rho, total, mean = np.exp(d), exp(np.clip(d.sum(), -20, 20)), exp(d.mean())
+    return {
+        "none": np.ones_like(d), "token_truncate": np.minimum(rho, high),
+        "token_mask": np.where((rho >= low) & (rho <= high), rho, 0),
+        "sequence_truncate": np.full_like(d, min(total, high)),
+        "sequence_mask": np.full_like(d, total if low <= total <= high else 0),
+        "geometric_mask": np.full_like(d, float(low <= mean <= high)),
+        "veto": np.full_like(d, float(rho.min() >= low)),
+        "off_policy": np.full_like(d, float(not (advantage < 0 and -d.mean() > high))),
+    }[name]
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [
+    ("none", 0, 2), ("token_truncate", 0, 1.2), ("token_mask", 0.8, 1.25), ("sequence_truncate", 0, 1.5),
+    ("sequence_mask", 0.3, 3), ("geometric_mask", 0.98, 1.02), ("veto", 0.6, 0), ("off_policy", 0, 0.01)])
+def test_whatif_matches_the_corrections_by_hand(
+    run: Warehouse, connection: duckdb.DuckDBPyConnection, name: str, low: float, high: float
+) -> None:
+    trained = run.read("train_samples", iteration=7).to_pylist()
+    mu = {(row["task_id"], row["sample_index"]): row["behaviour_logprobs"]
+          for row in run.read("completions", iteration=7, purpose="train").to_pylist()}
+    gaps = [np.array(row["old_logprobs"], float) - np.array(mu[row["task_id"], row["sample_index"]], float)
+            for row in trained]
+    advantages = np.array([row["advantage"] for row in trained])
+    weights = [weights_by_hand(name, d, a, low, high) for d, a in zip(gaps, advantages, strict=True)]
+    flat = np.concatenate(weights)
+    found = rows_of(connection, f"FROM whatif(7, '{name}', low := {low}, high := {high})")[0]
+    assert found["num_tokens"] == len(flat)
+    assert found["tokens_kept"] == pytest.approx((flat > 0).mean())
+    assert found["completions_kept"] == pytest.approx(np.mean([w.max() > 0 for w in weights]))
+    assert found["ess"] == pytest.approx(flat.sum() ** 2 / (len(flat) * (flat**2).sum()))
+    positive = np.concatenate([w for w, a in zip(weights, advantages, strict=True) if a > 0])
+    assert found["weight_positive"] == pytest.approx(positive.mean())
+    lengths, means = np.array([len(w) for w in weights]), np.array([w.mean() for w in weights])
+    assert found["length_bias"] == pytest.approx((lengths * means).sum() / means.sum() / lengths.mean())
+    assert 0 < found["tokens_kept"] <= 1 and (name == "none" or found["weight_mean"] != 1.0)
+
+
+def test_an_unknown_correction_is_named(connection: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(Exception, match="unknown correction tis"):
+        rows_of(connection, "FROM whatif(7, 'tis')")
+
+
+def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
+    trained = {(row["task_id"], row["sample_index"]): row["old_logprobs"]
+               for row in run.read("train_samples", iteration=7).to_pylist()}
+    worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
+                for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
+                                   strict=True))
+    result = CliRunner().invoke(cli, ["gaps", str(run.root), "--num", "2"])
+    lines = result.stdout.splitlines()
+    assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
+    assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
+    assert "⟦" in lines[2] and len(lines) == 4
+
+
+def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
+    result = CliRunner().invoke(cli, ["gaps", str(run.root)])
+    assert result.exit_code == 1 and "Run `train` on it first" in result.stderr

@@ -1,0 +1,144 @@
+"""The result table, one completion in the terminal, saved queries and the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.synthetic_run import SCORER, build_run
+from warehouse.cli import cli
+from warehouse.database import connect
+from warehouse.results import result_table
+from warehouse.shell import run_shell
+from warehouse.show import parse_name, side_by_side
+from warehouse.store import Warehouse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(tmp_path_factory.mktemp("runs") / "run", iterations=3, evals=(0, 2))
+
+
+def warehouse(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_the_result_table_is_a_mean_over_tasks(run: Warehouse) -> None:
+    names, rows = result_table(connect(run), iteration=(1,), purpose=("train",))
+    found = dict(zip(names, rows[0], strict=True))
+    samples = run.read("samples", iteration=1, purpose="train", scorer=SCORER).to_pylist()
+    tasks = [
+        [row for row in samples if row["task_id"] == name] for name in sorted({r["task_id"] for r in samples})
+    ]
+
+    def mean(measure: str) -> float:
+        return float(np.mean([np.mean([row[measure] for row in task]) for task in tasks]))
+
+    assert (found["tasks"], found["n"], found["most n"]) == (8, 16, 16)
+    assert found["valid code"] == pytest.approx(mean("valid_code"))
+    assert found["valid outputs"] == pytest.approx(mean("valid_outputs"))
+    assert found["train pixel score"] == pytest.approx(mean("train_pixel_score"))
+    assert found["test pass rate"] == pytest.approx(mean("test_is_correct"))
+    assert found["unique outputs"] == pytest.approx(np.mean(
+        [len({row["fingerprint"] for row in task} - {None}) / 16 for task in tasks]))
+    assert found["is_correct"] == pytest.approx(
+        np.mean(
+            [
+                any(r["train_is_correct"] for r in task) and any(r["test_is_correct"] for r in task)
+                for task in tasks
+            ]
+        )
+    )
+
+
+def test_results_take_sets_and_formats(run: Warehouse) -> None:
+    pooled = warehouse(
+        "results", run.root, "--pool", "--purpose", "train", "--format", "csv"
+    ).stdout.splitlines()
+    assert len(pooled) == 2 and pooled[1].startswith("8,48,48,")
+    tasks = warehouse("results", run.root, "--by", "task", "--iteration", 0, "--purpose", "eval").stdout
+    assert len(tasks.splitlines()) == 2 + 8 and "task-007" in tasks
+    markdown = warehouse("results", run.root, "--by", "policy", "--format", "markdown").stdout
+    assert markdown.startswith("| policy_version | tasks |") and len(markdown.splitlines()) == 2 + 3
+    nothing = warehouse("results", run.root, "--iteration", 77)
+    assert nothing.exit_code == 1 and "No scored completion fits" in nothing.stderr
+
+
+def test_names_of_completions() -> None:
+    assert parse_name("3/00d62c1b/5") == (3, "train", "00d62c1b", 5)
+    assert parse_name("3/eval/00d62c1b/5") == (3, "eval", "00d62c1b", 5)
+    assert parse_name("3/eval-big/a/b/5") == (3, "eval-big", "a/b", 5)
+    assert parse_name("3/pool/a/5") == (3, "train", "pool/a", 5)
+
+
+def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
+    shown = warehouse("show", run.root, "1/task-001/2", "--prompt").stdout
+    assert shown.startswith("task-001  iteration 1  train  sample 2: ")
+    for words in ("prompt\n  In\n  12", "def transform(grid):", "train 1\n  input", "expected", "test 1"):
+        assert words in shown
+    assert "\x1b" not in shown
+    assert "\x1b[48;5;" in warehouse("show", run.root, "1/task-001/2", "--color").stdout
+    missing = warehouse("show", run.root, "1/task-001/99")
+    assert missing.exit_code == 1 and "There is no completion 1/task-001/99" in missing.stderr
+    unnamed = warehouse("show", run.root, "task-001")
+    assert unnamed.exit_code == 1 and "does not name a completion" in unnamed.stderr
+
+
+def test_grids_of_different_heights_stand_side_by_side() -> None:
+    lines = side_by_side([("input", [[1, 2], [3, 4]]), ("expected", [[5]]), ("output", None)], color=False)
+    assert lines == ["  input   expected   output", "   1 2     5         (none)", "   3 4"]
+
+
+def test_saved_queries_take_parameters(run: Warehouse) -> None:
+    rows = warehouse("sql", run.root, "@truncated iteration=1", "--format", "csv").stdout.splitlines()
+    stored = run.read("completions", iteration=1, purpose="train").to_pylist()
+    assert len([line for line in rows if line.startswith("1,train,")]) == sum(
+        row["finish_reason"] == "length" for row in stored)
+    assert warehouse("sql", run.root, "@iterations", "--format", "csv").stdout.count("\n") == 4
+    unknown = warehouse("sql", run.root, "@nope")
+    assert unknown.exit_code == 1 and "no saved query @nope" in unknown.stderr
+    wrong = warehouse("sql", run.root, "@truncated step=1")
+    assert wrong.exit_code == 1 and "@truncated takes iteration; given: iteration, step" in wrong.stderr
+
+
+def test_every_saved_query_runs(run: Warehouse) -> None:
+    from warehouse.queries import saved_queries
+    queries = saved_queries(run)
+    assert len(queries) >= 12
+    for name, query in queries.items():
+        assert query.summary
+        result = warehouse("sql", run.root, f"@{name}")
+        assert result.exit_code == 0, (name, result.output)
+
+
+def test_a_run_has_saved_queries_of_its_own(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
+    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer"\n')
+    assert warehouse("sql", run.root, "@mine low=41", "--format", "csv").stdout == "answer\n42\n"
+
+
+def type_into_shell(run: Warehouse, *lines: str) -> str:
+    said: list[str] = []
+    typed: Iterator[str] = iter(lines)
+
+    def ask(_: str) -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    run_shell(run, ask=ask, say=said.append)
+    return "\n".join(said)
+
+
+def test_the_shell_answers_and_survives_errors(run: Warehouse) -> None:
+    said = type_into_shell(run, "select count(*) as n", "from samples;", "selec;", ".views", ".show "
+                                                                                             "0/task-000/0",
+                           "@forgotten", ".schema policies", ".nonsense", ".quit", "select 99 as never;")
+    assert "  n\n---\n640" in said.replace("n\n", "  n\n", 1) or "640" in said
+    assert "syntax error" in said and "pass_curve" in said and "task-000  iteration 0" in said
+    assert "One row per policy" in said and "Unknown command .nonsense" in said and "never" not in said
