@@ -1,23 +1,30 @@
 #!/usr/bin/env bash
-# The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, on a CPU.
+# The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, on a CPU. Safe to run again.
+# usage: examples/demo.sh [RUN [ITERATIONS]]      STARTER=model-noised picks the noised starter
 set -euo pipefail
 cd "$(dirname "$0")/.."
 run=${1:-runs/demo}
 iterations=${2:-10}
+began=$SECONDS
 
-warehouse init "$run" --model examples/starter/model --config examples/demo/config.toml \
+evaluate() {
+  rollout "$run" --eval --iteration "$1"
+  score "$run" --iteration "$1" --purpose eval
+  warehouse summary "$run" --iteration "$1" --purpose eval --line
+}
+
+warehouse init "$run" --model "examples/starter/${STARTER:-model}" --config examples/demo/config.toml \
   --tasks arc-agi-1:training@examples/demo/pool.txt --heldout synthetic:100:7
-for i in 0 "$iterations"; do
-  if [ "$i" != 0 ]; then bash examples/loop.sh "$run" "$iterations"; fi
-  rollout "$run" --eval --iteration "$i"
-  score "$run" --iteration "$i" --purpose eval
-done
-reports build "$run"
+evaluate 0
+bash examples/loop.sh "$run" "$iterations"
+evaluate "$iterations"
 warehouse summary "$run"
+reports build "$run"
 cat <<END
 
-warehouse: $run
-  warehouse sql $run "select * from collapse"
-  warehouse sql $run "select task_id, first_solved, last_rate from task_history order by first_solved"
+The demo is complete ($((SECONDS - began)) s this time).
+warehouse: $run; two questions to it:
+  warehouse sql $run "select iteration, reward_mean, tokens_mean, truncated from collapse"
+  warehouse sql $run "select task_id, first_solved, last_rate, best_rate from task_history order by last_rate"
 report:    $run/report.html
 END
