@@ -80,7 +80,77 @@ def test_without_hard_links_the_first_writer_still_wins(tmp_path: Path, monkeypa
     assert commit.commit_bytes(tmp_path / "x", b"first")
     assert not commit.commit_bytes(tmp_path / "x", b"second")
     assert (tmp_path / "x").read_bytes() == b"first"
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == ({"x", "mark"} if failing else {"x"})
+
+
+def test_without_hard_links_a_claim_whose_owner_died_is_finished_by_the_next(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    class Killed(Exception):
+        pass
+
+    def die(point: str, path: Path) -> None:
+        if point == "after claim":
+            raise Killed
+    monkeypatch.setattr(os, "link", no_link)
+    with monkeypatch.context() as dying, pytest.raises(Killed):
+        dying.setattr(commit, "reached", die)
+        commit.commit_bytes(tmp_path / "x", b"first")
+    assert not (tmp_path / "x").exists()
+    assert not commit.commit_bytes(tmp_path / "x", b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"
+
+
+def test_an_answer_lost_on_the_network_does_not_turn_the_winner_into_a_loser(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def done_and_told_otherwise(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)        # what an NFS client that asks twice is told
+    monkeypatch.setattr(os, "link", done_and_told_otherwise)
+    assert commit.commit_bytes(tmp_path / "x", b"first")
+
+
+def test_a_bit_flip_inside_a_page_is_an_error_and_never_other_numbers(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    warehouse.write_part("train_steps", 0, steps(2000), iteration=0)
+    path, = warehouse.parts("train_steps", iteration=0)
+    column = pq.read_metadata(path).row_group(0).column(arrow_schema("train_steps").names.index("optimizer_step"))
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    with pytest.raises(StageError, match=r"cannot be read \(.*CRC checksum"):
+        warehouse.read("train_steps", iteration=0)
+
+
+def test_once_complete_a_stage_has_the_parts_of_its_manifest_and_no_others(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    for number in range(3):
+        warehouse.write_part("train_steps", number, steps(1), iteration=0)
+    warehouse.stage("train", iteration=0).complete({})
+    assert warehouse.write_part("train_steps", 7, steps(1), iteration=0)     # a zombie of another plan
+    assert warehouse.read("train_steps", iteration=0).num_rows == 3
+    warehouse.parts("train_steps", iteration=0)[1].unlink()
+    with pytest.raises(StageError, match="steps-00001.parquet is missing"):
+        warehouse.read("train_steps", iteration=0)
+
+
+def test_a_part_of_another_run_does_not_get_into_a_manifest(tmp_path: Path) -> None:
+    warehouse, other = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    warehouse.write_part("train_steps", 0, steps(1), iteration=0)
+    other.write_part("train_steps", 1, steps(1), iteration=0)
+    foreign = warehouse.part_path("train_steps", 1, iteration=0)
+    foreign.write_bytes(other.part_path("train_steps", 1, iteration=0).read_bytes())
+    with pytest.raises(StageError, match="steps-00001.parquet belongs to run"):
+        warehouse.stage("train", iteration=0).complete({})
+    foreign.unlink()
+    with pytest.raises(StageError, match="Part 1 of this stage vanished"):
+        warehouse.stage("train", iteration=0).complete({}, range(2))
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

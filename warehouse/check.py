@@ -87,7 +87,7 @@ def _parts(warehouse: Warehouse) -> list[tuple[str, dict[str, object], Path]]:
         key = "trained_iteration" if table == "train_samples" else "iteration"
         for iteration in warehouse.iterations(table):
             found += [(table, {key: iteration}, part) for part in warehouse.parts(table, iteration=iteration)]
-    return found
+    return [entry for entry in found if entry[2].exists()]  # one that is missing is told with its manifest
 
 
 def _check_names(warehouse: Warehouse, report: Report) -> None:

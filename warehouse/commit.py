@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from warehouse.errors import StageError
 
+CLAIM_SUFFIX = ".claim"
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
@@ -56,7 +58,10 @@ def replace_bytes(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
         _write(temporary, content)
+        _flush(temporary)
+        reached("before replace", path)
         os.replace(temporary, path)
+        reached("after replace", path)
     except OSError as error:
         raise _readable(error, path) from error
     finally:
@@ -92,22 +97,38 @@ def _link(temporary: Path, path: Path) -> bool:
         os.link(temporary, path)
         return True
     except FileExistsError:
-        return False
+        # NFS repeats a call whose answer was lost: then the file that stands there is this one.
+        return os.path.samefile(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
             raise
-    # No hard links here (some FUSE and cloud mounts): an exclusive claim keeps "first writer wins".
-    claim = path.with_name(f"{path.name}.claim")
+    return _claim(temporary, path)
+
+
+def _claim(temporary: Path, path: Path) -> bool:
+    """First writer wins without hard links (some FUSE and cloud mounts), and without a lock to go stale.
+
+    A folder cannot be renamed over one that holds a file, so the claim is a folder that carries the content:
+    whoever comes next finishes a claim whose owner died. It keeps a mark for good, so that a twin that wakes
+    up later finds it taken.
+    """
+    claim, prepared = path.with_name(f"{path.name}{CLAIM_SUFFIX}"), temporary.with_name(f"{temporary.name}.claiming")
+    prepared.mkdir()
     try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        if path.exists():
-            return False
-        raise StageError(f"{path} was claimed by another process that has not finished it. "
-                         f"If none is running, remove {claim} and run the stage again.") from None
-    os.rename(temporary, path)
-    claim.unlink(missing_ok=True)
-    return True
+        (prepared / "mark").touch()
+        os.rename(temporary, prepared / "content")
+        os.rename(prepared, claim)
+        won = True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        won = False
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+    reached("after claim", path)
+    with contextlib.suppress(FileNotFoundError):  # somebody finished it already
+        os.rename(claim / "content", path)
+    return won
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -123,8 +144,11 @@ def _flush(path: Path) -> None:
 
 
 def _readable(error: OSError, path: Path) -> Exception:
+    """A StageError that names the way out, where the system's error is the user's to mend."""
     reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
-               errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied"}
+               errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied",
+               errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
+               errno.ENFILE: "the machine has too many open files", errno.EIO: "the disk reports an error"}
     if error.errno not in reasons:
         return error
     return StageError(f"Cannot write {path}: {reasons[error.errno]}, then run the same command again; "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +39,7 @@ def _write(path: Path, table: pa.Table) -> None:
     encodings = {f"{name}.list.element": encoding for name, encoding in ENCODINGS.items()
                  if name in table.column_names}
     pq.write_table(table, path, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_SIZE,
-                   write_page_index=True, column_encoding=encodings or None,
+                   write_page_index=True, write_page_checksum=True, column_encoding=encodings or None,
                    use_dictionary=[name for name in table.column_names if name in NAMES])
 
 
@@ -58,9 +60,45 @@ def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = N
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """One part; StageError if it is torn or not Parquet."""
+    """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
     try:
-        return pq.ParquetFile(path).read(columns=columns).replace_schema_metadata(None)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return file.read(columns=columns).replace_schema_metadata(None)
+    except FileNotFoundError as error:
+        raise StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its stage "
+                         "again.") from error
     except (pa.ArrowInvalid, OSError) as error:
-        raise StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged; "
-                         "remove the damaged part and run its stage again.") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Mend that, then run the "
+                             "same command again.") from error
+        raise StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
+                         "`warehouse repair` to put it aside so that its stage can make it again.") from error
+
+
+def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = None) -> None:
+    """StageError if a part was written by another run, or is not one of `numbers`, or one of them is missing."""
+    for path in paths:
+        owner = part_metadata(path).get("run_id", "")
+        if owner != run_id:
+            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {run_id}. Move it out of "
+                             "the run folder, then run the stage again.")
+    if numbers is None:
+        return
+    found, wanted = {part_number(path): path for path in paths}, set(numbers)
+    for number in sorted(found.keys() - wanted):
+        raise StageError(f"{found[number]} is no part of this stage, which has {len(wanted)}. Run `warehouse "
+                         "repair` to put it aside, then run the stage again.")
+    for number in sorted(wanted - found.keys()):
+        raise StageError(f"Part {number} of this stage vanished from {paths[0].parent if paths else 'its folder'}"
+                         ". Run the stage again.")
+
+
+def part_metadata(path: Path) -> dict[str, str]:
+    """What the footer says: run_id, table, part_uuid, schema_version; StageError if it cannot be read."""
+    try:
+        found = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError) as error:
+        raise StageError(f"{path} cannot be read ({error}). Run `warehouse repair` to put it aside so that its "
+                         "stage can make it again.") from error
+    return {key.decode().removeprefix("rollhouse."): value.decode() for key, value in found.items()
+            if key.startswith(b"rollhouse.")}

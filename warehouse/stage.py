@@ -7,12 +7,14 @@ import json
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from warehouse.commit import commit_json
 from warehouse.errors import StageError
+from warehouse.parts import check_parts
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,15 @@ class Stage:
     name: str
     folder: Path
     identity: dict[str, Any]
+    run_id: str = ""
 
     def settings(self) -> dict[str, Any] | None:
         """What the stage was started with; None if it never started."""
-        return _read_json(self.folder / "settings.json")
+        return read_json(self.folder / "settings.json")
 
     def manifest(self) -> dict[str, Any] | None:
         """What the stage wrote; None while it is not complete."""
-        return _read_json(self.folder / "manifest.json")
+        return read_json(self.folder / "manifest.json")
 
     def is_complete(self) -> bool:
         """True once the manifest exists, without reading it."""
@@ -62,18 +65,21 @@ class Stage:
 
     def drift(self) -> list[dict[str, Any]]:
         """Differences of settings that were accepted while the stage ran."""
-        records = [_read_json(path) for path in sorted(self.folder.glob("drift-*.json"))]
+        records = [read_json(path) for path in sorted(self.folder.glob("drift-*.json"))]
         return [record for record in records if record is not None]
 
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part."""
+    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
+        """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
+
+        StageError if a part comes from another run, or if `numbers` are given and the parts have others.
+        """
         parts = sorted(self.folder.glob("*-*.parquet"))
+        check_parts(parts, self.run_id, numbers)
         manifest = {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "drift": self.drift(),
             "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
-            "parts": [{"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
-                      for part in parts],
+            "parts": [part_facts(part) for part in parts],
             "host": platform.node(), "finished_at": time.time(),
         }
         commit_json(self.folder / "manifest.json", manifest)
@@ -86,6 +92,11 @@ class Stage:
         """How messages name the stage, for example `score of iteration 3, purpose train`."""
         others = [f", {key} {value}" for key, value in self.identity.items() if key != "iteration"]
         return f"{self.name} of iteration {self.identity['iteration']}{''.join(others)}"
+
+
+def part_facts(part: Path) -> dict[str, Any]:
+    """How a manifest lists a part."""
+    return {"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
 
 
 def sha256_of(path: Path) -> str:
@@ -111,14 +122,15 @@ def _revision() -> str | None:
         return None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file of a stage, None if it does not exist; StageError if it is damaged."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError as error:  # not JSON, or not even text
-        raise StageError(f"{path} is damaged ({error}). Run `warehouse check` on the run; restore the file "
-                         "from a copy, or remove it and run its stage again.") from error
+        raise StageError(f"{path} is damaged ({error}). Run `warehouse repair` on the run, or restore the "
+                         "file from a copy.") from error
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.commit import TEMPORARY_MARK, commit_directory
 from warehouse.errors import StageError
 from warehouse.schema import SCHEMA_VERSION
-from warehouse.stage import Stage
+from warehouse.stage import Stage, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,14 +54,29 @@ class Warehouse:
         return self.folder(table, **keys) / f"{TRAIN_TABLES.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
-        """Parts that exist, in order of their number."""
-        folder = self.folder(table, **keys)
-        return sorted(folder.glob(f"{TRAIN_TABLES.get(table, 'part')}-*.parquet"))
+        """Parts in order of their number: those of the manifest once there is one, else those that exist.
+
+        The manifest decides, so that one missing is an error where it is read, and one that a late twin
+        adds, or that was merged into another, is nobody's row.
+        """
+        folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
+        manifest = read_json(folder / "manifest.json")
+        if manifest is None:
+            return sorted(folder.glob(f"{name}-*.parquet"))
+        return sorted(folder / part["name"] for part in manifest["parts"]
+                      if part["name"].startswith(f"{name}-"))
 
     def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
         """All rows of a table under the given keys, in part order."""
         from warehouse.parts import read_parts
-        return read_parts(self.parts(table, **keys), table, columns)
+        parts = self.parts(table, **keys)
+        try:
+            return read_parts(parts, table, columns)
+        except StageError:
+            merged = self.parts(table, **keys)
+            if merged == parts:
+                raise
+            return read_parts(merged, table, columns)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
         """Commit one part; False if it stood already, then that one is kept and `rows` are dropped."""
@@ -75,7 +90,7 @@ class Warehouse:
         table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
         identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
         identity = {key: value for key, value in identity.items() if value is not None}
-        return Stage(name, self.folder(table, **identity), identity)
+        return Stage(name, self.folder(table, **identity), identity, self.run_id)
 
     def iterations(self, table: str) -> list[int]:
         """Iterations that have a folder in `table`, in order."""
