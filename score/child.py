@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -10,12 +11,19 @@ import time
 from typing import Any
 
 from score import imports
-from score.child_kinds import HANDLERS, InvalidOutput, MissingFunction, OutputLimit
+from score.child_functions import LINK_FD
+from score.child_kinds import HANDLERS, InvalidOutput
+from score.child_modules import MissingFunction
 from score.frames import Kind, decode_job, encode_error, encode_result
 from score.lockdown import RULESET_FD, Lockdown
 from score.outcome import CHILD_CLASSES, ErrorClass
 
-RESULT_FD, LINK_FD = 3, 4
+RESULT_FD = 3
+
+
+class OutputLimit(Exception):
+    """The answer is larger than the limit."""
+
 
 
 def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[str, int],
@@ -75,6 +83,8 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
     """Error class by phase and type: a parser that overflows raises MemoryError, still bad syntax."""
     if phase == "compile":
         return ErrorClass.SYNTAX
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return ErrorClass.OUTPUT_LIMIT
     for kind, error_class in ((InvalidOutput, ErrorClass.INVALID_OUTPUT),
                               (MissingFunction, ErrorClass.MISSING_FUNCTION),
                               (OutputLimit, ErrorClass.OUTPUT_LIMIT),

@@ -1,15 +1,18 @@
-"""What a child does with a program, by kind of task: the foreign code itself runs below here."""
+"""What a child does with a program, by kind of job: the foreign code itself runs below here."""
 
 from __future__ import annotations
 
+import io
 import sys
 import typing
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from score.child_functions import run_calls, run_tests, serve_calls
+from score.child_modules import function_of, run_module
 from score.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
 
 GRID_FUNCTION = "transform"
@@ -23,31 +26,6 @@ class InvalidOutput(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class MissingFunction(Exception):
-    """The program defines no function of the name asked for."""
-
-
-class OutputLimit(Exception):
-    """The answer is larger than the limit."""
-
-
-def run_module(code: CodeType, name: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Execute the program's top level as module `name`; its namespace comes back."""
-    module = ModuleType(name)
-    sys.modules[name] = module
-    module.__dict__.update(names)
-    exec(code, module.__dict__)
-    return module.__dict__
-
-
-def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The function called `name`; MissingFunction if there is none."""
-    function = namespace.get(name)
-    if not callable(function):
-        raise MissingFunction(f"the program defines no function {name}")
-    return function
 
 
 def run_grids(code: CodeType, payload: bytes) -> bytes:
@@ -74,4 +52,25 @@ def as_grid(output: Any) -> np.ndarray:
     return cells.astype(np.uint8)
 
 
-HANDLERS: dict[Kind, Callable[[CodeType, bytes], bytes]] = {Kind.GRID: run_grids}
+def run_script(code: CodeType, payload: bytes) -> bytes:
+    """Run the program as `__main__`, stdin and stdout on memory files; exit codes other than 0 are errors."""
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="replace")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8",
+                                  errors="backslashreplace")
+    output = sys.stdout
+    sys.setrecursionlimit(20_000)           # what contestants set themselves; the memory limit still holds
+    try:
+        run_module(code, "__main__", {})
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    finally:
+        output.flush()
+        if sys.stdout is not output:
+            sys.stdout.flush()
+    return b""
+
+
+HANDLERS: dict[Kind, Callable[[CodeType, bytes], bytes]] = {
+    Kind.GRID: run_grids, Kind.CALL: run_calls, Kind.STDIO: run_script, Kind.SERVE: serve_calls,
+    Kind.TEST: run_tests}

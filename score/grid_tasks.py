@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from score.flight import Ending
 from score.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
 from score.grid_metrics import split_score
+from score.judge import Circumstances, outcome_of
 from score.measures import Answer, Measures
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from score.program import Program
+from score.units import NO_CODE
 from warehouse.errors import StageError
 from warehouse.grids import augment, undo
 
@@ -48,16 +51,17 @@ class GridKind:
                                  f"0..9, at most {MAX_GRID_SIDE} x {MAX_GRID_SIDE}.")
         return GridTask(task_id, len(payload["train"]), inputs, outputs)
 
-    def program(self, task: GridTask, answer: Answer) -> Program | Outcome:
+    def programs(self, task: GridTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
-            return Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
+            return NO_CODE
         shown = [augment(grid, answer.flip, answer.rotations, answer.color_map) for grid in task.inputs]
-        return Program(Kind.GRID, answer.code, encode_grids(shown))
+        return [Program(Kind.GRID, answer.code, encode_grids(shown))]
 
-    def decode(self, body: bytes) -> list[np.ndarray]:
-        return decode_grids(body, max_side=MAX_GRID_SIDE, max_value=MAX_COLOR)
+    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
+        return outcome_of(endings[0], legal_grids, circumstances)
 
-    def measure(self, task: GridTask, answer: Answer, outcome: Outcome) -> Measures:
+    def measure(self, task: GridTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        [outcome] = outcomes
         valid = outcome.error_class is None and len(outcome.result) == len(task.inputs)
         train, test = task.outputs[:task.num_train], task.outputs[task.num_train:]
         if not valid:
@@ -69,6 +73,11 @@ class GridKind:
         return Measures(valid_code=True, valid_outputs=True, train=split_score(given["train"], train),
                         test=split_score(given["test"], test), fingerprint=fingerprint(grids),
                         outputs=json.dumps(listed, separators=(",", ":")))
+
+
+def legal_grids(body: bytes) -> list[np.ndarray]:
+    """Output grids; BadFrame unless all are legal, whatever the child said."""
+    return decode_grids(body, max_side=MAX_GRID_SIDE, max_value=MAX_COLOR)
 
 
 def fingerprint(grids: list[np.ndarray]) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from score.flight import Ending
 from score.frames import BadFrame, Verdict, decode_error, split_result
 from score.limits import Limits
 from score.outcome import CHILD_CLASSES, ErrorClass, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What an ending is judged under."""
+
+    limits: Limits
+    isolated: bool = True
+
 
 Decode = Callable[[bytes], Any]       # body of an answer -> result; BadFrame when it is none
 
@@ -21,15 +30,15 @@ LANE_CLASSES = {Verdict.SETUP_FAILED: ErrorClass.SPAWN_FAILED, Verdict.FORK_FAIL
                 Verdict.TIMEOUT_CPU: ErrorClass.TIMEOUT_CPU, Verdict.TIMEOUT_WALL: ErrorClass.TIMEOUT_WALL}
 
 
-def outcome_of(ending: Ending, decode: Decode, limits: Limits, *, isolated: bool = True) -> Outcome:
+def outcome_of(ending: Ending, decode: Decode, circumstances: Circumstances) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
     measured = Outcome(cpu_seconds=ending.cpu_seconds, wall_seconds=ending.wall_seconds,
                        max_rss_mib=ending.max_rss_mib)
     if ending.verdict in LANE_CLASSES:
         return replace(measured, error_class=LANE_CLASSES[ending.verdict],
-                       error_message=lane_message(ending, limits))
+                       error_message=lane_message(ending, circumstances.limits))
     if ending.verdict == Verdict.SIGNALED:
-        return replace(measured, **crash(ending, isolated))
+        return replace(measured, **crash(ending, circumstances.isolated))
     try:
         status, body = split_result(ending.result)
         if status == 1:
@@ -39,6 +48,36 @@ def outcome_of(ending: Ending, decode: Decode, limits: Limits, *, isolated: bool
         return replace(measured, error_class=ErrorClass.NO_RESULT, error_name=None,
                        error_message=f"the process ended with status {ending.code} and no answer ({error})")
     return replace(measured, error_class=CHILD_CLASSES[index], error_name=name, error_message=message)
+
+
+def pair_outcome(endings: list[Ending], decode: Decode, circumstances: Circumstances) -> Outcome:
+    """The outcome of a program (first) and its tests (second), which are [passed, name, message, whose] each.
+
+    What the program did to itself comes first; that it gave no answer matters only if a test missed one.
+    """
+    program = outcome_of(endings[0], lambda _body: None, circumstances)
+    tests = outcome_of(endings[1], decode, circumstances)
+    if tests.infrastructure or program.infrastructure:
+        return tests if tests.infrastructure else program
+    measured = replace(program, result=None, error_class=None, error_name=None, error_message=None)
+    if tests.error_class is not None:
+        timeouts = (ErrorClass.TIMEOUT_CPU, ErrorClass.TIMEOUT_WALL)
+        if program.error_class is not None and program.error_class != ErrorClass.NO_RESULT:
+            return program
+        blame = tests.error_class if tests.error_class in timeouts else ErrorClass.UNTESTABLE
+        return replace(measured, error_class=blame, error_name=tests.error_name,
+                       error_message=f"in the tests: {tests.error_message}")
+    impossible = [unit for unit in tests.result if unit[3] == "tests"]
+    if impossible:
+        return replace(measured, error_class=ErrorClass.UNTESTABLE, error_name=impossible[0][1],
+                       error_message=impossible[0][2])
+    if program.error_class is not None and any(unit[3] == "lost" for unit in tests.result):
+        return program
+    raised = [unit for unit in tests.result if unit[3] == "program"]
+    if raised and not any(unit[0] for unit in tests.result):
+        return replace(measured, error_class=ErrorClass.RUNTIME, error_name=raised[0][1],
+                       error_message=raised[0][2])
+    return replace(measured, result=tests.result)
 
 
 def crash(ending: Ending, isolated: bool) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from score.completions import Item
 from score.execution import Executor
 from score.flight import Ending
-from score.judge import outcome_of
+from score.judge import Circumstances
 from score.measures import Measures, TaskKind
 from score.outcome import Outcome
 from score.program import Program
@@ -16,30 +17,45 @@ from score.scorer import Scorer
 
 
 def execute(executor: Executor, items: Sequence[Item],
-            finished: Callable[[Outcome], None]) -> list[Outcome]:
-    """The outcome of every item, in order; equal programs are run once."""
-    planned = [item.kind.program(item.task, item.answer) for item in items]
-    kinds: dict[bytes, TaskKind] = {plan.key: item.kind for plan, item in zip(planned, items, strict=True)
-                                    if isinstance(plan, Program)}
-    limits = executor.pool.limits
+            finished: Callable[[Outcome], None]) -> list[list[Outcome]]:
+    """The outcomes of every item, in order; equal programs are run once."""
+    planned = [item.kind.programs(item.task, item.answer) for item in items]
+    kinds: dict[bytes, TaskKind] = {program.key: item.kind for plan, item in zip(planned, items, strict=True)
+                                    if not isinstance(plan, Outcome) for program in plan}
+    circumstances = Circumstances(executor.pool.limits, executor.isolated)
 
     def judge(program: Program, endings: list[Ending]) -> Outcome:
-        return outcome_of(endings[0], kinds[program.key].decode, limits, isolated=executor.isolated)
+        return kinds[program.key].judge(endings, circumstances)
 
-    programs = [plan for plan in planned if isinstance(plan, Program)]
-    outcomes = executor.run(programs, judge, finished)
-    return [outcomes[plan.key] if isinstance(plan, Program) else plan for plan in planned]
+    programs = [program for plan in planned if not isinstance(plan, Outcome) for program in plan]
+    found = executor.run(programs, judge, finished)
+    return [[plan] if isinstance(plan, Outcome) else [found[program.key] for program in plan]
+            for plan in planned]
 
 
-def measure(items: Sequence[Item], outcomes: Sequence[Outcome], scorer: Scorer) -> list[Scored]:
+def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]], scorer: Scorer) -> list[Scored]:
     """Compare with what was expected and compute the reward; equal answers to a task are measured once."""
     seen: dict[tuple[object, ...], Measures] = {}
     scored = []
-    for item, outcome in zip(items, outcomes, strict=True):
+    for item, found in zip(items, outcomes, strict=True):
         answer = item.answer
-        key = (item.task_id, answer.code, answer.flip, answer.rotations, answer.color_map, id(outcome))
+        key = (item.task_id, answer.flip, answer.rotations, answer.color_map, answer.code is None,
+               *(id(outcome) for outcome in found))
         if key not in seen:
-            seen[key] = item.kind.measure(item.task, answer, outcome)
-        parts = None if outcome.infrastructure else scorer.parts(seen[key])
-        scored.append(Scored(answer, outcome, seen[key], parts, item.split))
+            seen[key] = item.kind.measure(item.task, answer, found)
+        whole = together(found)
+        parts = None if whole.infrastructure else scorer.parts(seen[key])
+        scored.append(Scored(answer, whole, seen[key], parts, item.split))
     return scored
+
+
+def together(outcomes: list[Outcome]) -> Outcome:
+    """One outcome for all processes of an answer: times added up, the first failure, infrastructure first."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    failed = [outcome for outcome in outcomes if outcome.error_class is not None]
+    usual = failed[0] if failed else outcomes[0]
+    worst = next((outcome for outcome in failed if outcome.infrastructure), usual)
+    return replace(worst, cpu_seconds=sum(outcome.cpu_seconds or 0.0 for outcome in outcomes),
+                   wall_seconds=sum(outcome.wall_seconds or 0.0 for outcome in outcomes),
+                   max_rss_mib=max(outcome.max_rss_mib or 0.0 for outcome in outcomes))

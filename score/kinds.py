@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from score.answer_tasks import AnswerKind
+from score.function_tasks import FunctionKind
 from score.grid_tasks import GridKind
 from score.measures import TaskKind
+from score.script_tasks import ScriptKind
 from warehouse.errors import StageError
 
-KINDS: dict[str, TaskKind] = {"grid": GridKind()}
+KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
+                              "answer": AnswerKind()}
 
 
 def kind_named(name: str, task_id: str) -> TaskKind:

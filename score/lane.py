@@ -16,6 +16,7 @@ import time
 import warnings
 
 from score import child, imports
+from score.child_functions import LINK_FD
 from score.frames import HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
 from score.lockdown import RULESET_FD, Lockdown
 
@@ -52,7 +53,7 @@ def arrange(socket_number: int) -> socket.socket:
         moved = fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD, 10)
         channel.close()
         channel = socket.socket(fileno=moved)
-    for reserved in (child.RESULT_FD, child.LINK_FD, RULESET_FD):
+    for reserved in (child.RESULT_FD, LINK_FD, RULESET_FD):
         os.dup2(0, reserved)
     return channel
 
@@ -192,6 +193,7 @@ def watch(children: list[Child], order: dict[str, int]) -> None:
                 if each is children[-1]:                   # the tests are over: so is the program under test
                     for other in running:
                         other.finish(order, kill=True)
+                        other.verdict = Verdict.EXITED if other.ready else other.verdict
                     running = []
                     break
             else:

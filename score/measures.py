@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from score.flight import Ending
 from score.grid_metrics import SplitScore
+from score.judge import Circumstances
 from score.outcome import Outcome
 from score.program import Program
 
@@ -65,11 +67,11 @@ class TaskKind(Protocol):
     def load(self, task_id: str, payload: dict[str, Any]) -> Any:
         """The task, checked; StageError naming the field that is wrong."""
 
-    def program(self, task: Any, answer: Answer) -> Program | Outcome:
+    def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
         """What to run for an answer; an Outcome where nothing has to be run."""
 
-    def decode(self, body: bytes) -> Any:
-        """The result inside an answer's frame; BadFrame when it is none."""
+    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
+        """The outcome of one program, from the endings of its processes."""
 
-    def measure(self, task: Any, answer: Answer, outcome: Outcome) -> Measures:
-        """What the outcome is worth; the comparison with the expected outputs happens here."""
+    def measure(self, task: Any, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        """What the outcomes are worth; the comparison with what was expected happens here."""

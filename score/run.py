@@ -106,8 +106,9 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
         say(line)
 
 
-def stop_when_broken(outcomes: list[Outcome], path: Path) -> None:
+def stop_when_broken(found: list[list[Outcome]], path: Path) -> None:
     """StageError when infrastructure failed for more than a few programs of a part."""
+    outcomes = [outcome for each in found for outcome in each]
     failed = [outcome for outcome in outcomes if outcome.infrastructure]
     if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         counts = Counter(str(outcome.error_class) for outcome in failed)

@@ -1,0 +1,244 @@
+"""Function, script and answer tasks, and how programs try to pass tests they do not deserve."""
+
+from __future__ import annotations
+
+import pytest
+
+from score.completions import Item
+from score.execution import Executor
+from score.judging import execute, measure
+from score.kinds import KINDS
+from score.lane_process import LaneConfig
+from score.lanes import LanePool
+from score.limits import Limits
+from score.lockdown import Layer
+from score.measures import Answer
+from score.samples import Scored
+from score.scorer import Scorer
+from warehouse.errors import StageError
+
+SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_mib=256)
+ASSERTS = {
+    "entry_point": "add",
+    "tests": ["assert add(1, 2) == 3", "assert add([1], [2]) == [1, 2]", "assert add('a', b='b') == 'ab'"],
+}
+CHECK = {
+    "entry_point": "add",
+    "tests": "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n",
+}
+CALLS = {
+    "entry_point": "add",
+    "calls": [
+        {"args": [1, 2], "expected": 3},
+        {"args": [[1], [2]], "expected": [1, 2]},
+        {"args": ["a"], "kwargs": {"b": "b"}, "expected": "ab"},
+    ],
+}
+RIGHT = "def add(a, b):\n    return a + b\n"
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with LanePool(LaneConfig(Layer.SECCOMP), LIMITS, 1) as pool:
+        yield Executor(pool)
+
+
+def scored(executor, kind: str, payload, code: str | None, text: str = "") -> Scored:
+    task = KINDS[kind].load("t", payload)
+    items = [Item(KINDS[kind], task, "t", "train", Answer(text, code))]
+    return measure(items, execute(executor, items, lambda _outcome: None), SCORER)[0]
+
+
+@pytest.mark.parametrize("payload", [ASSERTS, CHECK, CALLS])
+def test_a_right_function_passes(executor, payload):
+    row = scored(executor, "function", payload, RIGHT)
+    assert row.measures.correct and row.reward == 1.0 and row.outcome.error_class is None
+
+
+@pytest.mark.parametrize("payload", [ASSERTS, CALLS])
+def test_a_share_of_the_units_is_a_share_of_the_shaping(executor, payload):
+    row = scored(executor, "function", payload, "def add(a, b):\n    return 3 if a == 1 else a + b + b\n")
+    assert row.measures.test.correct_grids == pytest.approx(1 / 3)
+    assert row.reward == pytest.approx(0.1 / 3)
+
+
+CHEATS = {
+    "an object equal to everything": "class Same:\n    def __eq__(self, other): return True\n"
+    "def add(a, b):\n    return Same()\n",
+    "a number equal to everything": "class Same(int):\n    def __eq__(self, other): return True\n"
+    "    def __hash__(self): return 0\ndef add(a, b):\n    return Same()\n",
+    "a list equal to everything": "class Same(list):\n    def __eq__(self, other): return True\n"
+    "def add(a, b):\n    return Same()\n",
+    "exit 0": "import os\ndef add(a, b):\n    os._exit(0)\n",
+    "exit 0 at import": "import os\nos._exit(0)\n",
+    "sys.exit": "import sys\ndef add(a, b):\n    sys.exit(0)\n",
+    "patched assertion": "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\n"
+    "def add(a, b):\n    return None\n",
+    "skipped assertion": "import sys\nsys.flags = None\n__debug__dummy = False\ndef add(a, b):\n    return 0\n",
+    "forged verdict": "import os\ndef add(a, b):\n    os.pwrite(3, b'RHR1' + bytes([1, 12, 0, 0, 0]) "
+    '+ b\'[[true,"","",""]]\'[:12], 0)\n    os._exit(0)\n',
+    "forged answers": "import os\ndef add(a, b):\n    while True: os.write(4, b'\\x0b\\0\\0\\0[\"ready\"]   ')\n",
+    "reads the tests": "import sys\ndef add(a, b):\n    for frame in sys._current_frames().values():\n"
+    "        while frame:\n            for v in frame.f_locals.values():\n"
+    "                if isinstance(v, (str, bytes)) and 'as' + 'sert' in str(v):\n"
+    "                    return a + b\n            frame = frame.f_back\n    return None\n",
+    "huge answer": "def add(a, b):\n    return 'x' * 10**7\n",
+    "deep answer": "def add(a, b):\n    x = []\n    for _ in range(10**5): x = [x]\n    return x\n",
+    "closes the link": "import os\nos.close(4)\ndef add(a, b):\n    return 3\n",
+}
+
+
+@pytest.mark.parametrize("payload", [ASSERTS, CHECK, CALLS], ids=["asserts", "check", "calls"])
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheats_gain_nothing(executor, name, payload):
+    row = scored(executor, "function", payload, CHEATS[name])
+    assert not row.measures.correct and row.measures.test.correct_grids == 0.0
+    assert not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [
+        ("def add(a, b):\n    while True: pass\n", "timeout_cpu"),
+        ("while True: pass\n", "timeout_cpu"),
+        ("def add(a, b:\n", "syntax"),
+        ("def sub(a, b):\n    return 0\n", "missing_function"),
+        ("def add(a, b):\n    return a / 0\n", "runtime"),
+        ("import nothing_such\n", "import_not_allowed"),
+        ("def add(a, b):\n    import ctypes\n    ctypes.string_at(0)\n", "crashed"),
+        ("def add(a, b):\n    return bytearray(10**12)\n", "memory"),
+        (None, "parsing"),
+    ],
+)
+def test_error_classes_of_functions_under_test(executor, code, error_class):
+    row = scored(executor, "function", CHECK, code)
+    assert row.outcome.error_class == error_class and row.reward == -1.0
+
+
+def test_tests_may_expect_errors_and_changed_arguments(executor):
+    payload = {
+        "entry_point": "f",
+        "setup": "import math",
+        "tests": [
+            "values = [3, 1]\nf(values)\nassert values == [1, 3]",
+            "try:\n    f(None)\nexcept TypeError:\n    pass\nelse:\n    raise AssertionError",
+            "assert math.isclose(f([0.1, 0.2]), 0.3)",
+            "assert f([1]) == 1 and isinstance(f([1]), int)",
+        ],
+    }
+    row = scored(
+        executor,
+        "function",
+        payload,
+        "def f(v):\n    v.sort()\n    return sum(v)\n".replace(
+            "v.sort()", "v.sort() if v is not None else len(v)"
+        ),
+    )
+    assert row.measures.correct, row.measures.outputs
+
+
+def test_values_survive_the_link(executor):
+    values = [
+        "(1, [2.5, None])",
+        "{1: {2, 3}, (4,): b'x'}",
+        "1 << 300",
+        "float('inf')",
+        "-0.0",
+        "1 + 2j",
+        "'\\ud800'",
+    ]
+    payload = {"entry_point": "f", "tests": [f"assert repr(f({value})) == repr({value})" for value in values]}
+    row = scored(executor, "function", payload, "def f(x):\n    return x\n")
+    assert row.measures.correct, row.measures.outputs
+
+
+def test_tests_that_cannot_be_run_from_outside_are_no_fault_of_the_program(executor):
+    payload = {"entry_point": "f", "tests": ["assert f(lambda x: x + 1) == 2"]}
+    row = scored(executor, "function", payload, "def f(g):\n    return g(1)\n")
+    assert row.outcome.error_class == "untestable" and row.reward is None
+
+
+SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output": "6\n"}]}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(sum(map(int, input().split())))\n",
+        "import sys\nprint(sum(int(x) for x in sys.stdin.read().split()))\n",
+        "a, b = map(int, open(0).read().split())\nprint(a + b, end='')\n",
+        "import os\nos.write(1, str(sum(map(int, os.read(0, 99).split()))).encode())\n",
+        "import sys\ndef main():\n    print(sum(map(int, input().split())))\n    sys.exit(0)\n"
+        "if __name__ == '__main__':\n    main()\n",
+    ],
+)
+def test_scripts_that_are_right(executor, code):
+    assert scored(executor, "stdio", SUMS, code).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "share", "error_class"),
+    [
+        ("print(3)\n", 0.5, None),
+        ("a, b = map(int, input().split())\nprint(3 if a == 1 else 1 / 0)\n", 0.5, "runtime"),
+        ("while True: pass\n", 0.0, "timeout_cpu"),
+        ("while True: print('x' * 999)\n", 0.0, "output_limit"),
+        ("import sys\nsys.exit(1)\n", 0.0, "runtime"),
+        ("x = (\n", 0.0, "syntax"),
+        ("", 0.0, None),
+    ],
+)
+def test_scripts_that_are_wrong(executor, code, share, error_class):
+    row = scored(executor, "stdio", SUMS, code)
+    assert (row.measures.test.correct_grids, row.outcome.error_class) == (share, error_class)
+
+
+@pytest.mark.parametrize(
+    ("payload", "text", "correct"),
+    [
+        ({"answer": "Paris"}, " paris. ", True),
+        ({"answer": "Paris"}, "It is Paris", False),
+        ({"answer": ["Paris", "Lutetia"]}, "lutetia", True),
+        ({"answer": "Paris", "label": "Answer"}, "Answer: Rome\nno:\n**Answer:** Paris\n", True),
+        ({"answer": "Paris", "label": "Answer"}, "Paris", False),
+        ({"answer": 1234.5, "match": "numeric"}, "so 7 apples and then 1,234.50", True),
+        ({"answer": "0.5", "match": "numeric"}, "the result is 1/2", True),
+        ({"answer": "0.5", "match": "numeric"}, "0.500001", False),
+        ({"answer": "0.5", "match": "numeric", "tolerance": 1e-3}, "0.5001", True),
+        ({"answer": "12", "match": "numeric"}, "it is \\boxed{12} since 5 > 3", True),
+        ({"answer": "B", "match": "choice"}, "Not A. I choose (B).", True),
+        ({"answer": "B", "match": "choice"}, "Because ABBA", False),
+        ({"answer": "x"}, "", False),
+    ],
+)
+def test_answers(executor, payload, text, correct):
+    row = scored(executor, "answer", payload, None, text)
+    assert row.measures.correct == correct
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "message"),
+    [
+        ("function", {}, "payload field 'entry_point' is null, not str"),
+        ("function", {"entry_point": "f", "calls": []}, "'calls' is empty"),
+        ("function", {"entry_point": "f", "tests": [1]}, "'tests' is no list of statements"),
+        (
+            "function",
+            {"entry_point": "f", "calls": [{"args": []}]},
+            "a call is no object with 'args' and 'expected'",
+        ),
+        ("stdio", {"cases": [{"input": "1"}]}, "payload field 'output' is null, not str"),
+        (
+            "stdio",
+            {"cases": [{"input": "", "output": ""}], "compare": "magic"},
+            "'compare' is 'magic'. Use one of",
+        ),
+        ("answer", {"answer": "x", "match": "fuzzy"}, "'match' is 'fuzzy'"),
+        ("grid", {"train": []}, "Task t is no grid task (KeyError: 'test')"),
+    ],
+)
+def test_a_damaged_payload_is_named(kind, payload, message):
+    with pytest.raises(StageError) as caught:
+        KINDS[kind].load("t", payload)
+    assert message in str(caught.value)
