@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import train.run
+import train.steps
 from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.cli import train as train_command
 
@@ -139,7 +140,7 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of the stage handles it."""
 
 
-KILL_POINTS = ["settle", "save_scores", "take_step", "save", "write_part", "save_policy", "commit_policy",
+KILL_POINTS = ["settle", "save_scores", "accumulate", "save", "write_part", "save_policy", "commit_policy",
                "complete"]
 
 
@@ -154,15 +155,16 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
     from warehouse.store import Warehouse
     owner = {"settle": Stage, "complete": Stage, "save_scores": Checkpoints, "save": Checkpoints,
              "clear": Checkpoints,
-             "write_part": Warehouse, "commit_policy": Warehouse}.get(point, train.run)
+             "write_part": Warehouse, "commit_policy": Warehouse,
+             "accumulate": train.steps}.get(point, train.run)
     original, calls = getattr(owner, point), []
 
     def kill(*arguments, **options):
         calls.append(1)
-        if len(calls) == (2 if point in ("take_step", "save") else 1) and when == "before":
+        if len(calls) == (2 if point in ("accumulate", "save") else 1) and when == "before":
             raise Killed
         result = original(*arguments, **options)
-        if len(calls) == (2 if point in ("take_step", "save") else 1):
+        if len(calls) == (2 if point in ("accumulate", "save") else 1):
             raise Killed
         return result
 
@@ -184,7 +186,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
 def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run, tmp_path):
     whole = copy_run(scored, tmp_path / "whole")
     assert invoke(whole).exit_code == 0
-    code = ("import signal, os, train.run as stage\n"
+    code = ("import signal, os, train.steps as stage\n"
             "from train.cli import train\n"
             "original = stage.take_step\n"
             "def take_step(*a, **k):\n"
@@ -197,7 +199,7 @@ def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run
     result = subprocess.run([sys.executable, "-c", code, str(run.root), *options], capture_output=True,
                             text=True)
     assert result.returncode == 75, result.stderr
-    assert "stopped after step 1 of 3" in result.stderr
+    assert "with 1 of 3 steps taken and saved" in result.stderr
     assert invoke(run).exit_code == 0
     expected, found = adapter(whole, 1), adapter(run, 1)
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

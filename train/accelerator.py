@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
+
+from warehouse.errors import StageError
+
+
+class Tracker:
+    """Step metrics for TensorBoard, W&B or trackio through Accelerate; without a name it does nothing."""
+
+    def __init__(self, name: str | None, folder: Path, run_id: str, settings: dict[str, Any]):
+        self._accelerator: Any = None
+        if name is None:
+            return
+        from accelerate import Accelerator
+        try:
+            self._accelerator = Accelerator(log_with=name, project_dir=str(folder))
+            plain = {key: value for key,
+                     value in settings.items() if isinstance(value, (int, float, str, bool))}
+            self._accelerator.init_trackers(run_id, config=plain)
+        except (ValueError, ImportError, RuntimeError) as error:
+            raise StageError(f"--track {name} cannot be used: {error}. "
+                             "Install it, or leave --track out.") from error
+        if not self._accelerator.trackers:
+            raise StageError(f"--track {name} cannot be used: it is not installed. "
+                             f"Run `pip install {name}`, or leave --track out.")
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Log the metrics of one optimizer step under `train/<name>`, at its global step."""
+        if self._accelerator is not None:
+            self._accelerator.log({f"train/{key}": value for key, value in metrics.items()},
+                                  step=metrics["global_step"])
+
+    def close(self) -> None:
+        """Flush what was logged."""
+        if self._accelerator is not None:
+            self._accelerator.end_training()
 
 
 class Processes:

@@ -36,6 +36,10 @@ class Checkpoints:
         path = self._path(0) / SCORES
         return load_file(str(path)) if path.exists() else None
 
+    def holds_steps(self) -> bool:
+        """True if the stage got past its first step."""
+        return max(self._numbers(), default=0) > 0
+
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
              steps: list[dict[str, Any]]) -> None:
         """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed."""

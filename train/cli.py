@@ -12,7 +12,7 @@ import click
 from warehouse.options import iteration_option, run_argument, shows_errors
 
 STARTED = time.perf_counter()
-MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
+MISMATCH_EXIT = 3
 
 
 @click.command(context_settings={"show_default": True})
@@ -48,6 +48,10 @@ MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
               help="Rows sampled with top_p, top_k, min_p or penalties.")
 @click.option("--replay", type=click.IntRange(min=0), default=0,
               help="Also train on rows up to this many versions old.")
+@click.option("--replay-select", metavar="SQL",
+              help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
+@click.option("--keep-if-nothing", is_flag=True,
+              help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
 @click.option("--updates-per-shard", type=click.IntRange(min=1), help="Optimizer steps.  [default: 1]")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
 @click.option("--learning-rate", type=float, default=1e-5, help="Peak learning rate of AdamW.")
@@ -84,6 +88,8 @@ MISMATCH_EXIT, INTERRUPTED_EXIT = 3, 75
               help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
 @click.option("--checkpoint-seconds", type=float, default=120.0,
               help="Save a checkpoint in the stage this often.")
+@click.option("--time-limit", type=float, help="Stop after this many seconds as on SIGTERM: save, exit with "
+                                               "75.")
 @click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors
@@ -119,12 +125,13 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
 
 def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
     from train.mismatch import MismatchError  # torch loads once rows and options are known to be good
-    from train.run import Interrupted, train_iteration
+    from train.run import train_iteration
     try:
         train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
     except MismatchError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(MISMATCH_EXIT)
-    except Interrupted as error:
-        click.echo(str(error), err=True)
-        sys.exit(INTERRUPTED_EXIT)
+
+
+if __name__ == "__main__":
+    train()     # `accelerate launch -m train.cli RUN`

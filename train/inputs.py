@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     parent = warehouse.policy(iteration)
     _check_parent(warehouse, parent, settings)
     groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
+    groups += _replayed(warehouse, iteration, scorer, settings)
     for group in groups:
         _check_policy_of(group, warehouse, iteration)
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
@@ -65,7 +67,9 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
 
 def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
     """What the stage is tied to: its options, the scorer, and the weights it starts from."""
-    return {**settings.results(), "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"]}
+    names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
+    return {**settings.results(), "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
+            "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
 
 
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
@@ -92,6 +96,27 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     for checkpoint in inputs.stage.folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     inputs.stage.complete(facts)
+
+
+def _replayed(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> list[Group]:
+    """Groups of earlier iterations, at most `--replay` policy versions old, that the query selects."""
+    selected = None
+    if settings.replay_select is not None:
+        from warehouse.database import connect, run_query
+        relation = run_query(connect(warehouse), settings.replay_select)
+        if relation is None or not {"iteration", "group_id"} <= set(relation.columns):
+            raise StageError("--replay-select must return the columns iteration and group_id, for example: "
+                             "SELECT iteration, group_id FROM train_samples WHERE drop_reason = "
+                             "'early_exit'.")
+        selected = set(relation.project("iteration, group_id").fetchall())
+    groups = []
+    for earlier in range(max(0, iteration - settings.replay), iteration):
+        if warehouse.parts("completions", iteration=earlier, purpose="train"):
+            identity = choose_scorer(warehouse, earlier, scorer)
+            groups += load_groups(warehouse, earlier, identity,
+                                  truncated_sampling=settings.truncated_sampling)
+    return [group for group in groups if iteration - group.policy_version <= settings.replay
+            and (selected is None or (group.iteration, group.group_id) in selected)]
 
 
 def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
@@ -127,6 +152,8 @@ def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None
         raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, "
                          f"later than policy {iteration} that this stage starts from. Train the iteration "
                          "that follows it.")
+    if group.policy_version not in warehouse.policy_versions():
+        return      # pruned: only rows of the policy that is trained can be checked then
     expected = warehouse.policy(group.policy_version)["sha256"]
     if group.policy_sha256 != expected:
         raise StageError(f"Group {group.group_id} was sampled by other weights than policy "

@@ -80,11 +80,15 @@ def lines_to_print(table: list[Mismatch], shard: list[RowGroup]) -> list[str]:
                  f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
                  f"{counts['equal']} equal otherwise")
     rows = [row for one in shard for row in one.rows]
-    drops = Counter(row.drop_reason for row in rows if row.drop_reason)
     num_tokens = sum(row.num_trainable_tokens for row in rows)
-    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: "
-                 + (", ".join(f"{number} {reason}" for reason, number in drops.most_common()) or "none"))
+    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(shard)}")
     return lines
+
+
+def drops(shard: list[RowGroup]) -> str:
+    """How many completions give no gradient, by reason."""
+    counts = Counter(row.drop_reason for one in shard for row in one.rows if row.drop_reason)
+    return ", ".join(f"{number} {reason}" for reason, number in counts.most_common()) or "none"
 
 
 def group_counts(shard: list[RowGroup]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from train.saving import ADAPTER_CONFIG
 from warehouse.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FLOAT16_LOSS_SCALE = 2.0**14
 PromptKV = list[tuple[Tensor, Tensor]]
 disable_progress_bar()
 
@@ -33,6 +34,9 @@ class Policy:
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
+        # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
+        half = torch.float16 in (autocast, getattr(model, "dtype", None))
+        self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
 
     def prompt_kv(self, prompt_ids: Tensor) -> PromptKV:
@@ -57,8 +61,15 @@ class Policy:
             return self.model(input_ids=input_ids, use_cache=False).logits
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss` to the parameters."""
-        loss.backward()
+        """Add the gradients of `loss`, times the loss scale, to the parameters."""
+        (loss * self.loss_scale if self.loss_scale != 1 else loss).backward()
+
+    def lower_loss_scale(self) -> bool:
+        """Halve the loss scale after an overflow; False if there is none to lower."""
+        if self.loss_scale <= 1:
+            return False
+        self.loss_scale /= 2
+        return True
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that are trained, by name, in a fixed order."""

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
-from train.accelerator import Processes
+from train.accelerator import Processes, Tracker
 from train.checkpoint import Checkpoints
 from train.inputs import Inputs, complete_stage, stage_settings
-from train.mismatch import as_facts, check_mismatch, group_counts, lines_to_print, mismatch_table
+from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.model import Policy, load_full, load_lora
 from train.saving import OPTIMIZER, save_policy, weights_sha256
+from train.scoring import collect, hand_out, score_old, score_reference
 from train.settings import Settings
 from train.shard import RowGroup, build_shard, split_into_steps, weigh
-from train.steps import learning_rate, score_shard, take_step
+from train.steps import Learner, take_steps
 from train.tables import sample_table, step_table
+from warehouse.database import refresh_sql
 from warehouse.errors import StageError
+from warehouse.stop import StopRequest
 from warehouse.store import Warehouse
-
-
-class Interrupted(Exception):
-    """The stage was asked to stop (SIGTERM); what was done is in a checkpoint."""
 
 
 class Clock:
@@ -47,54 +44,113 @@ class Clock:
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
                     say: Callable[[str], None]) -> None:
-    """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes."""
+    """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
+
+    Raises MismatchError before the first update if the engine served other weights than it says, and
+    StageStopped, with everything saved, on a signal or at the time limit.
+    """
     clock = Clock(started)
-    stop = _stop_on_sigterm()
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
     say = say if processes.first else _silence
+    with StopRequest(settings.time_limit) as stop, saying_what_to_lower(settings):
+        policy = load_policy(warehouse, inputs, settings, processes.device)
+        check_fits(policy, inputs)
+        shard = build_shard(inputs.groups, inputs.iteration, settings)
+        learner = prepare(warehouse, inputs, settings, policy, shard, processes)
+        clock.lap("start")
 
-    policy = load_policy(warehouse, inputs, settings, processes.device)
-    check_fits(policy, inputs)
-    shard = build_shard(inputs.groups, inputs.iteration, settings)
-    clock.lap("start")
-
-    checkpoints = Checkpoints(warehouse, inputs.stage.folder)
-    scores = checkpoints.scores()
-    if scores is None:
-        scores = score_all(policy, shard, processes, settings)
-    set_scores(shard, scores)
-    weigh(shard, settings)
-    clock.lap("old logprobs")
-
-    table = mismatch_table(shard, settings)
-    for line in lines_to_print(table, shard):
-        say(line)
-    check_mismatch(table, settings, engine_dtype=inputs.groups[0].engine_dtype)
-    if settings.dry_run:
-        say("dry run: nothing was written")
-        return
-
+        if not learner.online:
+            score(warehouse, learner)
+            gate(inputs, learner, say)
+            clock.lap("old logprobs")
+        if settings.dry_run:
+            say("dry run: nothing was written")
+            return
+        tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
+                          warehouse.run_id, settings.results())
+        steps = take_steps(learner, stop=stop, before_update=lambda: gate_online(inputs, learner, say),
+                           say=say,
+                           log=tracker.log)
+        tracker.close()
+        clock.lap("gradients")
     if processes.first:
-        inputs.stage.settle(stage_settings(inputs, settings))
-        checkpoints.save_scores(scores)
-    processes.wait()
-    optimizer = load_optimizer(policy, warehouse, inputs, settings)
-    steps = take_steps(policy, optimizer, shard, checkpoints, processes, inputs, settings, stop=stop)
-    clock.lap("gradients")
-
-    if processes.first:
-        warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings),
-                             iteration=inputs.iteration)
-        warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-        facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
-                 "num_processes": processes.count, "mismatch": as_facts(table), "groups": group_counts(shard)}
-        commit_policy(warehouse, policy, optimizer, inputs, settings, facts)
+        facts = write(warehouse, inputs, learner, steps)
         clock.lap("writing")
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
-        say(last_line(inputs, steps, table[0].mismatch_kl, clock))
+        refresh_sql(warehouse)
+        say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
     processes.close()
+
+
+def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, shard: list[RowGroup],
+            processes: Processes) -> Learner:
+    """Policy, optimizer, rows and their split into steps."""
+    nothing = all(row.drop_reason for one in shard for row in one.rows)
+    if nothing and not (settings.keep_if_nothing or settings.dry_run):
+        raise StageError(f"No completion of iteration {inputs.iteration} has a gradient: {drops(shard)}. "
+                         "Roll out more or other tasks, or write the policy unchanged with "
+                         "--keep-if-nothing.")
+    plan = [] if nothing else split_into_steps(len(shard), settings,
+                                               seed=f"{settings.seed}:{inputs.iteration}")
+    checkpoints = Checkpoints(warehouse, inputs.stage.folder)
+    # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
+    needs_scores = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
+                    or settings.dry_run)
+    online = len(plan) == 1 and not needs_scores and not checkpoints.holds_steps()
+    return Learner(policy, load_optimizer(policy, warehouse, inputs, settings), shard, plan, checkpoints,
+                   processes,
+                   settings, inputs.parent.get("global_step", 0), online)
+
+
+def score(warehouse: Warehouse, learner: Learner) -> None:
+    """Old and reference logprobs of all rows, from the checkpoint if it has them."""
+    stored = learner.checkpoints.scores()
+    if stored is not None:
+        hand_out(learner.shard, stored)
+        return
+    policy, settings = learner.policy, learner.settings
+    score_old(policy, learner.shard, learner.processes, settings)
+    if settings.kl_beta and policy.kind == "lora":
+        with policy.without_adapter():
+            score_reference(policy, learner.shard, learner.processes, settings)
+    elif settings.kl_beta:
+        base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device)
+        score_reference(base, learner.shard, learner.processes, settings)
+
+
+def gate(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+    """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this."""
+    weigh(learner.shard, learner.settings)
+    table = mismatch_table(learner.shard, learner.settings)
+    for line in lines_to_print(table, learner.shard):
+        say(line)
+    check_mismatch(table, learner.settings, engine_dtype=inputs.groups[0].engine_dtype)
+    if learner.processes.first and not learner.settings.dry_run:
+        inputs.stage.settle(stage_settings(inputs, learner.settings))
+        learner.checkpoints.save_scores(collect(learner.shard))
+    learner.processes.wait()
+
+
+def gate_online(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+    """The same for a single step, whose forward scored the rows with a gradient: score the others too."""
+    score_old(learner.policy, learner.shard, learner.processes, learner.settings)
+    gate(inputs, learner, say)
+
+
+def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]]) -> dict[str,
+                                                                                                       Any]:
+    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest."""
+    settings, shard = learner.settings, learner.shard
+    facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
+             "num_processes": learner.processes.count, "groups": group_counts(shard),
+             "mismatch": as_facts(mismatch_table(shard, settings))}
+    warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings),
+                         iteration=inputs.iteration)
+    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
+    commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
+    return facts
 
 
 def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:
@@ -125,33 +181,6 @@ def check_fits(policy: Policy, inputs: Inputs) -> None:
                              "Roll out with this run's model.")
 
 
-def score_all(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings) -> dict[str,
-                                                                                                       Tensor]:
-    """Old logprobs, entropies and, for a KL term, reference logprobs of all tokens, in shard order."""
-    with tqdm(total=len(shard), desc="old logprobs", unit="group", disable=not processes.first,
-              leave=False) as bar:
-        found = score_shard(policy, shard, processes, settings, progress=bar.update)
-    found.sort(key=lambda one: one[0])
-    empty = torch.empty(0)
-    scores = {"old_logprobs": torch.cat([empty, *(values for one in found for values in one[1])]),
-              "entropy": torch.cat([empty, *(values for one in found for values in one[2])])}
-    if settings.kl_beta:
-        with policy.without_adapter():
-            reference = score_shard(policy, shard, processes, settings, progress=lambda _: None)
-        reference.sort(key=lambda one: one[0])
-        scores["ref_logprobs"] = torch.cat([empty, *(values for one in reference for values in one[1])])
-    return scores
-
-
-def set_scores(shard: list[RowGroup], scores: dict[str, Tensor]) -> None:
-    """Hand the flat scores back to their rows."""
-    rows = [row for one in shard for row in one.forwardable]
-    lengths = [len(row.completion_ids) for row in rows]
-    for name, values in scores.items():
-        for row, row_values in zip(rows, values.split(lengths), strict=True):
-            setattr(row, name, row_values)
-
-
 def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
                    settings: Settings) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
@@ -164,41 +193,6 @@ def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
         optimizer.load_state_dict(torch.load(stored, weights_only=True, map_location="cpu"))
         optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
     return optimizer
-
-
-def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, shard: list[RowGroup],
-               checkpoints: Checkpoints,
-               processes: Processes, inputs: Inputs, settings: Settings, *,
-               stop: Callable[[], bool]) -> list[dict[str, Any]]:
-    """Every optimizer step from the latest checkpoint on; Interrupted, one more saved, after SIGTERM."""
-    plan = split_into_steps(len(shard), settings, seed=f"{settings.seed}:{inputs.iteration}")
-    before = inputs.parent.get("global_step", 0)
-    steps = checkpoints.restore(policy, optimizer)
-    saved, saved_at = len(steps), time.monotonic()
-    replan(shard, plan[:saved], settings)
-    for step in tqdm(range(saved, len(plan)), desc="steps", unit="step", disable=not processes.first,
-                     leave=False):
-        metrics = take_step(policy, optimizer, shard, plan[step], step, processes, settings,
-                            learning_rate=learning_rate(before + step, settings), interrupted=stop)
-        if metrics is not None:
-            steps.append(metrics)
-        stopping = bool(processes.max(torch.tensor([float(stop())])))
-        due = time.monotonic() - saved_at >= settings.checkpoint_seconds and len(steps) < len(plan)
-        if processes.first and len(steps) > saved and (due or stopping):
-            checkpoints.save(len(steps), policy, optimizer, steps)
-            saved, saved_at = len(steps), time.monotonic()
-        if stopping:
-            raise Interrupted(f"stopped after step {len(steps)} of {len(plan)}; "
-                              "run the same command again to go on")
-    return steps
-
-
-def replan(shard: list[RowGroup], done: list[list[int]], settings: Settings) -> None:
-    """Mark the rows of the steps that a checkpoint holds already."""
-    for step, groups in enumerate(done):
-        for index in groups:
-            for row in shard[index].rows:
-                row.step = step
 
 
 def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.Optimizer, inputs: Inputs,
@@ -226,12 +220,18 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, c
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 
+@contextlib.contextmanager
+def saying_what_to_lower(settings: Settings) -> Iterator[None]:
+    """Turn running out of memory into a sentence that names the option to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if not short and "can't allocate memory" not in str(error):
+            raise
+        raise StageError(f"Out of memory: {str(error).splitlines()[0]} Lower --tokens-per-batch, now "
+                         f"{settings.tokens_per_batch}; what was saved so far is kept.") from error
+
+
 def _silence(line: str) -> None:
     """What processes other than the first say."""
-
-
-def _stop_on_sigterm() -> Callable[[], bool]:
-    """Remember SIGTERM instead of dying of it; what comes back says whether it came."""
-    received: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    return lambda: bool(received)

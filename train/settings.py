@@ -14,7 +14,8 @@ CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate",
                     "geometric-mask",
                     "bypass")
 SELF_CORRECTING = ("vespo", "dppo", "topr", "m2po")
-NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run")
+NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch")
+ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Settings:
     max_completion_length: int | None
     truncated_sampling: str
     replay: int
+    replay_select: str | None
+    keep_if_nothing: bool
     updates_per_shard: int | None
     tasks_per_step: int | None
     learning_rate: float
@@ -67,6 +70,7 @@ class Settings:
     track: str | None
     device: str | None
     dry_run: bool
+    time_limit: float | None
 
     def results(self) -> dict[str, Any]:
         """The settings that a stage is tied to: those that shape what it writes."""
@@ -88,6 +92,11 @@ def check_settings(settings: Settings) -> None:
                          "the learning rate reaches zero, counted over the whole run.")
     if settings.load_in_4bit and settings.full:
         raise StageError("--load-4bit freezes the base, so it cannot be trained with --full. Leave one out.")
+    if settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full:
+        raise StageError(f"--lora-rank {settings.lora_rank} is above {ENGINE_RANK_LIMIT}, the highest that "
+                         "vLLM serves: the next rollout could not load the adapter. Lower it.")
+    if settings.replay_select is not None and not settings.replay:
+        raise StageError("--replay-select chooses among earlier rows; say how old they may be with --replay.")
     if not 0 < settings.entropy_quantile <= 1:
         raise StageError(f"--entropy-quantile {settings.entropy_quantile} must be above 0 and at most 1.")
     low, high = settings.correction_low, settings.correction_high

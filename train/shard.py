@@ -34,6 +34,7 @@ class Row:
     ref_logprobs: Tensor | None = None
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
     kept: Tensor = field(default_factory=lambda: torch.empty(0))   # 0 where the surrogate is masked, else 1
+    vetoed: bool = False
     scale: float = 0.0                          # see losses.loss_scales
     step: int | None = None
 
@@ -94,24 +95,26 @@ def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[lis
 
 
 def weigh(shard: list[RowGroup], settings: Settings) -> None:
-    """Fill in importance weights, once pi_old is known, and drop what the correction or the veto drops."""
-    correction, low, high = correction_of(settings)
+    """Fill in the importance weights of all rows, once pi_old is known."""
     for one in shard:
-        rows = one.forwardable
-        log_ratio = pad_sequence([row.log_ratio for row in rows],
-                                 batch_first=True) if rows else torch.empty(0, 0)
-        mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows],
-                            batch_first=True) if rows else None
-        if mask is None:
-            continue
-        weights = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
-        veto = vetoed(log_ratio, mask,
-                      threshold=settings.veto) if settings.veto else torch.zeros(len(rows)).bool()
-        for row, row_weights, is_vetoed in zip(rows, weights, veto.tolist(), strict=True):
-            row.weights = row_weights[:len(row.completion_ids)] * (not is_vetoed)
-            row.kept = torch.ones(len(row.completion_ids))
-            if row.drop_reason is None and not row.weights.any():
-                row.drop_reason = "vetoed" if is_vetoed else "importance_mask"
+        weigh_rows(one.forwardable, settings)
+
+
+def weigh_rows(rows: list[Row], settings: Settings) -> None:
+    """Fill in the importance weights of rows; note which ones the correction or the veto drops."""
+    if not rows:
+        return
+    correction, low, high = correction_of(settings)
+    log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
+    mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows], batch_first=True)
+    weights = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
+    veto = vetoed(log_ratio, mask,
+                  threshold=settings.veto) if settings.veto else torch.zeros(len(rows)).bool()
+    for row, row_weights, is_vetoed in zip(rows, weights, veto.tolist(), strict=True):
+        row.vetoed, row.kept = is_vetoed, torch.full((len(row.completion_ids),), float(not is_vetoed))
+        row.weights = row_weights[:len(row.completion_ids)] * row.kept
+        if row.drop_reason is None and not row.weights.any():
+            row.drop_reason = "vetoed" if is_vetoed else "importance_mask"
 
 
 def plan_step(shard: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:
@@ -124,6 +127,7 @@ def plan_step(shard: list[RowGroup], groups: list[int], step: int, settings: Set
                          max_completion_length=longest)
     for row, scale in zip(rows, scales.tolist(), strict=True):
         row.scale, row.step = scale, step
+        row.kept = torch.full((len(row.completion_ids),), float(not row.vetoed))
     trainable = [row for row in rows if row.trainable]
     if trainable and settings.loss == "m2po":
         _mask_tokens(trainable, second_moment_mask(torch.cat([row.log_ratio for row in trainable]),
@@ -140,7 +144,8 @@ def has_gradient(row: Row, settings: Settings) -> bool:
         return False
     if settings.kl_beta or settings.entropy_coef:
         return True
-    return row.advantage != 0 and bool((row.weights * row.kept).any())
+    weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
+    return row.advantage != 0 and (not weighed or bool((row.weights * row.kept).any()))
 
 
 def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
@@ -151,7 +156,7 @@ def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
 def _drop_reason(row: Row, settings: Settings) -> str | None:
     if not len(row.completion_ids):
         return "empty"
-    if settings.mask_truncated and row.rollout.truncated:
+    if not row.trainable:
         return "truncated"
     if row.advantage != 0 or settings.kl_beta or settings.entropy_coef:
         return None

@@ -30,16 +30,18 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
     """Logprobs and entropies of every completion's tokens, nats, float32, without gradients."""
     logprobs: list[Tensor] = [torch.empty(0)] * len(completions)
     entropies = list(logprobs)
+    same = equal_completions(completions)
     with torch.no_grad():
         prompt_kv = policy.prompt_kv(prompt_ids[:-1])
-        for rows in micro_batches([len(ids) for ids in completions], len(prompt_ids), token_budget):
-            batch = [completions[row] for row in rows]
-            flat_logprobs, flat_entropy = _score_rows(policy, prompt_kv, prompt_ids[-1:], batch, temperature)
-            lengths = [len(ids) for ids in batch]
-            for row, row_logprobs, row_entropy in zip(rows, flat_logprobs.split(lengths),
-                                                      flat_entropy.split(lengths),
-                                                      strict=True):
-                logprobs[row], entropies[row] = row_logprobs, row_entropy
+        for batch in micro_batches([len(completions[rows[0]]) for rows in same], len(prompt_ids),
+                                   token_budget):
+            distinct = [completions[same[index][0]] for index in batch]
+            flat = _score_rows(policy, prompt_kv, prompt_ids[-1:], distinct, temperature)
+            lengths = [len(ids) for ids in distinct]
+            for index, row_logprobs, row_entropy in zip(batch, flat[0].split(lengths), flat[1].split(lengths),
+                                                        strict=True):
+                for row in same[index]:
+                    logprobs[row], entropies[row] = row_logprobs, row_entropy
     return logprobs, entropies
 
 
@@ -54,18 +56,30 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
     prompt_kv = policy.prompt_kv(prompt_ids[:-1])
     leaves = [(keys.detach().requires_grad_(), values.detach().requires_grad_()) for keys,
               values in prompt_kv]
-    for rows in micro_batches([len(ids) for ids in completions], len(prompt_ids), token_budget):
-        batch = [completions[row] for row in rows]
-        flat = _score_rows(policy, leaves, prompt_ids[-1:], batch, temperature)
-        lengths = [len(ids) for ids in batch]
+    same = equal_completions(completions)
+    for batch in micro_batches([len(completions[rows[0]]) for rows in same], len(prompt_ids), token_budget):
+        distinct = [completions[same[index][0]] for index in batch]
+        flat = _score_rows(policy, leaves, prompt_ids[-1:], distinct, temperature)
+        lengths = [len(ids) for ids in distinct]
         logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True) for values in flat)
-        policy.backward(rows_loss(rows, logprobs, entropy))
+        rows = [row for index in batch for row in same[index]]
+        source = torch.tensor([place for place, index in enumerate(batch) for _ in same[index]],
+                              device=logprobs.device)
+        policy.backward(rows_loss(rows, logprobs[source], entropy[source]))
     sources = [tensor for pair in prompt_kv for tensor in pair]
     gradients = [leaf.grad for pair in leaves for leaf in pair]
-    reached = [(source, gradient) for source, gradient in zip(sources, gradients, strict=True)
-               if source.requires_grad and gradient is not None]
+    reached = [(tensor, gradient) for tensor, gradient in zip(sources, gradients, strict=True)
+               if tensor.requires_grad and gradient is not None]
     if reached:
-        torch.autograd.backward([source for source, _ in reached], [gradient for _, gradient in reached])
+        torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+
+
+def equal_completions(completions: Sequence[Tensor]) -> list[list[int]]:
+    """Indices of completions that are the same tokens: one forward serves them, and its gradients add up."""
+    same: dict[tuple[int, ...], list[int]] = {}
+    for row, ids in enumerate(completions):
+        same.setdefault(tuple(ids.tolist()), []).append(row)
+    return list(same.values())
 
 
 def micro_batches(lengths: Sequence[int], num_prompt_tokens: int, token_budget: int) -> list[list[int]]:

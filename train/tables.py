@@ -26,13 +26,11 @@ def sample_table(shard: list[RowGroup], inputs: Inputs, settings: Settings) -> p
 def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
     """Rows of `train_steps`; what has no column of its own is in `extra`."""
     schema = arrow_schema("train_steps")
-    first = inputs.parent.get("global_step", 0) + 1
     rows = []
     for step in steps:
         extra = json.dumps({key: step[key] for key in STEP_EXTRA})
         rows.append({**{key: value for key, value in step.items() if key in schema.names},
-                     "iteration": inputs.iteration, "policy_version": inputs.iteration,
-                     "global_step": first + step["optimizer_step"], "extra": extra})
+                     "iteration": inputs.iteration, "policy_version": inputs.iteration, "extra": extra})
     return pa.Table.from_pylist(rows, schema=schema)
 
 

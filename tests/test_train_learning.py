@@ -1,0 +1,286 @@
+"""A step's gradient does not depend on packing, processes or passes; options do what they say."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
+
+import train.run
+from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
+from train.accelerator import Processes
+from train.cli import train as train_command
+from train.correction import importance_weights, off_policy_masked
+from train.gradients import accumulate
+from train.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
+from train.rows import load_groups
+from train.scoring import score_old, score_reference
+from train.settings import Settings, correction_of
+from train.shard import build_shard, has_gradient, plan_step, weigh
+from train.steps import learning_rate
+
+GROUPS = 7
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with policy 1, and iteration 1 sampled by policy 0: staleness 1, so that every ratio differs from 1."""
+    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0, num_groups=GROUPS)
+    assert invoke(warehouse).exit_code == 0
+    sample_rows(warehouse, 1, num_groups=GROUPS, sampled_by=0)
+    return warehouse
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return copy_run(trained, tmp_path / "demo")
+
+
+def invoke(warehouse, *arguments):
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+
+
+def settings_of(run, *arguments):
+    context = train_command.make_context("train", [str(run.root), *OPTIONS, *arguments])
+    return Settings(**{key: value for key, value in context.params.items()
+                       if key not in ("run", "iteration", "scorer")})
+
+
+def adapter(warehouse, version):
+    return load_file(str(warehouse.policy_dir(version) / "adapter_model.safetensors"))
+
+
+def assert_same_update(start, found, expected, tolerance=1e-5):
+    for name, tensor in expected.items():
+        update = (tensor - start[name]).norm()
+        assert update > 0, name
+        assert (found[name] - tensor).norm() <= tolerance * update, name
+
+
+def step_gradient(policy, shard, settings, total_tokens):
+    policy.model.zero_grad()
+    sums = accumulate(policy, shard, list(range(len(shard))), total_tokens, Processes("cpu"), settings,
+                      online=False,
+                      interrupted=lambda: False)
+    gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+                 for name, parameter in policy.trainable().items()}
+    return float(sums.sums[0]), gradients
+
+
+def plain_gradient(policy, shard, settings, total_tokens):
+    """The same loss by forwarding every row alone with its prompt, zero-advantage rows included."""
+    policy.model.zero_grad()
+    rows = [(one, row) for one in shard for row in one.rows]
+    logprobs, entropies = [], []
+    for one, row in rows:
+        logits = policy.full_logits(torch.cat([one.prompt_ids, row.completion_ids])[None])[0]
+        scores = logits[len(one.prompt_ids) - 1:-1].log_softmax(-1)
+        logprobs.append(scores.gather(1, row.completion_ids[:, None]).squeeze(1))
+        entropies.append(-(scores.exp() * scores).sum(1))
+    def padded(values):
+        return pad_sequence(values, batch_first=True)
+    policy_logprobs, old = padded(logprobs), padded([row.old_logprobs for _, row in rows])
+    behaviour = padded([row.behaviour_logprobs for _, row in rows])
+    ones = padded([torch.ones(len(row.completion_ids)) for _, row in rows])
+    mask = ones * torch.tensor([float(row.trainable) for _, row in rows])[:, None]
+    advantages = torch.tensor([row.advantage for _, row in rows])
+    spec, (correction, low, high) = LOSSES[settings.loss], correction_of(settings)
+    per_token, _ = token_losses(settings.loss, policy_logprobs, old, behaviour, advantages, mask,
+                                level=spec.level,
+                                clip_low=spec.clip_low, clip_high=spec.clip_high)
+    if not spec.corrects_itself:
+        per_token = per_token * importance_weights(old - behaviour, ones, correction=correction, low=low,
+                                                   high=high)
+    if settings.off_policy_threshold is not None:
+        per_token = per_token * ~off_policy_masked(policy_logprobs, behaviour, advantages, mask,
+                                                   threshold=settings.off_policy_threshold)[:, None]
+    per_token = per_token * padded([row.kept for _, row in rows])
+    if settings.kl_beta:
+        reference = padded([row.ref_logprobs for _, row in rows])
+        ratio = importance_ratio(policy_logprobs, old, mask, level=spec.level)
+        per_token = per_token + settings.kl_beta * kl_to_reference(policy_logprobs, reference, ratio)
+    counts = mask.sum(1)
+    if spec.reduction == "completion":
+        loss = ((per_token * mask).sum(1) / counts.clamp(min=1)).mean()
+    elif spec.reduction == "token":
+        loss = (per_token * mask).sum() / counts.sum()
+    else:
+        loss = (per_token * mask).sum(1).mean() / (mask.shape[1] if spec.reduction == "fixed" else 1)
+    loss = loss - settings.entropy_coef * (padded(entropies) * mask).sum() / counts.sum()
+    loss.backward()
+    return float(loss.detach()), {name: parameter.grad.clone() for name,
+                                  parameter in policy.trainable().items()}
+
+
+STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES),
+                ["--correction", "sequence-mask", "--correction-low", "0.2", "--correction-high", "5"],
+                ["--correction", "geometric-mask", "--correction-low", "0.9", "--correction-high", "1.1"],
+                ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],
+                ["--entropy-quantile", "0.3"],
+                ["--mask-truncated"], ["--off-policy-threshold", "0.05"], ["--veto", "0.3"],
+                ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
+
+
+@pytest.mark.parametrize("options", STEP_OPTIONS, ids=" ".join)
+def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, options):
+    settings = settings_of(trained, *options)
+    policy = load_policy(trained, 1)
+    shard = build_shard(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+    score_old(policy, shard, Processes("cpu"), settings)
+    if settings.kl_beta:
+        with policy.without_adapter():
+            score_reference(policy, shard, Processes("cpu"), settings)
+    weigh(shard, settings)
+    for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
+        parameter.data.mul_(1.1)
+    total = plan_step(shard, list(range(GROUPS)), 0, settings)
+    expected_loss, expected = plain_gradient(policy, shard, settings, total)
+    assert any(not has_gradient(row, settings) for one in shard for row in one.rows) or settings.kl_beta \
+        or settings.entropy_coef
+    for budget in (1, 4096):
+        loss, found = step_gradient(policy, shard, settings_of(trained, *options, "--tokens-per-batch", str(budget)),
+                                    total)
+        assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
+        scale = max(float(gradient.norm()) for gradient in expected.values())
+        for name, gradient in expected.items():
+            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6 * scale, name
+
+
+def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_path, monkeypatch):
+    once = ["--updates-per-shard", "1", "--mask-truncated", "--max-mismatch", "9"]
+    assert invoke(run, *once).exit_code == 0
+    twice = copy_run(trained, tmp_path / "twice")
+    original = train.run.prepare
+    def prepare(*arguments):
+        learner = original(*arguments)
+        assert learner.online
+        learner.online = False
+        return learner
+    monkeypatch.setattr(train.run, "prepare", prepare)
+    assert invoke(twice, *once).exit_code == 0
+    assert_same_update(adapter(run, 1), adapter(run, 2), adapter(twice, 2))
+    found, expected = (pad_sequence([torch.tensor(row["old_logprobs"]) for row in
+                                     one.read("train_samples", iteration=1).to_pylist()]) for one in (run,
+                                                                                                      twice))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
+    assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
+                                                                                columns=columns)
+
+
+@pytest.mark.parametrize("updates", ["1", "3"])
+def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, updates):
+    alone = copy_run(trained, tmp_path / "alone")
+    assert invoke(alone, "--updates-per-shard", updates).exit_code == 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+               "-m", "train.cli"]
+    result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-shard", updates],
+                            capture_output=True,
+                            text=True)
+    assert result.returncode == 0, result.stderr
+    assert run.stage("train", iteration=1).manifest()["facts"]["num_processes"] == 2
+    assert_same_update(adapter(alone, 1), adapter(run, 2), adapter(alone, 2), 1e-4)
+    assert result.stdout.count("wrote policy 2") == 1
+
+
+def test_drift_ends_the_shard_and_a_later_replay_takes_what_was_left(run):
+    result = invoke(run, "--updates-per-shard", "7", "--learning-rate", "0.1", "--max-drift", "1e-3")
+    assert result.exit_code == 0 and "stopped early before step" in result.stdout, result.output
+    steps = run.read("train_steps", iteration=1).num_rows
+    samples = run.read("train_samples", iteration=1).to_pylist()
+    left = {row["group_id"] for row in samples if row["drop_reason"] == "early_exit"}
+    assert 0 < steps < 7 and left
+    assert max(row["optimizer_step"] for row in samples if row["drop_reason"] is None) == steps - 1
+    sample_rows(run, 2, num_groups=3)
+    query = "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'"
+    result = invoke(run, "--replay", "2", "--replay-select", query)
+    assert result.exit_code == 0, result.output
+    rows = run.read("train_samples", iteration=2).to_pylist()
+    replayed = [row for row in rows if row["iteration"] == 1]
+    assert {row["group_id"] for row in replayed} == left
+    assert {row["staleness"] for row in replayed} == {2} and {row["trained_iteration"] for row in rows} == {2}
+    assert [line["staleness"] for line in run.stage("train",
+                                                    iteration=2).manifest()["facts"]["mismatch"]] == [0, 2]
+
+
+def test_replay_leaves_out_rows_older_than_its_age(run):
+    assert invoke(run).exit_code == 0
+    sample_rows(run, 2, num_groups=3)
+    assert invoke(run, "--replay", "1").exit_code == 0      # iteration 1 was sampled by policy 0: two versions old
+    assert {row["iteration"] for row in run.read("train_samples", iteration=2).to_pylist()} == {2}
+
+
+def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
+    rewrite(run, 1, "samples", lambda row: {**row, "reward": 0.5})
+    result = invoke(run)
+    assert result.exit_code == 1 and "--keep-if-nothing" in result.stderr and "42 zero_variance" in result.stderr
+    assert invoke(run, "--keep-if-nothing").exit_code == 0
+    before, after = adapter(run, 1), adapter(run, 2)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
+    free = copy_run(trained, tmp_path / "free")
+    for one, beta in ((free, "0"), (run, "20")):
+        assert invoke(one, "--kl-beta", beta, "--updates-per-shard", "7").exit_code == 0
+    def distance(warehouse):
+        ids = torch.arange(40)[None] % 61
+        with torch.no_grad():
+            scores = [load_policy(warehouse, version).full_logits(ids).log_softmax(-1) for version in (0, 2)]
+        return float((scores[1].exp() * (scores[1] - scores[0])).sum())
+    assert distance(run) < 0.7 * distance(free)
+
+
+def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
+    run = make_run(tmp_path / "full")
+    sample_rows(run, 0, num_groups=3)
+    result = invoke(run, "--full", "--kl-beta", "1", "--updates-per-shard", "1", "--loss", "grpo")
+    assert result.exit_code == 0, result.output
+    step, = run.read("train_steps", iteration=0).to_pylist()
+    assert abs(step["loss"]) < 1e-5 and step["policy_kl"] < 1e-10
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", [[], ["--full"]])
+def test_half_precision_trains_towards_the_same_adapter(tmp_path, dtype, kind):
+    run = make_run(tmp_path / "half")
+    sample_rows(run, 0, num_groups=3)
+    result = invoke(run, *kind, "--dtype", dtype, "--max-mismatch", "1")
+    assert result.exit_code == 0, result.output
+    steps = run.read("train_steps", iteration=0).to_pylist()
+    assert sum(0 < step["grad_norm"] < 10 for step in steps) == 2
+    mismatch, = run.stage("train", iteration=0).manifest()["facts"]["mismatch"]
+    assert 1e-5 < mismatch["log_ratio_abs_mean"] < 0.1
+
+
+@pytest.mark.parametrize(("schedule", "step", "rate"), [
+    ("constant", 0, 0.25), ("constant", 2, 0.75), ("constant", 3, 1.0), ("constant", 50, 1.0),
+    ("linear", 3, 1.0),
+    ("linear", 8, 0.5), ("linear", 13, 0.0), ("linear", 99, 0.0), ("cosine", 3, 1.0), ("cosine", 8, 0.5),
+    ("cosine", 13, 0.0)])
+def test_learning_rate_warms_up_and_follows_its_schedule(trained, schedule, step, rate):
+    settings = settings_of(trained, "--learning-rate", "1", "--warmup-steps", "3", "--schedule", schedule,
+                           "--total-steps", "13")
+    assert learning_rate(step, settings) == pytest.approx(rate, abs=1e-9)
+
+
+def test_the_schedule_goes_on_from_stage_to_stage(run):
+    assert invoke(run, "--warmup-steps", "9").exit_code == 0
+    rates = run.read("train_steps", iteration=1).column("learning_rate").to_pylist()
+    assert rates == pytest.approx([1e-2 * step / 10 for step in (4, 5, 6)])
+
+
+def test_tracking_that_is_not_installed_is_one_sentence(run):
+    result = invoke(run, "--track", "trackio")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "trackio" in result.stderr
+
+
+def test_extra_metrics_are_json(run):
+    assert invoke(run).exit_code == 0
+    extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
+    assert all(set(one) == {"policy_k2", "num_forwarded_tokens"} for one in extra)
