@@ -8,7 +8,7 @@ iterations=${2:-10}
 began=$SECONDS
 
 evaluate() {
-  rollout "$run" --eval --iteration "$1"
+  rollout "$run" --eval --iteration "$1" --num-tasks 100
   score "$run" --iteration "$1" --purpose eval
   warehouse summary "$run" --iteration "$1" --purpose eval --line
 }
@@ -24,7 +24,7 @@ cat <<END
 
 The demo is complete ($((SECONDS - began)) s this time).
 warehouse: $run; two questions to it:
-  warehouse sql $run "select iteration, reward_mean, tokens_mean, truncated from collapse"
+  warehouse sql $run "select iteration, reward_mean, tokens_mean, truncated_share from collapse"
   warehouse sql $run "select task_id, first_solved, last_rate, best_rate from task_history order by last_rate"
 report:    $run/report.html
 END
