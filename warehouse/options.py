@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
     """Fill the command's defaults from RUN/config.toml: one table per command, flags win."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file wants a line now and then, not a film
     path = Path(value) / "config.toml"
     if not path.exists():
         return Path(value)
