@@ -14,9 +14,18 @@ from reports.figures_health import HEALTH
 from reports.figures_learning import LEARNING
 from reports.figures_training import TRAINING
 from reports.grids import GridSheet
-from reports.page import figure_block, page, sample_browser, table, tiles
+from reports.page import (
+    alarm_notice,
+    figure_block,
+    page,
+    sample_anchor,
+    sample_browser,
+    table,
+    tiles,
+)
 from reports.samples import chosen_samples
-from reports.scale import number
+from reports.scale import duration, number
+from warehouse.alarms import fired_alarms
 from warehouse.database import connect, rows_of
 from warehouse.store import Warehouse, open_warehouse
 
@@ -42,12 +51,17 @@ def build_report(run: Path, output: Path | None = None) -> Path:
               for figure in tqdm(figures, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
+    alarms = fired_alarms(connection)
+    samples = chosen_samples(connection, alarms)
+    shown = {sample_anchor(*(sample.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
+             for sample in samples}
     body = [_navigation(), tiles(headline(connection, stats))]
+    if stats:
+        body.append(alarm_notice(alarms, shown))
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
-    samples = chosen_samples(connection)
     body.append('<h2 id="samples">Samples</h2>')
     body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
@@ -69,7 +83,7 @@ def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]])
     ).fetchone() or (None, None)
     facts = [("iterations", str(len(train))),
              ("completions", number(sum(row["num_completions"] for row in stats))),
-             ("tokens sampled", number(tokens or 0)), ("hours in stages", number((seconds or 0) / 3600))]
+             ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
     if train:
         first, last = train[0], train[-1]
         facts += [("pass@1, first to last", f"{number(first['pass_at_1'])} → {number(last['pass_at_1'])}"),

@@ -24,3 +24,52 @@ def build(run: Path, output: Path | None) -> None:
     from reports.build import build_report
     path = build_report(run, output)
     click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+
+
+@cli.command()
+@run_argument
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=Path("compare.html"),
+              show_default=True, help="File to write.")
+@shows_errors
+def compare(run: Path, other: Path, output: Path) -> None:
+    """Write a page that compares RUN with OTHER: curves together, tasks in pairs."""
+    from reports.compare import compare_runs
+    path = compare_runs(run, other, output)
+    click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+
+
+@cli.command()
+@run_argument
+@click.argument("name", required=False)
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="File to write, .svg or .png; NAME.svg by default.")
+@click.option("--dark", is_flag=True, help="On a dark ground.")
+@shows_errors
+def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
+    """Write the figure NAME as a picture of its own; without NAME, list the figures."""
+    from reports.export import export_figure, figure_names
+    from warehouse.database import connect
+    from warehouse.store import open_warehouse
+    warehouse = open_warehouse(run)
+    if name is None:
+        click.echo("\n".join(figure_names()))
+        return
+    path = output or Path(f"{name}.svg")
+    export_figure(connect(warehouse), name, path, dark=dark)
+    click.echo(path)
+
+
+@cli.command()
+@run_argument
+@click.argument("name")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=Path("grid.svg"),
+              show_default=True, help="File to write, .svg or .png.")
+@shows_errors
+def grid(run: Path, name: str, output: Path) -> None:
+    """Draw the grids of a task, or of a completion named ITERATION/TASK/SAMPLE with its outputs."""
+    from reports.export import export_grids
+    from warehouse.database import connect
+    from warehouse.store import open_warehouse
+    export_grids(connect(open_warehouse(run)), name, output)
+    click.echo(output)

@@ -29,6 +29,7 @@ class Chart(NamedTuple):
     svg: str
     legend: list[tuple[int, str]]
     hover: dict[str, Any]
+    hollow: frozenset[int] = frozenset()  # entries of the legend that are separate dots
 
 
 def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = False, log: bool = False,
@@ -143,6 +144,29 @@ def timeline(xs: Sequence[int], rows: Sequence[tuple[str, Sequence[int]]]) -> Ch
     return Chart(_svg(marks, tall), [], hover)
 
 
+def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
+    """A dot per label at two shares, with the line of equality; dots on one place grow."""
+    across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
+    marks = [f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        marks.append(
+            f'<path class="grid" d="M{LEFT} {up(value)}H{WIDTH - RIGHT}"/>'
+            f'<text class="tick" x="{LEFT - 6}" y="{up(value) + 3.5}" text-anchor="end">{value:g}</text>'
+            f'<text class="tick" x="{across(value)}" y="{HEIGHT - 8}" text-anchor="middle">{value:g}</text>'
+        )
+    places: dict[tuple[float, float], list[str]] = {}
+    for x, y, label in zip(xs, ys, labels, strict=True):
+        places.setdefault((x, y), []).append(label)
+    for (x, y), found in places.items():
+        radius = min(3 + 1.5 * (len(found) - 1) ** 0.5, 14)
+        shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+        marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
+                     f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
+    marks.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM - 6}" text-anchor="end">'
+                 f"{escape(names[0])} across, {escape(names[1])} up</text>")
+    return Chart(_svg(marks, HEIGHT), [], {"x": [], "px": []})
+
+
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
     low, high = (min(xs), max(xs)) if xs else (0, 1)
     margin = (WIDTH - LEFT - RIGHT) / max(len(xs), 1) / 2 if inset else 8
@@ -202,7 +226,8 @@ def _chart(marks: Sequence[str], xs: Sequence[int], series: Sequence[Series], ac
         ],
     }
     legend = [(_tone(one, index), one.name) for index, one in enumerate(series)]
-    return Chart(_svg(marks, HEIGHT), legend, hover)
+    hollow = frozenset(index for index, one in enumerate(series) if one.dots)
+    return Chart(_svg(marks, HEIGHT), legend, hover, hollow)
 
 
 def _svg(marks: Sequence[str], height: float) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reports.drawing import Chart, Series, line_chart, stacked_bars
+from reports.drawing import Chart, Series, line_chart, stacked_bars, timeline
 from reports.figure import Figure, Rows, bucketed, column, iterations, mean, pivot, series, thinned
 
 MISMATCH_SQL = """\
-SELECT iteration, mismatch_kl, log_ratio_abs_mean, ess, exp(log_ratio_abs_max) AS ratio_max
+SELECT iteration, mismatch_kl, log_ratio_abs_mean, ess, log_ratio_abs_max
 FROM iteration_stats WHERE purpose = 'train' AND mismatch_kl IS NOT NULL ORDER BY iteration"""
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
@@ -39,11 +39,9 @@ def draw_ess(rows: Rows) -> Chart:
 
 
 def draw_ratios(rows: Rows) -> Chart:
-    """Largest token ratios."""
-    rows = thinned(rows)
-    return line_chart(
-        iterations(rows), series(rows, ratio_max="largest pi_old / mu or its inverse"), log=True
-    )
+    """The largest gap of any token."""
+    rows = [{**row, "log_ratio_abs_max": row["log_ratio_abs_max"] or None} for row in thinned(rows)]
+    return line_chart(iterations(rows), series(rows, log_ratio_abs_max="largest |log ratio|"), log=True)
 
 
 def draw_steps(rows: Rows) -> Chart:
@@ -74,7 +72,24 @@ def draw_tokens(rows: Rows) -> Chart:
     return line_chart(xs, [Series(stage, table[stage]) for stage in ("rollout", "train") if stage in table])
 
 
+def draw_alarms(rows: Rows) -> Chart:
+    """When each alarm was raised."""
+    xs = sorted({row["iteration"] for row in rows})
+    names = list(dict.fromkeys(row["signal"] for row in rows if row["shown"]))
+    return timeline(xs, [(name, [row["iteration"] for row in rows if row["signal"] == name and row["raised"]])
+                         for name in names])
+
+
+ALARMS = Figure(
+    "alarms", "When alarms were raised", "Signals that fired, at every iteration at which they were raised.",
+    """\
+SELECT iteration, signal, raised, signal IN (SELECT signal FROM alarms) AS shown
+FROM signals WHERE EXISTS (FROM alarms)
+ORDER BY (SELECT first_iteration FROM alarms WHERE alarms.signal = signals.signal), signal, iteration""",
+    draw_alarms, "No alarm was raised.")
+
 TRAINING = (
+    ALARMS,
     Figure(
         "mismatch",
         "Mismatch of engine and trainer",
@@ -93,8 +108,8 @@ TRAINING = (
     ),
     Figure(
         "ratios",
-        "Largest token ratio",
-        "The largest of exp |log pi_old - log mu| over all tokens.",
+        "Largest token gap",
+           "The largest |log pi_old - log mu| of any token; 0.7 is a factor of two in probability.",
         MISMATCH_SQL,
         draw_ratios,
         NOT_TRAINED,

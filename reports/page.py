@@ -15,6 +15,7 @@ from reports.drawing import Chart
 from reports.figure import Figure
 from reports.grids import GridSheet
 from reports.samples import PICKS, Sample, shortened
+from warehouse.alarms import Alarm
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet) -> str:
@@ -32,7 +33,8 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
     """One figure with its caption, legend and the SQL that made it; without chart, what is missing."""
     legend = ""
     if chart and len(chart.legend) > 1:
-        entries = "".join(f'<li><i class="b{tone}"></i>{escape(name)}</li>' for tone, name in chart.legend)
+        entries = "".join(f'<li><i class="{_swatch(chart, index, tone)}"></i>{escape(name)}</li>'
+                          for index, (tone, name) in enumerate(chart.legend))
         legend = f'<ul class="legend">{entries}</ul>'
     picture = chart.svg if chart else f'<p class="empty">{escape(figure.missing)}</p>'
     return (
@@ -40,6 +42,32 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
         f"<p>{escape(figure.caption)}</p></figcaption>{legend}{picture}"
         f"<details><summary>SQL</summary><pre>{escape(figure.sql)}</pre></details></figure>"
     )
+
+
+def _swatch(chart: Chart, index: int, tone: int) -> str:
+    return f"hollow t{tone}" if index in chart.hollow else f"b{tone}"
+
+
+def alarm_notice(alarms: Sequence[Alarm], shown: set[str]) -> str:
+    """What fired and since when, with links to the completions on this page that show it."""
+    if not alarms:
+        return ('<div class="notice good"><b>No alarm.</b> No signal went beyond its published level or the '
+                "run's own first iterations.</div>")
+    lines = []
+    for alarm in alarms:
+        names = [(sample_anchor(alarm.first_iteration, "train", task, index), f"{task} #{index}")
+                 for task, index in alarm.examples]
+        links = ", ".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name in names
+                          if anchor in shown)
+        lines.append(f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}</li>")
+    first = min(alarm.first_iteration for alarm in alarms)
+    return (f'<div class="notice"><b>{len(alarms)} alarms since iteration {first}</b>'
+            f"<ul>{''.join(lines)}</ul></div>")
+
+
+def sample_anchor(iteration: int, purpose: str, task: str, index: int) -> str:
+    """The id of a sample's card."""
+    return f"sample-{iteration}-{purpose}-{task}-{index}".replace(" ", "_")
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
@@ -82,13 +110,19 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
     error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
     problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
     program = shortened(_visible(row["completion"] or ""))
-    return (f'<article class="sample" data-kinds="{" ".join(sample.kinds)}"><div class="head">'
-            f'<h3>{escape(str(row["task_id"]))}</h3>{verdict}'
-            + "".join(f'<span class="tag">{escape(PICKS[kind][0])}</span>' for kind in sample.kinds)
-            + f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
-            f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
-            f"<details><summary>Prompt</summary><pre>{escape(shortened(_visible(sample.prompt)))}</pre></details>"
-            f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>')
+    anchor = sample_anchor(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+    return (
+        f'<article class="sample" id="{escape(anchor)}" data-kinds="{" ".join(sample.kinds)}">'
+        '<div class="head">'
+        f"<h3>{escape(str(row['task_id']))}</h3>{verdict}"
+        + "".join(
+            f'<span class="tag">{escape(PICKS[kind][0])}</span>' for kind in sample.kinds if kind != "right"
+        )
+        + f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
+        f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
+        f"<details><summary>Prompt</summary><pre>{escape(shortened(_visible(sample.prompt)))}</pre></details>"
+        f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>'
+    )
 
 
 def _pairs(sample: Sample, sheet: GridSheet) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from warehouse.alarms import Alarm
 from warehouse.database import rows_of
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ LONGEST_TEXT = 2000
 KEYS = "iteration, purpose, task_id, sample_index"
 # Each query gives keys only, from scalar columns; the texts of the few chosen are fetched afterwards.
 PICKS = {
+    "alarm": ("Shows an alarm", ""),
     "right": (
         "Right",
         f"""SELECT {KEYS} FROM samples WHERE iteration = $last AND purpose = 'train' AND correct
@@ -83,13 +86,18 @@ class Sample(NamedTuple):
     outputs: dict[str, Any]
 
 
-def chosen_samples(connection: duckdb.DuckDBPyConnection) -> list[Sample]:
+def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm] = ()) -> list[Sample]:
     """The completions worth a look, each once, with every reason it was chosen for."""
     last = connection.execute("SELECT max(iteration) FROM scorers WHERE purpose = 'train'").fetchone()
     if not last or last[0] is None:
         return []
     reasons: dict[tuple[Any, ...], list[str]] = {}
+    for alarm in alarms:
+        for task, index in alarm.examples:
+            reasons.setdefault((alarm.first_iteration, "train", task, index), ["alarm"])
     for kind, (_, query) in PICKS.items():
+        if not query:
+            continue
         parameters = {"last": last[0]} if "$last" in query else {}
         for key in connection.execute(query, parameters).fetchall():
             reasons.setdefault(key, []).append(kind)

@@ -74,6 +74,13 @@ def whole_ticks(values: Sequence[int], most: int = 8) -> list[int]:
     return list(range(math.ceil(low / step) * step, high + 1, step))
 
 
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 48 s, 12 min, 3.4 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def number(value: float | None) -> str:
     """A number as people write it: 0.31, 14.2, 1.2e-06, 12k, 3.4M."""
     if value is None or not math.isfinite(value):

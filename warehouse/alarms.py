@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warehouse.database import rows_of
 from warehouse.errors import StageError
@@ -110,11 +110,3 @@ def alarm_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     healthy = max(0, min(alarm.first_iteration for alarm in alarms) - 1)
     lines += ["", f"Stop here, or go back: warehouse rollback {warehouse.root} --to {healthy}"]
     return lines
-
-
-def alarm_timeline(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Every iteration at which a signal was raised, for pictures."""
-    return rows_of(connection, "SELECT signal, iteration FROM signals JOIN (SELECT signal, "
-                               "first_iteration FROM "
-                               "alarms) USING (signal) WHERE raised ORDER BY first_iteration, signal, "
-                               "iteration")

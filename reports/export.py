@@ -1,0 +1,163 @@
+"""Single pictures for papers: any figure, or the grids of a task or completion, as SVG or PNG."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.build import SECTIONS, drawn, write_page
+from reports.drawing import WIDTH, Chart
+from reports.figure import Figure
+from reports.grids import cell_paths, cell_size, difference_marks, is_grid
+from warehouse.database import rows_of
+from warehouse.errors import StageError
+from warehouse.show import parse_name
+
+if TYPE_CHECKING:
+    import duckdb
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FONT = "font-family=\"Helvetica, Arial, sans-serif\""
+
+
+def figure_names() -> list[str]:
+    """Names of all figures."""
+    return [figure.name for _, group in SECTIONS for figure in group]
+
+
+def export_figure(
+    connection: duckdb.DuckDBPyConnection, name: str, output: Path, *, dark: bool = False
+) -> None:
+    """Write the figure `name` to `output`, .svg or .png."""
+    figures = {figure.name: figure for _, group in SECTIONS for figure in group}
+    if name not in figures:
+        raise StageError(f"There is no figure '{name}'. Known: {', '.join(figures)}.")
+    chart = drawn(connection, figures[name])
+    if chart is None:
+        raise StageError(f"The figure '{name}' has nothing to show. {figures[name].missing}")
+    write_picture(standalone(figures[name], chart, dark=dark), output)
+
+
+def standalone(figure: Figure, chart: Chart, *, dark: bool = False) -> str:
+    """A figure's chart with its title, legend and colours in one SVG."""
+    found = re.fullmatch(r"<svg[^>]*viewBox=\"0 0 [\d.]+ ([\d.]+)\"[^>]*>(.*)</svg>", chart.svg, re.DOTALL)
+    assert found
+    colors = palette(dark)
+    heading = [f'<text x="8" y="22" font-size="14" font-weight="600" fill="{colors["ink"]}" {FONT}>'
+               f"{escape(figure.title)}</text>"]
+    across = 8.0
+    for index, (tone, name) in enumerate(chart.legend if len(chart.legend) > 1 else []):
+        color = colors[f"t{tone}"]
+        key = (f'<circle cx="{across + 5}" cy="37" r="4" fill="none" stroke="{color}" stroke-width="2"/>'
+               if index in chart.hollow
+               else f'<rect x="{across}" y="32" width="10" height="10" rx="2" fill="{color}"/>')
+        heading.append(f'{key}<text x="{across + 15}" y="41" font-size="11" fill="{colors["ink"]}" {FONT}>'
+                       f"{escape(name)}</text>")
+        across += 30 + 6.2 * len(name)
+    top = 52 if len(chart.legend) > 1 else 34
+    height = float(found[1]) + top
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
+        f'height="{height:g}"><style>{_style(colors)}</style><rect width="100%" height="100%" '
+        f'fill="{colors["card"]}"/>{"".join(heading)}<g transform="translate(0 {top})">{found[2]}</g></svg>'
+    )
+
+
+def palette(dark: bool) -> dict[str, str]:
+    """The page's colours, read from its style sheet."""
+    text = files("reports").joinpath("page.css").read_text()
+    blocks = re.findall(r":root[^{]*\{([^{}]*)\}", text)
+    return dict(re.findall(r"--([\w-]+): ([^;]+);", blocks[-1 if dark else 0]))
+
+
+def _style(colors: dict[str, str]) -> str:
+    """The rules that charts need, with colours put in: viewers of SVG know no variables."""
+    text = files("reports").joinpath("page.css").read_text()
+    wanted = re.findall(
+        r"^\.(?:grid|tick|line|band|dot|ring|level|alarm|cursor|t\d|heat|h\d)[^{]*\{[^}]*\}.*$",
+        text,
+        re.MULTILINE,
+    )
+    rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], "\n".join(wanted))
+    return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"
+
+
+def export_grids(connection: duckdb.DuckDBPyConnection, name: str, output: Path) -> None:
+    """Write the grids of a task, or of a completion (ITERATION/TASK/SAMPLE) with its outputs."""
+    outputs: dict[str, Any] = {}
+    task = name
+    if re.fullmatch(r"\d+/.+/\d+", name):
+        iteration, purpose, task, index = parse_name(name)
+        rows = rows_of(connection, "SELECT outputs FROM one_completion($1, $2, $3, of_purpose := $4)",
+                       [iteration, task, index, purpose])
+        if not rows:
+            raise StageError(f"There is no completion {name} in complete rollouts.")
+        outputs = json.loads(rows[0]["outputs"] or "{}")
+    found = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
+    if not found:
+        raise StageError(f"There is no task '{task}'. Which there are: SELECT task_id FROM tasks")
+    write_picture(grid_sheet(json.loads(found[0]["payload"] or "{}"), outputs), output)
+
+
+def grid_sheet(payload: dict[str, Any], outputs: dict[str, Any]) -> str:
+    """Every pair of a task as a column: input above, expected below, output last where there is one."""
+    columns = []
+    for part in ("train", "test"):
+        for number, pair in enumerate(payload.get(part) or []):
+            made = (outputs.get(part) or [])[number:number + 1]
+            columns.append((f"{part} {number + 1}", pair.get("input"), pair.get("output"), made))
+    if not columns:
+        raise StageError("This task has no grids to draw.")
+    across, tallest, marks = 12.0, 0.0, []
+    for title, given, expected, made in columns:
+        marks.append(f'<text x="{across:g}" y="16" font-size="11" fill="#555" {FONT}>{escape(title)}</text>')
+        down, widest = 24.0, 40.0
+        for grid in [given, expected, *made]:
+            if not is_grid(grid):
+                continue
+            height, width = len(grid), len(grid[0])
+            size = cell_size(height, width, 140)
+            wrong = difference_marks(grid, expected) if made and grid is made[0] and is_grid(expected) else ""
+            marks.append(
+                f'<g transform="translate({across:g} {down:g}) scale({size})">{cell_paths(grid)}{wrong}</g>'
+            )
+            down, widest = down + height * size + 12, max(widest, width * size)
+        across, tallest = across + widest + 16, max(tallest, down)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {tallest:g}" width="{across:g}" '
+        f'height="{tallest:g}"><rect width="100%" height="100%" fill="#fff"/>{"".join(marks)}</svg>'
+    )
+
+
+def write_picture(svg: str, output: Path) -> None:
+    """Write SVG as it is, or as PNG at twice the size through a headless browser."""
+    if output.suffix == ".svg":
+        write_page(output, svg)
+        return
+    if output.suffix != ".png":
+        raise StageError(f"Cannot write '{output.suffix}' pictures. Name a file that ends in .svg or .png.")
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if not browser:
+        raise StageError("PNG pictures are made by a headless browser, and none was found (chromium, "
+                         "google-chrome). Install one, or write .svg and convert it.")
+    size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+    assert size
+    with tempfile.TemporaryDirectory() as folder:
+        page, picture = Path(folder) / "page.html", Path(folder) / "picture.png"
+        page.write_text(f"<style>body{{margin:0}}svg{{display:block}}</style>{svg}")
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                   "--force-device-scale-factor=2", f"--user-data-dir={folder}/profile",
+                   f"--window-size={round(float(size[1]))},{round(float(size[2]))}",
+                   f"--screenshot={picture}", page.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if not picture.exists():
+            raise StageError(f"{browser} made no picture: {done.stderr.strip()[-300:]}")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(picture.read_bytes())

@@ -1,0 +1,139 @@
+"""Reports in a real headless browser: drawn, interactive, silent in the console, and deaf to foreign scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reports.build import build_report
+from reports.compare import compare_runs
+from tests.browser import MISSING, Browser, is_there
+from tests.synthetic_run import build_run
+from tests.test_reports_build import FIGURES, replace_completions
+
+pytestmark = pytest.mark.skipif(not is_there(), reason=MISSING)
+
+VISIBLE = "return [...document.querySelectorAll('.sample')].filter((one) => one.offsetParent !== null).length"
+PRESS = "document.querySelector(`.filters button[data-kind='${arguments[0]}']`).click()"
+PLACE = ("const box = document.querySelector(`#${arguments[0]} svg.chart`); "
+         "box.scrollIntoView({block: 'center'});"
+         "const at = box.getBoundingClientRect(); return [at.x, at.y, at.width, at.height]")
+READOUT = "const out = document.getElementById('readout'); return out.hidden ? '' : out.innerText"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = build_run(tmp_path_factory.mktemp("runs") / "run", shape="blow-up", iterations=8, evals=(0, 7))
+    return build_report(run.root)
+
+
+@pytest.fixture(scope="module")
+def browser(page: Path) -> Iterator[Browser]:
+    with Browser() as window:
+        window.open(page)
+        yield window
+
+
+def test_every_figure_has_marks_inside_its_frame(browser: Browser) -> None:
+    marks = browser.script(
+        "return Object.fromEntries([...document.querySelectorAll('figure')].map((figure) => {"
+        " const frame = figure.querySelector('svg.chart').getBoundingClientRect();"
+        " const found = [...figure.querySelectorAll('.line, .bar, .heat, .dot, .alarm')];"
+        " const inside = found.filter((mark) => { const box = mark.getBoundingClientRect();"
+        "   return box.width + box.height > 0 && box.left >= frame.left - 3 && box.right <= frame.right + 3"
+        "     && box.top >= frame.top - 3 && box.bottom <= frame.bottom + 3; });"
+        " return [figure.id, [found.length, inside.length]]; }))")
+    assert set(marks) == set(FIGURES)
+    for name, (found, inside) in marks.items():
+        assert found == inside > 0, name
+
+
+def test_hover_reads_the_values_and_marks_all_charts(browser: Browser) -> None:
+    x, y, width, height = browser.script(PLACE, "shares")
+    browser.move_to(x + width * 0.97, y + height / 2)
+    readout = browser.script(READOUT)
+    assert readout.startswith("iteration") and "truncated" in readout and "7" in readout.split("truncated")[0]
+    cursors = browser.script("return [...document.querySelectorAll('.cursor')].filter((one) => "
+                             "one.getAttribute('d')).length")
+    assert cursors > 10
+    x, y, width, height = browser.script(PLACE, "tasks")
+    browser.move_to(x + width * 0.5, y + height * 0.2)
+    assert "task-" in browser.script(READOUT)
+    browser.move_to(2, 2)
+    assert browser.script(READOUT) == ""
+
+
+def test_filters_and_search_choose_the_samples(browser: Browser) -> None:
+    everything = browser.script(VISIBLE)
+    browser.script(PRESS, "truncated")
+    truncated = browser.script(VISIBLE)
+    assert 0 < truncated < everything
+    browser.script("const box = document.getElementById('search'); box.value = 'task-003';"
+                   "box.dispatchEvent(new Event('input'))")
+    assert browser.script(VISIBLE) < truncated
+    assert browser.script("return document.getElementById('count').textContent").endswith(f"of {everything}")
+    browser.script("const box = document.getElementById('search'); box.value = '';"
+                   "box.dispatchEvent(new Event('input'))")
+    browser.script(PRESS, "")
+    assert browser.script(VISIBLE) == everything
+
+
+def test_alarms_lead_to_samples(browser: Browser) -> None:
+    missing = browser.script("return [...document.querySelectorAll('.notice a')].filter((link) => "
+                             "!document.getElementById(decodeURIComponent(link.hash.slice(1)))).length")
+    links = browser.script("return document.querySelectorAll('.notice a').length")
+    assert links >= 6 and missing == 0
+
+
+def test_light_and_dark(browser: Browser, page: Path) -> None:
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.script(ground)
+    browser.script("document.getElementById('theme').click()")
+    dark = browser.script(ground)
+    browser.script("document.getElementById('theme').click()")
+    assert browser.script(ground) == light != dark
+    with Browser(dark=True) as other:
+        other.open(page)
+        assert other.script(ground) == dark
+        assert other.errors() == []
+
+
+def test_a_narrow_window_does_not_scroll_sideways(page: Path) -> None:
+    with Browser(width=500, height=900) as phone:
+        phone.open(page)
+        assert phone.script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_console_stays_silent(browser: Browser) -> None:
+    assert browser.errors() == []
+
+
+def test_a_script_in_a_completion_does_not_run(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False, num_tasks=2, group_size=4)
+    replace_completions(run, "</pre><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>")
+    page = build_report(run.root)
+    with Browser() as window:
+        window.open(page)
+        assert window.script("return window.owned === undefined")
+        assert window.script("return document.querySelectorAll('.sample pre')[0].textContent").startswith(
+            "</pre>"
+        )
+        assert window.errors() == []
+        # Even markup that slipped in unescaped could not run: the policy allows our own script alone.
+        broken = tmp_path / "broken.html"
+        broken.write_text(page.read_text().replace("<main>", "<main><script>window.owned = 3</script>"))
+        window.open(broken)
+        assert window.script("return window.owned === undefined")
+        assert any("Content Security Policy" in message for message in window.errors())
+
+
+def test_two_runs_compared(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / name, shape=name, iterations=4, evals=(3,)) for name in ("healthy", "mute")]
+    page = compare_runs(runs[0].root, runs[1].root, tmp_path / "compare.html")
+    with Browser() as window:
+        window.open(page)
+        assert window.script("return document.querySelectorAll('circle.spot').length") > 3
+        assert window.script("return document.querySelectorAll('figure .line').length") >= 14
+        assert window.errors() == []

@@ -1,0 +1,14 @@
+"""docs/schema.md says what the SQL says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from warehouse.dictionary import dictionary_lines
+
+PAGE = Path(__file__).parents[1] / "docs" / "schema.md"
+
+
+def test_the_page_is_what_the_command_writes() -> None:
+    assert PAGE.read_text() == "\n".join(dictionary_lines(markdown=True)) + "\n", (
+        "run: warehouse schema --markdown > docs/schema.md")
