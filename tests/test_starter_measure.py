@@ -48,5 +48,5 @@ def test_the_demo_pool_is_what_was_measured_and_fits():
     lines = (ROOT / "examples/demo/pool.txt").read_text().splitlines()
     assert lines[0].startswith("# ") and "examples.starter.measure" in lines[0]
     measured = json.loads((ROOT / "examples/starter/model/measured.json").read_text())
-    assert lines[1:] == measured["arc_tasks_solved"]
+    assert lines[1:] == list(measured["arc_tasks_solved"])
     assert set(lines[1:]) <= {task.task_id for task in fitting_tasks(0, 0)}

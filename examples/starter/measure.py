@@ -43,8 +43,8 @@ def main(model: str, output: Path, synthetic: int, synthetic_seed: int, samples:
     results = {
         set_name: set_result([index for index, task in enumerate(tasks) if task.set_name == set_name], solved)
         for set_name in dict.fromkeys(task.set_name for task in tasks)}
-    arc_solved = [task.task_id for task, row in zip(tasks, solved, strict=True)
-                  if task.set_name == "arc-agi-1 training" and any(row[1:])]
+    arc_solved = {task.task_id: row[1:].count(True) for task, row in zip(tasks, solved, strict=True)
+                  if task.set_name == "arc-agi-1 training" and True in row[1:]}
     command = (f"python -m examples.starter.measure --model {model} --synthetic {synthetic} "
                f"--synthetic-seed {synthetic_seed} --samples {samples} --seed {seed}")
     facts = {"command": command, "results": results, "arc_tasks_solved": arc_solved}
@@ -90,8 +90,9 @@ def sample(model: str, tasks: list[Task], samples: int, seed: int) -> list[list[
                  max_num_batched_tokens=MAX_SEQUENCES * MAX_LENGTH)   # less cuts prompts: seeds fail on a CPU
     greedy = engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
     sampled = engine.generate(prompts, [
-        SamplingParams(n=samples, temperature=1.0, max_tokens=MAX_TOKENS, seed=seed + samples * index)
-        for index in range(len(tasks))])
+        SamplingParams(n=samples, temperature=1.0, max_tokens=MAX_TOKENS,
+                       seed=seed * 1_000_000 + samples * index)
+        for index in range(len(tasks))])        # vLLM adds 0..n-1: no two completions share a seed
     return [[first.outputs[0].text, *(one.text for one in others.outputs)]
             for first, others in zip(greedy, sampled, strict=True)]
 
