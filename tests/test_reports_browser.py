@@ -1,4 +1,4 @@
-"""Reports in a real headless browser: drawn, interactive, silent in the console, and deaf to foreign scripts."""
+"""Reports in a real headless browser: drawn, interactive, silent, and deaf to foreign scripts."""
 
 from __future__ import annotations
 

@@ -46,12 +46,20 @@ def page(run: Warehouse) -> str:
 
 
 def test_every_figure_is_drawn(page: str) -> None:
-    for name in FIGURES:
+    drawn = set(FIGURES) - {"alarms"}
+    for name in drawn:
         block = re.search(f'<figure data-figure="{name}".*?</figure>', page, re.DOTALL)
         assert block and '<svg class="chart"' in block[0], name
-    assert set(json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["figures"]) == set(
-        FIGURES
-    )
+    island = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert island and set(json.loads(island[1])["figures"]) == drawn
+
+
+def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
+    assert "<b>No alarm.</b>" in page and "No alarm was raised." in page
+    run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4, group_size=8)
+    text = build_report(run.root).read_text()
+    assert "<b>2 alarms since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
+    assert text.count('href="#sample-5-train-') == 6
 
 
 def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:

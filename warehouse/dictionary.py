@@ -9,6 +9,18 @@ from warehouse.database import SQL_FILES, empty_connection
 from warehouse.errors import StageError
 from warehouse.schema import TABLES
 
+PAGE_HEAD = """\
+# What a run holds
+
+Every table, view and macro that `warehouse sql`, `warehouse shell` and `duckdb -init RUN/warehouse.sql` know.
+This page is written by `warehouse schema --markdown`; the meanings are the comments of the SQL itself.
+
+Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`
+shows the parts of unfinished ones, and the view `parts` lists every file. Where an iteration was scored
+several times, `samples` shows one scorer, chosen in this order: the one named in RUN/config.toml
+(`[warehouse]` `scorer = "NAME"`), the one whose rewards were trained on, the one that finished last.
+The view `scorers` says which and why; `all_samples` holds all of them.
+"""
 HIDDEN = ("stage_manifests", "policy_documents", "part_files", "iteration_samples", "iteration_groups",
           "iteration_passes", "iteration_mismatch")
 
@@ -23,7 +35,7 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
              *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
     if name is not None and name not in views and name not in macros:
         raise StageError(f"There is no table, view or macro '{name}'. Known: {', '.join([*known, *macros])}.")
-    lines: list[str] = []
+    lines: list[str] = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
         columns = connection.execute("SELECT column_name, data_type, comment FROM duckdb_columns() "
                                      "WHERE table_name = $1 ORDER BY column_index", [view]).fetchall()
