@@ -15,7 +15,7 @@ from examples.starter.batches import (
     split_by_tokens,
     training_batches,
 )
-from examples.starter.model import load_model, make_optimizers, make_schedules, weighted_loss
+from examples.starter.network import load_model, make_optimizers, make_schedules, weighted_loss
 from examples.starter.noise import noised_answers
 from examples.starter.pretrain import pretrain
 from examples.starter.programs import code_of

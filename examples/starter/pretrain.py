@@ -26,7 +26,7 @@ import click
 @click.option("--noise", is_flag=True, help="Spoil three answers in four: a weak policy that RL can mend.")
 def main(output: Path, **settings: Any) -> None:
     """Pretrain the starter policy and write it to a folder that transformers and vLLM load."""
-    from examples.starter.model import save_model
+    from examples.starter.network import save_model
     from examples.starter.tokenizer import build_tokenizer
 
     started = time.perf_counter()
@@ -46,7 +46,7 @@ def pretrain(tokenizer: Any, *, steps: int, tokens_per_step: int, threads: int, 
     from tqdm import trange
 
     from examples.starter.batches import Answer, labelled_answer, training_batches
-    from examples.starter.model import load_model, make_optimizers, make_schedules, new_model, weighted_loss
+    from examples.starter.network import load_model, make_optimizers, make_schedules, new_model, weighted_loss
     from examples.starter.noise import noised_answers
     from warehouse.synthetic import synthetic_tasks
 
