@@ -42,8 +42,8 @@ class AnswerKind:
         accepted = [str(one) for one in (answer if isinstance(answer, list) else [answer])]
         match = field(task_id, payload, "match", str, "exact")
         if match not in MATCHES or not accepted:
-            raise StageError(f"Task {task_id}: payload field 'match' is '{match}', with {len(accepted)} given."
-                             f" Use one of {', '.join(MATCHES)} and give at least one answer.")
+            raise StageError(f"Task {task_id}: payload field 'match' is '{match}', answers: {len(accepted)}. "
+                             f"Use one of {', '.join(MATCHES)} and give at least one answer.")
         choices = field(task_id, payload, "choices", list, ["A", "B", "C", "D", "E"])
         label = field(task_id, payload, "label", (str, type(None)), None)
         tolerance = field(task_id, payload, "tolerance", (int, float), 1e-6)

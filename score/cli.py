@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from score.cli_inspect import diff, doctor, explain, limit_options, tier_options, try_program
 from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors
 
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
@@ -32,24 +33,10 @@ def score() -> None:
     """Run the programs of completions and write their rewards."""
 
 
-def limit_options(command: Any) -> Any:
-    """The options that bound one program."""
-    for name, kind, default, words in reversed((
-            ("--cpu-seconds", float, 1.0, "CPU time of a program, all inputs together."),
-            ("--wall-seconds", float, None, "Wall time of a program. [default: 5 x CPU]"),
-            ("--memory-mib", int, 512, "Memory of a program above that of an empty process."),
-            ("--open-files", int, 32, "Open files of a program."),
-            ("--output-kib", int, 64, "Size of a program's answer."),
-            ("--source-kib", int, 64, "Size of a program."))):
-        command = click.option(name, type=kind, default=default, help=words,
-                               show_default=default is not None)(command)
-    threads = click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")
-    return threads(command)
-
-
 @click.command("score", context_settings={"show_default": True}, epilog="""
-Other commands: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION` shows one verdict,
-`score try FILE --task ID RUN` runs a program from a file, `score doctor` shows what isolation there is.
+Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
+shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score doctor` says what
+isolation this machine offers and what would raise it.
 """)
 @run_argument
 @iteration_option
@@ -57,6 +44,15 @@ Other commands: `score diff RUN A B` compares two scorers, `score explain RUN CO
 @click.option("--reward", type=click.Choice(REWARDS), default="arc-v1", help="How measures become a reward.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
+@click.option("--scorer", "user_reward", default=None, metavar="FILE.py:NAME",
+              help="A reward function of your own, with TRL's signature, instead of --reward.")
+@click.option("--weight", "weights", multiple=True, metavar="PART=FACTOR",
+              help="Factor of a part of the reward, for example pixel_score=0; may be repeated.")
+@click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")
+@click.option("--ngram-penalty", type=click.FloatRange(min=0), default=0.0,
+              help="Take off this much times the share of 4-grams that repeat an earlier one.")
+@click.option("--length-tie-break", type=click.FloatRange(min=0), default=0.0,
+              help="Add up to this much to the shortest of a group's right answers.")
 @limit_options
 @click.option("--allow-import", "imports", multiple=True, metavar="MODULE",
               help="Further module that programs may import, for example scipy; may be repeated.")
@@ -66,48 +62,59 @@ Other commands: `score diff RUN A B` compares two scorers, `score explain RUN CO
               help="Import once per lane instead of once per program that mentions it.")
 @click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
               help="Programs running at a time. [default: one per usable core]")
-@click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
-              help="Isolation to insist on. [default: the best there is]")
-@click.option("--unsafe-no-sandbox", "unsafe", is_flag=True,
-              help="Run foreign programs without isolation; every row then says so.")
+@click.option("--shard", default="0/1", metavar="INDEX/COUNT",
+              help="Score this share of the parts; the others belong to other workers.")
+@tier_options
 @shows_errors
 def score_rollouts(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
 
     Scores every complete rollout that this scorer has not scored, or the one named. Run again after a
-    kill, it scores what is missing; with another reward or other limits it is another scorer, whose rows
-    stand beside the former ones.
+    kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
+    exits with 75, as it does on SIGTERM. With another reward or other limits it is another scorer, whose
+    rows stand beside the former ones.
     """
     from score.run import ScoreOptions, run_score
+    from score.shard import Shard
 
     scorer = scorer_of(values)
-    run_score(ScoreOptions(run=run, scorer=scorer, **values), click.echo)
+    shard = Shard.parse(values.pop("shard"))
+    run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, **values), click.echo)
 
 
 def scorer_of(values: dict[str, Any]) -> Any:
     """The scorer that the options describe; they are taken out of `values`."""
     from score.limits import Limits
     from score.scorer import Scorer
+    from score.shaping import Shaping
+    from score.user_reward import load_user_reward
 
     cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
                     **{name: values.pop(name) for name in OTHER_LIMITS})
-    return Scorer(values.pop("reward"), parameters_of(values.pop("parameters")), limits,
-                  tuple(sorted(values.pop("imports"))))
+    shaping = Shaping(numbers_of(values.pop("weights"), "--weight", "pixel_score=0"),
+                      **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
+                                                             "length_tie_break")})
+    user_reward = values.pop("user_reward")
+    return Scorer(values.pop("reward"), numbers_of(values.pop("parameters"), "--parameter", "shaping=0.2"),
+                  limits, tuple(sorted(values.pop("imports"))), shaping,
+                  load_user_reward(user_reward) if user_reward else None)
 
 
-def parameters_of(texts: tuple[str, ...]) -> dict[str, float]:
+def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:
     """NAME=VALUE texts as numbers; StageError for anything else."""
     from warehouse.errors import StageError
 
-    parameters = {}
+    numbers = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            parameters[name] = float(value)
+            numbers[name] = float(value)
         except ValueError:
-            raise StageError(f"--parameter {text} is not NAME=NUMBER, for example shaping=0.2.") from None
-    return parameters
+            raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.") from None
+    return numbers
 
 
 WithDefault.default = score_rollouts
+for command in (diff, doctor, explain, try_program):
+    score.add_command(command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from score.parsing import first_code_block
 from warehouse.errors import StageError
 from warehouse.store import Warehouse
 
-PROMPT_COLUMNS = ["group_id", "task_id", "split", "prefill", "flip", "rotations", "color_map"]
+PROMPT_COLUMNS = ["group_id", "task_id", "prompt", "split", "prefill", "flip", "rotations", "color_map"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class Item:
     task_id: str
     split: str
     answer: Answer
+    kind_name: str = ""
+    prompt: str = ""
+    payload: dict[str, Any] = field(default_factory=dict)
 
 
 class Questions:
@@ -37,7 +40,7 @@ class Questions:
         wanted = {row["task_id"] for row in self.prompts.values()}
         rows = warehouse.read("tasks", columns=["task_id", "scorer", "payload"])
         self.payloads = {row["task_id"]: row for row in rows.to_pylist() if row["task_id"] in wanted}
-        self.tasks: dict[str, tuple[TaskKind, Any]] = {}
+        self.tasks: dict[str, tuple[TaskKind, Any, str, dict[str, Any]]] = {}
 
     def items(self, completions: pa.Table) -> list[Item]:
         """What to judge, in the order of the rows; StageError where a row has no prompt or no task."""
@@ -54,18 +57,19 @@ class Questions:
         if prompt is None:
             raise StageError(f"A completion of task {task_id} belongs to group {group_id}, which has no "
                              "prompt. Restore the part of `prompts` that is missing, or run `rollout` again.")
-        kind, task = self._task(task_id)
+        kind, task, kind_name, payload = self._task(task_id)
         text = (prompt["prefill"] or "") + completion
         color_map = None if prompt["color_map"] is None else tuple(prompt["color_map"])
         answer = Answer(text, first_code_block(text), prompt["flip"], prompt["rotations"], color_map)
-        return Item(kind, task, task_id, prompt["split"], answer)
+        return Item(kind, task, task_id, prompt["split"], answer, kind_name, prompt["prompt"] or "", payload)
 
-    def _task(self, task_id: str) -> tuple[TaskKind, Any]:
+    def _task(self, task_id: str) -> tuple[TaskKind, Any, str, dict[str, Any]]:
         if task_id not in self.tasks:
             row = self.payloads.get(task_id)
             if row is None:
                 raise StageError(f"There are completions of task {task_id}, which is not among the run's "
                                  "tasks. Restore RUN/tasks, or remove these completions.")
             kind = kind_named(row["scorer"], task_id)
-            self.tasks[task_id] = kind, kind.load(task_id, json.loads(row["payload"]))
+            payload = json.loads(row["payload"])
+            self.tasks[task_id] = kind, kind.load(task_id, payload), row["scorer"], payload
         return self.tasks[task_id]

@@ -44,7 +44,7 @@ def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]], scorer: Sc
         if key not in seen:
             seen[key] = item.kind.measure(item.task, answer, found)
         whole = together(found)
-        parts = None if whole.infrastructure else scorer.parts(seen[key])
+        parts = None if whole.infrastructure else {} if scorer.user else scorer.parts(seen[key])
         scored.append(Scored(answer, whole, seen[key], parts, item.split))
     return scored
 

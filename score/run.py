@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,18 @@ from score.golden import check_golden
 from score.judging import execute, measure
 from score.lane_process import LaneConfig
 from score.lanes import usable_cores
-from score.outcome import Outcome
+from score.outcome import ErrorClass, Outcome
 from score.progress import Progress
-from score.samples import samples_table
+from score.rewarding import rewarded
+from score.samples import repetition_columns, samples_table
 from score.scorer import Scorer
+from score.shard import Shard
 from score.summary import summary_lines
 from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
 from warehouse.errors import StageError
 from warehouse.parts import part_number, read_part
+from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse, open_warehouse
 
 # More rows than this share that infrastructure failed for are a broken machine, not bad luck.
@@ -43,6 +46,7 @@ class ScoreOptions:
     preload: tuple[str, ...] = ()
     import_paths: tuple[str, ...] = ()
     unsafe: bool = False
+    shard: Shard = field(default_factory=Shard)
 
 
 def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
@@ -60,16 +64,27 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                                 config=lambda layers: LaneConfig(layers, options.scorer.imports,
                                                                  options.preload, options.import_paths))
     say(f"scorer {options.scorer.identity}, sandbox tier {tier.name}: {tier.words}")
-    with pool:
+    unfinished = []
+    with pool, StopRequest() as stop:
         executor = Executor(pool, isolated=tier.isolated)
         for iteration, purpose in due:
-            score_rollout(warehouse, iteration, purpose, options.scorer, executor, tier, clock, say)
+            complete = score_rollout(warehouse, iteration, purpose, options, executor, tier, clock, say, stop)
+            if not complete:
+                unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # what the lanes took to start counts once
+    if unfinished:
+        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is still under way: its "
+                           "complete parts are scored. Run `score` again once it is done.")
 
 
-def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Scorer, executor: Executor,
-                  tier: Tier, clock: Clock, say: Callable[[str], None]) -> None:
-    """Score one rollout part by part; parts that stand from an earlier run are kept."""
+def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: ScoreOptions,
+                  executor: Executor, tier: Tier, clock: Clock, say: Callable[[str], None],
+                  stop: StopRequest) -> bool:
+    """Score one rollout part by part, those that stand are kept; False if the rollout is still under way.
+
+    Raises StageStopped after the part in hand when `stop` is due.
+    """
+    scorer = options.scorer
     stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     with clock.phase("reading"):
@@ -77,12 +92,14 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
     with clock.phase("start"):
         num_golden = check_golden(executor, scorer, questions.kind_names())
     stage.settle(scorer.settings)
+    complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = warehouse.parts("completions", **keys)
+    check_alike(stage.title, done, parts)
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
         for path in parts:
-            if part_number(path) in done:
+            if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
             with clock.phase("reading"):
                 completions = read_part(path)
@@ -91,25 +108,47 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
                 outcomes = execute(executor, items, progress.ran)
             stop_when_broken(outcomes, path)
             with clock.phase("metrics"):
-                scored = measure(items, outcomes, scorer)
-                table = samples_table(completions, scored, scorer, tier.name)
+                repetitions = repetition_columns(completions)
+                scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
+                                  repetitions["ngram4_unique_ratio"])
+                table = samples_table(completions, scored, scorer, tier.name, repetitions)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
             progress.wrote_part()
+            if stop.due():
+                raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of "
+                                   f"{len(parts)} parts scored. Run the same command again to go on.")
+    if not complete:
+        return False
+    missing = len(parts) - len(warehouse.parts("samples", **keys, scorer=scorer.identity))
+    if missing:
+        say(f"shard {options.shard} of iteration {iteration} {purpose} is done; {missing} parts are left to "
+            "the other shards")
+        return True
     samples = warehouse.read("samples", **keys, scorer=scorer.identity)
     stage.complete({"completions": samples.num_rows, "programs_run": executor.num_run - num_run,
                     "unscored": samples.column("reward").null_count, "golden": num_golden, "tier": tier.name,
                     "tier_facts": tier.facts, "lanes": len(executor.pool.lanes),
                     "lane_restarts": executor.pool.num_restarts,
-                    "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}})
+                    "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}},
+                   [part_number(path) for path in parts])
     for line in summary_lines(samples, iteration, purpose, clock.seconds, executor.num_run - num_run):
         say(line)
+    return True
+
+
+def check_alike(title: str, done: set[int], parts: list[Path]) -> None:
+    """StageError if a part of samples scores none of the completions' parts: they were merged or replaced."""
+    for number in sorted(done - {part_number(path) for path in parts}):
+        raise StageError(f"Part {number} of {title} belongs to no part of the completions any more. Run "
+                         "`warehouse repair` to put it aside, then `score` again.")
 
 
 def stop_when_broken(found: list[list[Outcome]], path: Path) -> None:
     """StageError when infrastructure failed for more than a few programs of a part."""
     outcomes = [outcome for each in found for outcome in each]
-    failed = [outcome for outcome in outcomes if outcome.infrastructure]
+    failed = [outcome for outcome in outcomes
+              if outcome.infrastructure and outcome.error_class != ErrorClass.UNTESTABLE]
     if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         counts = Counter(str(outcome.error_class) for outcome in failed)
         kinds = ", ".join(f"{count} x {name}" for name, count in counts.items())

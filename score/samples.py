@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,15 @@ class Scored:
         return None if self.parts is None else float(sum(self.parts.values()))
 
 
-def samples_table(completions: pa.Table, scored: Sequence[Scored], scorer: Scorer, tier: str) -> pa.Table:
+def samples_table(completions: pa.Table, scored: Sequence[Scored], scorer: Scorer, tier: str,
+                  repetitions: Mapping[str, np.ndarray]) -> pa.Table:
     """One row per completion, in the order of the completions part."""
     columns: dict[str, Any] = {name: completions.column(name) for name in COPIED}
     reasons = completions.column("finish_reason").to_pylist()
     columns |= {"scorer": [scorer.identity] * len(scored),
                 "truncated": [reason == "length" for reason in reasons],
                 "split": [row.split for row in scored], "sandbox_tier": [tier] * len(scored)}
-    columns |= verdict_columns(scored) | logprob_columns(completions) | repetition_columns(completions)
+    columns |= verdict_columns(scored) | logprob_columns(completions) | dict(repetitions)
     schema = arrow_schema("samples")
     return pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
@@ -56,7 +57,7 @@ def verdict_columns(scored: Sequence[Scored]) -> dict[str, list[Any]]:
 
 def verdict_row(row: Scored) -> dict[str, Any]:
     """The columns of one completion that come from running it."""
-    known = row.parts is not None
+    known = not row.outcome.infrastructure
     measured = row.measures
     outcome = row.outcome
     values = {"reward": row.reward, "correct": measured.correct, "valid_code": measured.valid_code,
@@ -67,7 +68,7 @@ def verdict_row(row: Scored) -> dict[str, Any]:
     if not known:
         values = dict.fromkeys(values) | {"valid_code": measured.valid_code}
     return values | {
-        "reward_parts": json.dumps(row.parts) if known else None,
+        "reward_parts": None if row.parts is None else json.dumps(row.parts),
         "fingerprint": measured.fingerprint, "outputs": measured.outputs, "code": storable(row.answer.code),
         "error_class": None if outcome.error_class is None else str(outcome.error_class),
         "error_name": outcome.error_name, "error_message": storable(outcome.error_message),

@@ -1,4 +1,4 @@
-"""A scorer: a reward with its parameters and limits, and the identity under which its rows are stored."""
+"""A scorer: a reward with its parameters, shaping and limits, and the identity its rows are stored under."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import Any
 from score.limits import Limits
 from score.measures import Measures
 from score.rewards import reward_named
+from score.shaping import Shaping
+from score.user_reward import UserReward
 from warehouse.errors import StageError
 
 # Files that can change no verdict; every other file of the package is part of the identity.
-PRESENTATION = {"__init__.py", "cli.py", "diff.py", "doctor.py", "explain.py", "progress.py", "summary.py"}
+PRESENTATION = {"__init__.py", "cli.py", "cli_inspect.py", "clock.py", "diff.py", "doctor.py", "explain.py",
+                "progress.py", "run.py", "summary.py", "terminal.py", "trial.py"}
 
 
 @dataclass(frozen=True)
@@ -27,42 +30,51 @@ class Scorer:
     parameters: Mapping[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
+    shaping: Shaping = field(default_factory=Shaping)
+    user: UserReward | None = None           # takes the place of the registered reward
 
     def __post_init__(self) -> None:
-        unknown = set(self.parameters) - set(reward_named(self.reward).defaults)
+        known = reward_named(self.reward).defaults if self.user is None else {}
+        unknown = set(self.parameters) - set(known)
         if unknown:
-            known = ", ".join(reward_named(self.reward).defaults) or "none"
-            raise StageError(f"The reward {self.reward} has no parameter '{min(unknown)}'. Known: {known}.")
+            raise StageError(f"The reward {self.name} has no parameter '{min(unknown)}'. "
+                             f"Known: {', '.join(known) or 'none'}.")
+
+    @property
+    def name(self) -> str:
+        return self.reward if self.user is None else self.user.name
 
     @property
     def all_parameters(self) -> dict[str, float]:
-        return {**reward_named(self.reward).defaults, **self.parameters}
+        """Defaults and what was set."""
+        return {**reward_named(self.reward).defaults, **self.parameters} if self.user is None else {}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides a verdict, as it is stored with the stage."""
-        return {"reward": self.reward, "parameters": self.all_parameters, "limits": asdict(self.limits),
-                "imports": list(self.imports), "code": code_hash()}
+        return {"reward": self.name, "parameters": self.all_parameters, "limits": asdict(self.limits),
+                "shaping": asdict(self.shaping), "imports": list(self.imports), "code": code_hash(),
+                "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
     def identity(self) -> str:
-        """`<reward>-<10 hex>`: a hash of code, parameters, limits and allowed imports."""
+        """`<reward>-<10 hex>`: a hash of code, parameters, shaping, limits and allowed imports."""
         text = json.dumps(self.settings, sort_keys=True)
-        return f"{self.reward}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def parts(self, measures: Measures) -> dict[str, float]:
-        """Named parts of the reward of one completion."""
+        """Named parts of the registered reward of one completion, before shaping."""
         return reward_named(self.reward).function(measures, self.all_parameters)
 
     @property
-    def full(self) -> float:
-        """Reward of a perfect answer."""
-        return reward_named(self.reward).full(self.all_parameters)
+    def full(self) -> float | None:
+        """Reward of a perfect answer before shaping; None where the user's function decides."""
+        return reward_named(self.reward).full(self.all_parameters) if self.user is None else None
 
     @property
-    def floor(self) -> float:
-        """Reward of an answer without a program."""
-        return reward_named(self.reward).floor(self.all_parameters)
+    def floor(self) -> float | None:
+        """Reward of an answer without a program before shaping; None where the user's function decides."""
+        return reward_named(self.reward).floor(self.all_parameters) if self.user is None else None
 
 
 def code_hash() -> str:

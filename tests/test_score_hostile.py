@@ -26,8 +26,7 @@ from tests.hostile.corpus import ATTACKS
 
 LIMITS = Limits(cpu_seconds=0.4, wall_seconds=1.5, memory_mib=256)
 HONEST = ("import numpy as np\n# HONEST-PROGRAM\n\ndef transform(grid):\n"
-HONEST = ("import numpy as np\n# HONEST-PROGRAM\n\ndef transform(grid):\n    if isinstance(grid, np.ndarray) and len("
-          "grid) == 2:\n        return np.fliplr(np.array(grid))\n    return grid\n")
+          "    return np.fliplr(np.array(grid)) if len(grid) == 2 else grid\n")
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
 EXPECTED_OUTPUT = [b"EXPECTED-OUTPUT", "TARGET-GRID"]        # what programs look for in their own memory
 AVAILABLE = [name for name in "ABC" if missing_for(TIERS[name][0]) is None]

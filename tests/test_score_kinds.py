@@ -75,10 +75,11 @@ CHEATS = {
     "sys.exit": "import sys\ndef add(a, b):\n    sys.exit(0)\n",
     "patched assertion": "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\n"
     "def add(a, b):\n    return None\n",
-    "skipped assertion": "import sys\nsys.flags = None\n__debug__dummy = False\ndef add(a, b):\n    return 0\n",
+    "skipped assertion": "import sys\nsys.flags = None\ndef add(a, b):\n    return 0\n",
     "forged verdict": "import os\ndef add(a, b):\n    os.pwrite(3, b'RHR1' + bytes([1, 12, 0, 0, 0]) "
     '+ b\'[[true,"","",""]]\'[:12], 0)\n    os._exit(0)\n',
-    "forged answers": "import os\ndef add(a, b):\n    while True: os.write(4, b'\\x0b\\0\\0\\0[\"ready\"]   ')\n",
+    "forged answers": "import os\ndef add(a, b):\n"
+    "    while True: os.write(4, b'\\x0b\\0\\0\\0[\"ready\"]   ')\n",
     "reads the tests": "import sys\ndef add(a, b):\n    for frame in sys._current_frames().values():\n"
     "        while frame:\n            for v in frame.f_locals.values():\n"
     "                if isinstance(v, (str, bytes)) and 'as' + 'sert' in str(v):\n"

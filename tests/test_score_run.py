@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 
 import pytest
 from click.testing import CliRunner
 
+from score import run
 from score.cli import score
 from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
 
@@ -103,8 +106,53 @@ def test_every_complete_rollout_that_is_due_is_scored(warehouse):
     assert invoke(warehouse.root, "--iteration", "1").exit_code == 0
     assert not warehouse.scorers(0, "train")
     assert warehouse.scorers(1, "eval") and warehouse.scorers(1, "train")
-    assert invoke(warehouse.root).exit_code == 0
+    under_way = invoke(warehouse.root)
+    assert under_way.exit_code == 75
+    assert "The rollout of iteration 2 (train) is still under way" in under_way.output
     assert warehouse.scorers(0, "train") and not warehouse.scorers(2, "train")
+
+
+def test_the_parts_of_a_rollout_under_way_are_scored_and_the_rest_later(warehouse):
+    answers = [("turn", fenced(FLIP))] * 4
+    add_rollout(warehouse, answers, part_size=2, complete=False)
+    last = warehouse.part_path("completions", 1, iteration=0, purpose="train")
+    written = last.read_bytes()
+    last.unlink()
+    assert invoke(warehouse.root, "--iteration", "0").exit_code == 75
+    folder, = warehouse.root.glob("samples/*/*/*")
+    assert [path.name for path in sorted(folder.glob("part-*"))] == ["part-00000.parquet"]
+    assert not warehouse.scorers(0, "train")
+    last.write_bytes(written)
+    assert invoke(warehouse.root, "--iteration", "0").exit_code == 75          # all parts, no manifest yet
+    warehouse.stage("rollout", iteration=0, purpose="train").complete({}, range(2))
+    assert invoke(warehouse.root, "--iteration", "0").exit_code == 0
+    assert len(rows(warehouse)) == 4 and warehouse.scorers(0, "train")
+
+
+def test_on_a_signal_the_part_in_hand_is_written_and_the_command_asks_for_a_requeue(warehouse, monkeypatch):
+    add_rollout(warehouse, [("turn", fenced(FLIP))] * 4, part_size=2)
+    table = run.samples_table
+
+    def signalled(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return table(*arguments)
+    with monkeypatch.context() as during:
+        during.setattr(run, "samples_table", signalled)
+        stopped = invoke(warehouse.root)
+    assert stopped.exit_code == 75
+    assert "Stopped because SIGTERM was received, with 1 of 2 parts scored." in stopped.output
+    assert invoke(warehouse.root).exit_code == 0
+    assert len(rows(warehouse)) == 4
+
+
+def test_samples_of_completions_that_are_gone_stop_the_stage(warehouse):
+    add_rollout(warehouse, [("turn", fenced(FLIP))] * 4, part_size=2)
+    assert invoke(warehouse.root).exit_code == 0
+    folder, = warehouse.root.glob("samples/*/*/*")
+    (folder / "manifest.json").unlink()
+    (folder / "part-00001.parquet").rename(folder / "part-00009.parquet")
+    result = invoke(warehouse.root)
+    assert result.exit_code == 1 and "Part 9 of score of iteration 0" in result.output
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -88,7 +88,7 @@ NETWORK = [
     attempt("web page", "import urllib.request\nreturn urllib.request.urlopen('http://127.0.0.1:1')"),
 ]
 
-# System calls of x86-64 with arguments that do no harm; any answer but EPERM means that the kernel looked at them.
+# System calls of x86-64 with arguments that do no harm; any answer but EPERM means that it was let through.
 X86_CALLS = {
     "bpf": "321, 0, None, 0",
     "userfaultfd": "323, 0",

@@ -1,0 +1,202 @@
+"""Shaping, rewards of the user's own, and the commands that look at verdicts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from score.cli import score
+from score.diff import changes, scored_by
+from score.shaping import Shaping
+from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
+
+LONG = FLIP + "# " + "x" * 40 + "\n"
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(score, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    add_rollout(warehouse, [("turn", fenced(code)) for code in (FLIP, LONG, SAME)] + [("turn", "nothing")])
+    return warehouse
+
+
+def rows(warehouse, scorer_name: str) -> list[dict]:
+    scorer = next(name for name in warehouse.scorers(0, "train") if name.startswith(scorer_name))
+    return warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()
+
+
+def test_shaping_changes_parts_in_order():
+    shaping = Shaping({"pixel_score": 0.0}, truncated_zero=True, ngram_penalty=0.5, length_tie_break=0.2)
+    parts = [{"valid": 1.0, "pixel_score": 1.0}, {"valid": 1.0}, {"valid": 1.0}, None, {"valid": 1.0}]
+    shaped = shaping.apply(parts, truncated=np.array([False, True, False, False, False]),
+                           ngram4_unique_ratio=np.array([1.0, 1.0, 0.4, 1.0, 1.0]),
+                           correct=[True, False, True, False, True], groups=["a", "a", "a", "a", "b"],
+                           lengths=np.array([10, 5, 20, 1, 30]))
+    totals = [None if each is None else sum(each.values()) for each in shaped]
+    assert totals == [pytest.approx(1.2), 0.0, pytest.approx(1.0 - 0.3), None, pytest.approx(1.2)]
+    assert parts[0] == {"valid": 1.0, "pixel_score": 1.0}          # what was given is left alone
+
+
+def test_the_shortest_right_answer_wins_the_tie(warehouse):
+    assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--length-tie-break", 0.1).exit_code == 0
+    found = rows(warehouse, "arc-exact-shaped")
+    assert [row["reward"] for row in found] == pytest.approx([1.1, 1.0, 0.0, -0.1])
+    assert json.loads(found[0]["reward_parts"]) == {"exact": 1.0, "length_tie_break": 0.1}
+
+
+USER = """
+import asyncio
+
+def brevity(prompts, completions, completion_ids=None, **columns):
+    assert len(prompts) == len(completions) == len(completion_ids)
+    assert columns["train"][0][0]["input"] == [[1, 2], [3, 4]]
+    return [1.0 / len(ids) if ok else None for ids, ok in zip(completion_ids, columns["correct"])]
+
+async def later(completions, **columns):
+    await asyncio.sleep(0)
+    return [len(text) for text in completions]
+
+def raises(completions, **columns):
+    return [1 / 0 for _ in completions]
+
+def short(completions, **columns):
+    return [0.0]
+
+def nan(completions, **columns):
+    return [float("nan")] * len(completions)
+
+def words(completions, **columns):
+    return ["1.0"] * len(completions)
+
+def single(completions, **columns):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(USER)
+    return path
+
+
+def test_a_reward_of_the_users_own(warehouse, user_file):
+    for name in ("brevity", "later"):
+        result = invoke(warehouse.root, "--scorer", f"{user_file}:{name}")
+        assert result.exit_code == 0, result.output
+    found = rows(warehouse, "brevity-")
+    assert [row["reward"] for row in found[2:]] == [None, None]
+    assert found[0]["reward"] == 1 / found[0]["num_completion_tokens"] and found[0]["correct"]
+    assert found[2]["correct"] is False and found[2]["error_class"] is None
+    assert rows(warehouse, "later-")[3]["reward"] == len("nothing")
+    before = set(warehouse.scorers(0, "train"))
+    user_file.write_text(USER + "# another version\n")
+    assert invoke(warehouse.root, "--scorer", f"{user_file}:brevity").exit_code == 0
+    assert len(warehouse.scorers(0, "train")) == len(before) + 1       # other code is another scorer
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
+    ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
+    ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
+    ("missing", "defines no function 'missing'")])
+def test_a_user_reward_that_fails_writes_nothing(warehouse, user_file, name, message):
+    result = invoke(warehouse.root, "--scorer", f"{user_file}:{name}")
+    assert result.exit_code == 1 and message in result.output and "Traceback" not in result.output
+    assert not list(warehouse.root.glob("samples/**/*.parquet"))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("mine", "--scorer mine is not FILE.py:NAME"), ("none.py:f", "there is no file none.py")])
+def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
+    result = invoke(warehouse.root, "--scorer", text)
+    assert result.exit_code == 1 and message in result.output
+
+
+def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
+    assert invoke(warehouse.root).exit_code == 0
+    assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--parameter", "invalid=0.9").exit_code == 0
+    result = invoke("diff", warehouse.root, "arc-v1", "arc-exact-shaped", "--examples", 1)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[:5] == [
+        "4 completions in 1 tasks, arc-v1 against arc-exact-shaped", "  another reward: 4 (100.0%)",
+        "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
+        "  mean reward: 5.2778 -> 0.7250"]
+    assert "  0/train/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
+
+
+def test_diff_of_a_scorer_with_itself_finds_nothing(warehouse):
+    assert invoke(warehouse.root).exit_code == 0
+    same = scored_by(warehouse, "arc-v1")
+    found = changes(same, same)
+    assert found.height == 4
+    assert not found.select("reward_changed", "correct_changed", "sign_changed").to_numpy().any()
+    result = invoke("diff", warehouse.root, "arc-v1", "arc-v9")
+    assert result.exit_code == 1 and "No scorer called 'arc-v9' has scored anything" in result.output
+
+
+def test_explain_shows_program_outputs_and_parts(warehouse):
+    assert invoke(warehouse.root).exit_code == 0
+    result = invoke("explain", warehouse.root, "0/turn/2")
+    assert result.exit_code == 0, result.output
+    shown = ["test 0: wrong", "input    expected   given", "0 9      9 0        0 9", "8 0      0 8        8 0"]
+    assert "\n".join(shown) in result.output
+    assert "reward 1.111 = valid 1 + correct_grids 0 + pixel_score 0.1111" in result.output
+    wrong = invoke("explain", warehouse.root, "0/turn/9")
+    assert wrong.exit_code == 1 and "no completion 9 of task turn" in wrong.output
+    assert "is not ITERATION/" in invoke("explain", warehouse.root, "turn").output
+
+
+def test_explain_elides_what_would_move_the_cursor(tmp_path):
+    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    add_rollout(warehouse, [("turn", "\x1b[2J\x07 evil \u202e")])
+    assert invoke(warehouse.root).exit_code == 0
+    output = invoke("explain", warehouse.root, "0/turn/0").output
+    assert "\x1b" not in output and "\u202e" not in output and "\\x1b[2J\\x07 evil \\x202e" in output
+
+
+def test_try_runs_a_file_and_says_what_it_would_get(warehouse, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(FLIP)
+    result = invoke("try", warehouse.root, path, "--task", "turn")
+    assert result.exit_code == 0 and result.output.count(": right") == 3 and "reward 10 = " in result.output
+    path.write_text("def transform(g):\n    return open('/etc/passwd')\n")
+    result = invoke("try", warehouse.root, path, "--task", "turn")
+    assert "sandbox_violation: PermissionError" in result.output and "reward 0" in result.output
+    result = invoke("try", warehouse.root, path, "--task", "other")
+    assert result.exit_code == 1 and "has no task other" in result.output
+
+
+def test_doctor_names_the_tier(monkeypatch):
+    result = CliRunner().invoke(score, ["doctor"])
+    assert result.exit_code == 0 and "tier C (seccomp): holds" in result.output
+    assert "`score` uses tier " in result.output
+
+
+def test_without_any_tier_score_refuses_unless_told(warehouse, monkeypatch):
+    monkeypatch.setattr("score.tiers.missing_for", lambda layers: "switched off" if layers else None)
+    result = invoke(warehouse.root)
+    assert result.exit_code == 1
+    assert "cannot be isolated on this machine (A: switched off; B: switched" in result.output
+    assert not (warehouse.root / "samples").exists()
+    result = invoke(warehouse.root, "--unsafe-no-sandbox")
+    assert result.exit_code == 0 and "tier D: no isolation" in result.output
+    assert {row["sandbox_tier"] for row in rows(warehouse, "arc-v1")} == {"D"}
+
+
+def test_shards_share_the_parts(tmp_path):
+    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    add_rollout(warehouse, [("turn", fenced(FLIP))] * 6, part_size=2)
+    first = invoke(warehouse.root, "--shard", "0/2")
+    assert first.exit_code == 0 and "shard 0/2 of iteration 0 train is done; 1 parts are left" in first.output
+    assert not warehouse.scorers(0, "train")
+    assert invoke(warehouse.root, "--shard", "1/2").exit_code == 0
+    assert len(rows(warehouse, "arc-v1")) == 6
+    assert "is not INDEX/COUNT" in invoke(warehouse.root, "--shard", "2/2").output
