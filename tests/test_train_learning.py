@@ -177,11 +177,10 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
 def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, updates):
     alone = copy_run(trained, tmp_path / "alone")
     assert invoke(alone, "--updates-per-shard", updates).exit_code == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
                "-m", "train.cli"]
     result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-shard", updates],
-                            capture_output=True,
-                            text=True)
+                            capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert run.stage("train", iteration=1).manifest()["facts"]["num_processes"] == 2
     assert_same_update(adapter(alone, 1), adapter(run, 2), adapter(alone, 2), 1e-4)

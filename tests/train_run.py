@@ -13,6 +13,7 @@ from train.model import load_lora
 from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.store import Warehouse, open_warehouse
 
+torch.set_num_threads(1)     # two threads that wait for each other on a busy machine are many times slower
 VOCABULARY, END, SCORER = 61, 60, "toy-1"
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,

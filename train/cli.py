@@ -111,7 +111,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         if iteration is None:
             click.echo("nothing to train: every scored iteration is trained")
             return
-        click.echo(f"iteration {iteration} is due")
+        if os.environ.get("RANK", "0") == "0":
+            click.echo(f"iteration {iteration} is due")
     if warehouse.stage("train", iteration=iteration).is_complete():
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
