@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
     Which completions a part holds depends on the plan alone, never on which finished first, so that those
     that survive a kill are not the short ones.
     """
-    per_part = max(1, part_size // prompts[0]["group_size"])
+    per_part = _prompts_per_part(prompts, part_size)
     parts = []
     for number, first in enumerate(range(0, len(prompts), per_part)):
         path = warehouse.part_path("completions", number, **keys)
@@ -48,6 +49,15 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
                        for sample in range(prompt["group_size"])]
             parts.append(Part(number, members))
     return parts
+
+
+def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
+    """How many parts the whole rollout has."""
+    return math.ceil(len(prompts) / _prompts_per_part(prompts, part_size))
+
+
+def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
+    return max(1, part_size // prompts[0]["group_size"])
 
 
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,

@@ -20,7 +20,7 @@ from rollout.options import (
     prompt_limit,
     stage_settings,
 )
-from rollout.parts import missing_parts, rollout_facts, sample_parts
+from rollout.parts import missing_parts, num_parts, rollout_facts, sample_parts
 from rollout.plan import PlanSettings, make_plan
 from warehouse.due import rollout_due
 from warehouse.errors import StageError
@@ -45,6 +45,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     purpose, iteration = _which(warehouse, options)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     policy = _find_policy(warehouse, iteration, options.policy_version)
+    warehouse.verify_policy(policy["policy_version"])
     stage = warehouse.stage("rollout", **keys)
     settings = stage_settings(warehouse, options, purpose, policy)
     if stage.settings():
@@ -78,14 +79,14 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             writing = sample_parts(warehouse, engine, parts, options.sampling, policy, stop,
                                    spill_seconds=options.spill_seconds, **keys)
     elsewhere = missing_parts(warehouse, prompts, options.part_size, Shard(), **keys)
-    if elsewhere:
+    if elsewhere and not stage.is_complete():
         return [f"shard {options.shard.index}/{options.shard.count} of iteration {iteration} ({purpose}) is "
                 f"done; {len(elsewhere)} parts are left to the other shards"]
     seconds = {"import": planned - began, "start": started - planned,
                "sampling": time.perf_counter() - started - writing, "writing": writing}
     facts = rollout_facts(warehouse, plan.too_long, **keys)
     facts["seconds"] = {name: round(value, 3) for name, value in seconds.items()}
-    stage.complete(facts)
+    stage.complete(facts, range(num_parts(prompts, options.part_size)))
     return _report(options, facts, iteration, purpose, policy["policy_version"])
 
 

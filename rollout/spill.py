@@ -6,12 +6,14 @@ what finished first is short, so a part is only read once its long completions a
 
 from __future__ import annotations
 
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from warehouse.commit import commit_file
 from warehouse.schema import arrow_schema
@@ -27,7 +29,7 @@ class Spill:
         self.rows: dict[Key, dict[str, Any]] = {}
         self.files = self._files()  # those whose rows are here; another worker's later ones are not touched
         for path in self.files:
-            for row in pq.ParquetFile(path).read().to_pylist():
+            for row in _rows_of(path):
                 self.rows.setdefault((row["task_id"], row["sample_index"]), row)
         self.num_saved = len(self.rows)
 
@@ -49,7 +51,8 @@ class Spill:
             return
         table = pa.Table.from_pylist(list(self.rows.values()), schema=arrow_schema("completions"))
         path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
-        commit_file(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        commit_file(path, lambda temporary: pq.write_table(
+            table, temporary, compression="zstd", write_page_checksum=True))
         for file in self.files:
             file.unlink(missing_ok=True)
         self.files, self.num_saved = [path], len(self.rows)
@@ -58,3 +61,15 @@ class Spill:
         """Remove the files: the part is written."""
         for file in self._files():
             file.unlink(missing_ok=True)
+
+
+def _rows_of(path: Path) -> list[dict[str, Any]]:
+    """Rows of one spill; none, and a line on stderr, if it is damaged: sampled again, with the same seeds."""
+    try:
+        return pq.read_table(path, page_checksum_verification=True).to_pylist()
+    except FileNotFoundError:
+        return []  # its part, or a newer spill, was written meanwhile
+    except (pa.ArrowInvalid, OSError) as error:
+        tqdm.write(f"{path.name} is damaged ({str(error).splitlines()[0]}); its completions are sampled "
+                   "again", file=sys.stderr)
+        return []

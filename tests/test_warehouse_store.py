@@ -119,7 +119,8 @@ def test_a_bit_flip_inside_a_page_is_an_error_and_never_other_numbers(tmp_path: 
     warehouse = small_run(tmp_path)
     warehouse.write_part("train_steps", 0, steps(2000), iteration=0)
     path, = warehouse.parts("train_steps", iteration=0)
-    column = pq.read_metadata(path).row_group(0).column(arrow_schema("train_steps").names.index("optimizer_step"))
+    position = arrow_schema("train_steps").names.index("optimizer_step")
+    column = pq.read_metadata(path).row_group(0).column(position)
     content = bytearray(path.read_bytes())
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
     path.chmod(0o644)
@@ -136,7 +137,7 @@ def test_once_complete_a_stage_has_the_parts_of_its_manifest_and_no_others(tmp_p
     assert warehouse.write_part("train_steps", 7, steps(1), iteration=0)     # a zombie of another plan
     assert warehouse.read("train_steps", iteration=0).num_rows == 3
     warehouse.parts("train_steps", iteration=0)[1].unlink()
-    with pytest.raises(StageError, match="steps-00001.parquet is missing"):
+    with pytest.raises(StageError, match=r"steps-00001.parquet is missing"):
         warehouse.read("train_steps", iteration=0)
 
 
@@ -146,7 +147,7 @@ def test_a_part_of_another_run_does_not_get_into_a_manifest(tmp_path: Path) -> N
     other.write_part("train_steps", 1, steps(1), iteration=0)
     foreign = warehouse.part_path("train_steps", 1, iteration=0)
     foreign.write_bytes(other.part_path("train_steps", 1, iteration=0).read_bytes())
-    with pytest.raises(StageError, match="steps-00001.parquet belongs to run"):
+    with pytest.raises(StageError, match=r"steps-00001.parquet belongs to run"):
         warehouse.stage("train", iteration=0).complete({})
     foreign.unlink()
     with pytest.raises(StageError, match="Part 1 of this stage vanished"):

@@ -112,7 +112,8 @@ def _claim(temporary: Path, path: Path) -> bool:
     whoever comes next finishes a claim whose owner died. It keeps a mark for good, so that a twin that wakes
     up later finds it taken.
     """
-    claim, prepared = path.with_name(f"{path.name}{CLAIM_SUFFIX}"), temporary.with_name(f"{temporary.name}.claiming")
+    claim = path.with_name(f"{path.name}{CLAIM_SUFFIX}")
+    prepared = temporary.with_name(f"{temporary.name}.claiming")
     prepared.mkdir()
     try:
         (prepared / "mark").touch()

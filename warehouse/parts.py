@@ -65,23 +65,22 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=columns).replace_schema_metadata(None)
     except FileNotFoundError as error:
-        raise StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its stage "
-                         "again.") from error
+        raise StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its "
+                         "stage again.") from error
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Mend that, then run the "
                              "same command again.") from error
-        raise StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
-                         "`warehouse repair` to put it aside so that its stage can make it again.") from error
+        raise _damaged(path, error) from error
 
 
 def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = None) -> None:
-    """StageError if a part was written by another run, or is not one of `numbers`, or one of them is missing."""
+    """StageError if a part belongs to another run, is not one of `numbers`, or one of these is missing."""
     for path in paths:
         owner = part_metadata(path).get("run_id", "")
         if owner != run_id:
-            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {run_id}. Move it out of "
-                             "the run folder, then run the stage again.")
+            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {run_id}. Move it out "
+                             "of the run folder, then run the stage again.")
     if numbers is None:
         return
     found, wanted = {part_number(path): path for path in paths}, set(numbers)
@@ -89,8 +88,8 @@ def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = 
         raise StageError(f"{found[number]} is no part of this stage, which has {len(wanted)}. Run `warehouse "
                          "repair` to put it aside, then run the stage again.")
     for number in sorted(wanted - found.keys()):
-        raise StageError(f"Part {number} of this stage vanished from {paths[0].parent if paths else 'its folder'}"
-                         ". Run the stage again.")
+        where = paths[0].parent if paths else "its folder"
+        raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
 
 
 def part_metadata(path: Path) -> dict[str, str]:
@@ -98,7 +97,11 @@ def part_metadata(path: Path) -> dict[str, str]:
     try:
         found = pq.read_schema(path).metadata or {}
     except (pa.ArrowInvalid, OSError) as error:
-        raise StageError(f"{path} cannot be read ({error}). Run `warehouse repair` to put it aside so that its "
-                         "stage can make it again.") from error
+        raise _damaged(path, error) from error
     return {key.decode().removeprefix("rollhouse."): value.decode() for key, value in found.items()
             if key.startswith(b"rollhouse.")}
+
+
+def _damaged(path: Path, error: Exception) -> StageError:
+    return StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
+                      "`warehouse repair` to put it aside so that its stage can make it again.")

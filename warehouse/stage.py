@@ -99,13 +99,25 @@ def part_facts(part: Path) -> dict[str, Any]:
     return {"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
 
 
+def weights_sha256(folder: Path) -> str:
+    """Hash of a policy's weights: sha256 over its safetensors files in order of name."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        _feed(digest, path)
+    return digest.hexdigest()
+
+
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file."""
     digest = hashlib.sha256()
+    _feed(digest, path)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, path: Path) -> None:
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()
 
 
 def _version() -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.commit import TEMPORARY_MARK, commit_directory
 from warehouse.errors import StageError
 from warehouse.schema import SCHEMA_VERSION
-from warehouse.stage import Stage, read_json
+from warehouse.stage import Stage, read_json, weights_sha256
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +122,17 @@ class Warehouse:
         except FileNotFoundError:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
                              f"`train {self.root} --iteration {version - 1}` would write it.") from None
+
+    def verify_policy(self, version: int) -> None:
+        """StageError if the weights in a policy's folder are not those that its policy.json names."""
+        folder, stored = self.policy_dir(version), self.policy(version)
+        if stored.get("kind", "base") == "base":
+            return
+        found = weights_sha256(folder)
+        if found != stored["sha256"]:
+            raise StageError(f"The weights in {folder} have sha256 {found[:12]}, its policy.json says "
+                             f"{stored['sha256'][:12]}: they were changed or damaged. Restore the folder "
+                             "from a copy, or see what `warehouse repair` can do.")
 
     def policy_versions(self) -> list[int]:
         """Versions that are committed, in order."""
