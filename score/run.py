@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from score.golden import check_golden
 from score.judging import execute, measure
 from score.lane_process import LaneConfig
 from score.lanes import usable_cores
-from score.outcome import Outcome
+from score.outcome import ErrorClass, Outcome
 from score.progress import Progress
-from score.samples import samples_table
+from score.rewarding import rewarded
+from score.samples import repetition_columns, samples_table
 from score.scorer import Scorer
+from score.shard import Shard
 from score.summary import summary_lines
 from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
@@ -44,6 +46,7 @@ class ScoreOptions:
     preload: tuple[str, ...] = ()
     import_paths: tuple[str, ...] = ()
     unsafe: bool = False
+    shard: Shard = field(default_factory=Shard)
 
 
 def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
@@ -65,8 +68,8 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     with pool, StopRequest() as stop:
         executor = Executor(pool, isolated=tier.isolated)
         for iteration, purpose in due:
-            if not score_rollout(warehouse, iteration, purpose, options.scorer, executor, tier, clock, say,
-                                 stop):
+            complete = score_rollout(warehouse, iteration, purpose, options, executor, tier, clock, say, stop)
+            if not complete:
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # what the lanes took to start counts once
     if unfinished:
@@ -74,12 +77,14 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                            "complete parts are scored. Run `score` again once it is done.")
 
 
-def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Scorer, executor: Executor,
-                  tier: Tier, clock: Clock, say: Callable[[str], None], stop: StopRequest) -> bool:
+def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: ScoreOptions,
+                  executor: Executor, tier: Tier, clock: Clock, say: Callable[[str], None],
+                  stop: StopRequest) -> bool:
     """Score one rollout part by part, those that stand are kept; False if the rollout is still under way.
 
     Raises StageStopped after the part in hand when `stop` is due.
     """
+    scorer = options.scorer
     stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     with clock.phase("reading"):
@@ -94,7 +99,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
         for path in parts:
-            if part_number(path) in done:
+            if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
             with clock.phase("reading"):
                 completions = read_part(path)
@@ -103,8 +108,10 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
                 outcomes = execute(executor, items, progress.ran)
             stop_when_broken(outcomes, path)
             with clock.phase("metrics"):
-                scored = measure(items, outcomes, scorer)
-                table = samples_table(completions, scored, scorer, tier.name)
+                repetitions = repetition_columns(completions)
+                scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
+                                  repetitions["ngram4_unique_ratio"])
+                table = samples_table(completions, scored, scorer, tier.name, repetitions)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
             progress.wrote_part()
@@ -113,6 +120,11 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, scorer: Sc
                                    f"{len(parts)} parts scored. Run the same command again to go on.")
     if not complete:
         return False
+    missing = len(parts) - len(warehouse.parts("samples", **keys, scorer=scorer.identity))
+    if missing:
+        say(f"shard {options.shard} of iteration {iteration} {purpose} is done; {missing} parts are left to "
+            "the other shards")
+        return True
     samples = warehouse.read("samples", **keys, scorer=scorer.identity)
     stage.complete({"completions": samples.num_rows, "programs_run": executor.num_run - num_run,
                     "unscored": samples.column("reward").null_count, "golden": num_golden, "tier": tier.name,
@@ -135,7 +147,8 @@ def check_alike(title: str, done: set[int], parts: list[Path]) -> None:
 def stop_when_broken(found: list[list[Outcome]], path: Path) -> None:
     """StageError when infrastructure failed for more than a few programs of a part."""
     outcomes = [outcome for each in found for outcome in each]
-    failed = [outcome for outcome in outcomes if outcome.infrastructure]
+    failed = [outcome for outcome in outcomes
+              if outcome.infrastructure and outcome.error_class != ErrorClass.UNTESTABLE]
     if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         counts = Counter(str(outcome.error_class) for outcome in failed)
         kinds = ", ".join(f"{count} x {name}" for name, count in counts.items())
