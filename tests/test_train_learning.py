@@ -28,7 +28,7 @@ GROUPS = 7
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with policy 1, and iteration 1 sampled by policy 0: staleness 1, so that every ratio differs from 1."""
+    """A run with policy 1 and iteration 1 sampled by policy 0: stale by 1, so that no ratio is 1."""
     warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 0, num_groups=GROUPS)
     assert invoke(warehouse).exit_code == 0
@@ -143,8 +143,8 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
     assert any(not has_gradient(row, settings) for one in shard for row in one.rows) or settings.kl_beta \
         or settings.entropy_coef
     for budget in (1, 4096):
-        loss, found = step_gradient(policy, shard, settings_of(trained, *options, "--tokens-per-batch", str(budget)),
-                                    total)
+        packed = settings_of(trained, *options, "--tokens-per-batch", str(budget))
+        loss, found = step_gradient(policy, shard, packed, total)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
         scale = max(float(gradient.norm()) for gradient in expected.values())
         for name, gradient in expected.items():
@@ -210,14 +210,15 @@ def test_drift_ends_the_shard_and_a_later_replay_takes_what_was_left(run):
 def test_replay_leaves_out_rows_older_than_its_age(run):
     assert invoke(run).exit_code == 0
     sample_rows(run, 2, num_groups=3)
-    assert invoke(run, "--replay", "1").exit_code == 0      # iteration 1 was sampled by policy 0: two versions old
+    assert invoke(run, "--replay", "1").exit_code == 0      # iteration 1 is of policy 0: two versions old
     assert {row["iteration"] for row in run.read("train_samples", iteration=2).to_pylist()} == {2}
 
 
 def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
     rewrite(run, 1, "samples", lambda row: {**row, "reward": 0.5})
     result = invoke(run)
-    assert result.exit_code == 1 and "--keep-if-nothing" in result.stderr and "42 zero_variance" in result.stderr
+    assert result.exit_code == 1
+    assert "--keep-if-nothing" in result.stderr and "42 zero_variance" in result.stderr
     assert invoke(run, "--keep-if-nothing").exit_code == 0
     before, after = adapter(run, 1), adapter(run, 2)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

@@ -2,13 +2,23 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
 
 from train.advantages import group_advantages, separate_advantages
-from train.correction import importance_weights, off_policy_masked
+from train.correction import (
+    effective_sample_size,
+    importance_weights,
+    off_policy_masked,
+    second_moment_mask,
+    vetoed,
+)
 from train.losses import LOSSES, entropy_mask, importance_ratio, kl_to_reference, loss_scales, token_losses
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_grpo.json").read_text())
@@ -94,3 +104,166 @@ def test_every_golden_case_has_the_same_advantages_weights_loss_and_gradient(cas
     loss.backward()
     assert float(loss.detach()) == pytest.approx(case["loss"], abs=1e-6)
     torch.testing.assert_close(policy.grad, torch.tensor(case["grad_logps"]), atol=1e-6, rtol=0)
+
+
+def case_of(name, row):
+    """Per-token loss of one completion by the formulas of the papers, in float64 with plain Python."""
+    new, old, mu, advantage = (INPUTS["new"][row], INPUTS["old"][row], INPUTS["sampling"][row],
+                               BRUTE_ADVANTAGES[row])
+    length = INPUTS["lens"][row]
+    w = [math.exp(new[t] - mu[t]) for t in range(length)]
+    r = [math.exp(new[t] - old[t]) for t in range(length)]
+    if name == "topr":
+        weight = 1.0 if advantage >= 0 else min(1.0, math.prod(w))
+        return [-weight * advantage * new[t] for t in range(length)]
+    if name == "dppo":
+        moved = [math.exp(new[t]) - math.exp(mu[t]) for t in range(length)]
+        masked = [(advantage > 0 and d > 0.2) or (advantage < 0 and d < -0.2) for d in moved]
+        return [0.0 if masked[t] else -w[t] * advantage for t in range(length)]
+    if name == "m2po":
+        return [-w[t] * advantage for t in range(length)]
+    if name == "soft_clip":
+        widths = [0.2 if one < 1 else 0.3 for one in r]
+        return [-advantage * (1 + e * math.tanh((one - 1) / e)) for one, e in zip(r, widths, strict=True)]
+    if name == "gspo":
+        s = math.exp(sum(new[t] - old[t] for t in range(length)) / length)
+        return [-min(s * advantage, min(max(s, 0.8), 1.3) * advantage)] * length
+    raise AssertionError(name)
+
+
+BRUTE_ADVANTAGES = [0.7, -1.3, 0.2, -0.4, 1.9, -0.8, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "soft_clip", "gspo"])
+def test_losses_without_golden_numbers_are_their_formulas_in_float64(name, spread, monkeypatch):
+    # Wider gaps between pi and mu reach the masks and clips that the stored inputs do not.
+    wide = [[spread * (a - b) + b for a, b in zip(new, mu, strict=True)]
+            for new, mu in zip(INPUTS["new"], INPUTS["sampling"], strict=True)]
+    monkeypatch.setitem(INPUTS, "new", wide)
+    new, old, mu = (torch.tensor(INPUTS[key], dtype=torch.float64) for key in ("new", "old", "sampling"))
+    mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).double()
+    level = LOSSES[name].level
+    found, _ = token_losses(name, new, old, mu, torch.tensor(BRUTE_ADVANTAGES, dtype=torch.float64), mask,
+                            clip_low=0.2, clip_high=0.3, level=level)
+    for row in range(8):
+        assert found[row][:INPUTS["lens"][row]].tolist() == pytest.approx(case_of(name, row), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "cispo", "soft_clip", "sapo", "vespo"])
+def test_gradients_are_those_of_central_differences(name):
+    new, old, mu = (torch.tensor(INPUTS[key], dtype=torch.float64) for key in ("new", "old", "sampling"))
+    mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).double()
+    advantages = torch.tensor(BRUTE_ADVANTAGES, dtype=torch.float64)
+    spec = LOSSES[name]
+
+    def total(policy, detached):
+        # What is detached in the loss is held at its value at `new` while the difference is taken.
+        if spec.ratio_differentiable:
+            per_token, _ = token_losses(name, policy, old, mu, advantages, mask, clip_low=0.2, clip_high=5.0)
+            return (per_token * mask).sum()
+        return (detached / new * policy * mask).sum()
+
+    per_token, _ = token_losses(name, new, old, mu, advantages, mask, clip_low=0.2, clip_high=5.0)
+    policy = new.clone().requires_grad_()
+    losses, _ = token_losses(name, policy, old, mu, advantages, mask, clip_low=0.2, clip_high=5.0)
+    (losses * mask).sum().backward()
+    for row, token in ((0, 0), (0, 11), (1, 3), (3, 7), (5, 8), (6, 2)):
+        step = torch.zeros_like(new)
+        step[row, token] = 1e-6
+        slope = (total(new + step, per_token) - total(new - step, per_token)) / 2e-6
+        assert float(policy.grad[row, token]) == pytest.approx(float(slope), abs=1e-7)
+
+
+def brute_weights(correction, log_ratio, low, high):
+    """Weights of one completion, in float64 with plain Python."""
+    ratios = [math.exp(min(20, max(-20, one))) for one in log_ratio]
+    product = math.exp(min(20, max(-20, sum(log_ratio))))
+    mean = math.exp(sum(log_ratio) / len(log_ratio))
+    if correction == "token-truncate":
+        return [min(max(one, low), high) for one in ratios]
+    if correction == "token-mask":
+        return [one if low <= one <= high else 0.0 for one in ratios]
+    if correction == "sequence-truncate":
+        return [min(max(product, low), high)] * len(ratios)
+    if correction == "sequence-mask":
+        return [product if low <= product <= high else 0.0] * len(ratios)
+    assert correction == "geometric-mask"
+    return ratios if low <= mean <= high else [0.0] * len(ratios)
+
+
+LOG_RATIOS = st.lists(st.lists(st.floats(-30, 30) | st.floats(-0.1, 0.1), min_size=1, max_size=8), min_size=1,
+                      max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=LOG_RATIOS, correction=st.sampled_from(["token-truncate", "token-mask", "sequence-truncate",
+                                                    "sequence-mask", "geometric-mask"]),
+       bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0)]))
+def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction, bounds):
+    low, high = bounds
+    padded = pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True,
+                          padding_value=7.0)
+    mask = pad_sequence([torch.ones(len(row), dtype=torch.float64) for row in rows], batch_first=True)
+    found = importance_weights(padded, mask, correction=correction, low=low, high=high)
+    for row, weights in zip(rows, found, strict=True):
+        clamped = [min(20, max(-20, one)) for one in row]
+        assert weights[:len(row)].tolist() == pytest.approx(brute_weights(correction, clamped, low, high),
+                                                            rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=LOG_RATIOS, limit=st.sampled_from([0.0, 1e-3, 0.04, 2.0]))
+def test_second_moment_mask_removes_as_few_tokens_as_meet_the_limit(rows, limit):
+    padded = pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True)
+    mask = pad_sequence([torch.ones(len(row), dtype=torch.float64) for row in rows], batch_first=True)
+    kept = second_moment_mask(padded, mask, limit=limit)
+    moments = sorted(one * one for row in rows for one in row)
+    fewest, most = (max(count for count in range(len(moments) + 1)
+                        if sum(moments[:count]) <= limit * count * slack + (slack > 1) * 1e-30)
+                    for slack in (1 - 1e-9, 1 + 1e-9))      # rounding decides between the two
+    assert fewest <= int(kept.sum()) <= most
+    assert not (kept * (1 - mask)).any()
+    if kept.any() and (mask - kept).any():
+        assert padded.abs()[kept.bool()].max() <= padded.abs()[(mask - kept).bool()].min()
+
+
+def test_a_veto_drops_completions_with_an_impossible_token():
+    log_ratio = torch.tensor([[0.0, -9.3, 5.0], [0.0, -9.1, 0.0], [0.0, 0.0, -50.0]])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 1, 0]])
+    assert vetoed(log_ratio, mask, threshold=1e-4).tolist() == [True, False, False]      # log 1e-4 = -9.21
+
+
+def test_effective_sample_size_is_one_for_equal_weights_and_falls_with_their_spread():
+    assert effective_sample_size(torch.full((7,), 0.3)) == pytest.approx(1)
+    assert effective_sample_size(torch.tensor([1.0, 0, 0, 0])) == pytest.approx(0.25)
+    assert effective_sample_size(torch.zeros(3)) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups=st.lists(st.lists(st.none() | st.floats(-10, 10).map(lambda one: round(one, 3)), min_size=2,
+                                max_size=6), min_size=1, max_size=5),
+       scale=st.sampled_from(["group", "none"]))
+def test_advantages_leave_missing_rewards_out_and_are_zero_for_equal_ones(groups, scale):
+    rewards = torch.tensor([math.nan if one is None else one for group in groups for one in group],
+                           dtype=torch.float64)
+    index = torch.tensor([number for number, group in enumerate(groups) for _ in group])
+    found = group_advantages(rewards, index, scale=scale).tolist()
+    for group in groups:
+        advantages, found = found[:len(group)], found[len(group):]
+        present = [one for one in group if one is not None]
+        if len(set(present)) <= 1:
+            assert advantages == [0.0] * len(group)
+            continue
+        divisor = statistics.stdev(present) + 1e-4 if scale == "group" else 1
+        expected = [0.0 if one is None else (one - statistics.mean(present)) / divisor for one in group]
+        assert advantages == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_scales_add_up_whatever_the_packing(loss):
+    tokens = torch.tensor([3, 0, 7, 1])
+    whole = loss_scales(loss, tokens, num_completions=4, total_trainable_tokens=11, max_completion_length=10)
+    halves = [loss_scales(loss, part, num_completions=4, total_trainable_tokens=11, max_completion_length=10)
+              for part in tokens.split(2)]
+    assert torch.equal(whole, torch.cat(halves))

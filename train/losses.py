@@ -98,7 +98,7 @@ def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: T
 def soft_gated(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
                tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
     """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
-    tau = torch.where(advantages > 0, tau_positive, tau_negative)
+    tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
     return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
 
 
@@ -106,7 +106,7 @@ def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_hig
                                                                                                    Tensor]:
     """-A (1 + e tanh((r - 1) / e)), e the clip range on r's side: slope 1 at r = 1, flat far from it."""
     distance = ratio - 1
-    width = torch.where(distance > 0, clip_high, clip_low)
+    width = torch.where(distance > 0, torch.full_like(ratio, clip_high), clip_low)
     return -advantages * (1 + width * torch.tanh(distance / width)), (distance.abs() > width).float()
 
 
