@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,16 +67,16 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         plan = make_plan(tasks, _plan_settings(options, iteration, purpose, max_prompt_tokens), encoder)
         planned = time.perf_counter()
 
-        stage.settle(settings, options.accept_drift)
-        rows = pa.Table.from_pylist(plan.rows, schema=arrow_schema("prompts"))
-        warehouse.write_part("prompts", 0, rows, **keys)
-        prompts = warehouse.read("prompts", **keys).to_pylist()
+        prompts = warehouse.read("prompts", **keys).to_pylist() or plan.rows
         parts = missing_parts(warehouse, prompts, options.part_size, options.shard, **keys)
-        started, writing = planned, 0.0
-        if parts:
+        engine = None
+        if parts:  # before anything is written: options that the engine cannot serve must not be settled
             adapter = warehouse.policy_dir(policy["policy_version"]) if policy["kind"] == "lora" else None
-            engine = start_engine(_engine_settings(options, model, adapter, policy, max_prompt_tokens))
-            started = time.perf_counter()
+            engine = start_engine(_engine_settings(options, model, adapter, max_prompt_tokens))
+        started, writing = time.perf_counter(), 0.0
+        stage.settle(settings, options.accept_drift)
+        warehouse.write_part("prompts", 0, pa.Table.from_pylist(prompts, arrow_schema("prompts")), **keys)
+        if engine:
             writing = sample_parts(warehouse, engine, parts, options.sampling, policy, stop,
                                    spill_seconds=options.spill_seconds, **keys)
     elsewhere = missing_parts(warehouse, prompts, options.part_size, Shard(), **keys)
@@ -99,10 +100,11 @@ def _plan_settings(options: RolloutOptions, iteration: int, purpose: str,
         shuffle_pairs=options.shuffle_pairs, max_prompt_tokens=max_prompt_tokens, seed=options.seed)
 
 
-def _engine_settings(options: RolloutOptions, model: str, adapter: Path | None, policy: dict[str, Any],
+def _engine_settings(options: RolloutOptions, model: str, adapter: Path | None,
                      max_prompt_tokens: int) -> EngineSettings:
+    rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
     return EngineSettings(
-        model=model, adapter=str(adapter) if adapter else None, adapter_rank=policy.get("lora_rank", 0),
+        model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
         max_model_len=max_prompt_tokens + options.sampling.max_tokens, dtype=options.dtype,
         max_num_seqs=options.max_num_seqs, gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization)
