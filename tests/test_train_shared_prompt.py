@@ -41,7 +41,8 @@ def group(num_prompt_tokens=23, lengths=(9, 1, 14, 14, 3)):
     generator = torch.Generator().manual_seed(5)
     def draw(length):
         return torch.randint(0, 97, (length,), generator=generator)
-    return draw(num_prompt_tokens), [draw(length) for length in lengths]
+    completions = [draw(length) for length in lengths]
+    return draw(num_prompt_tokens), [*completions, completions[2].clone(), completions[1].clone()]
 
 
 def plain_logprobs(policy, prompt_ids, completion_ids):
@@ -121,6 +122,17 @@ def test_logits_in_chunks_change_neither_logprobs_nor_gradients(base, monkeypatc
     monkeypatch.setattr(policy, "logits", lambda hidden: widest.append(len(hidden)) or original(hidden))
     assert_same(shared_gradients(policy, prompt_ids, completions, weights, 10_000), whole)
     assert max(widest) == 5
+
+
+def test_equal_completions_are_forwarded_once(base, monkeypatch):
+    policy = lora(base)
+    prompt_ids, completions = group()
+    forwarded = []
+    original = policy.completion_hidden
+    monkeypatch.setattr(policy, "completion_hidden",
+                        lambda ids, kv: forwarded.append(len(ids)) or original(ids, kv))
+    score_group(policy, prompt_ids, completions, temperature=1.0, token_budget=10_000)
+    assert len(completions) == 7 and sum(forwarded) == 5
 
 
 def test_micro_batches_hold_every_row_once_longest_first_within_the_budget():
