@@ -21,8 +21,11 @@ check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-starter: $(VENV)/ready  ## make the starter policy's tokenizer and weights again (about ten minutes)
-	$(BIN)/python -m examples.starter.pretrain --output examples/starter/model
+STARTER := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m examples.starter.pretrain
+starter: $(VENV)/ready  ## make both starter policies again, as examples/starter/MODEL.md says (a quarter of an hour)
+	$(STARTER) --output examples/starter/model
+	$(STARTER) --output examples/starter/model-noised --start examples/starter/model --noise --seed 2 \
+	  --threads 1 --steps 250 --tokens-per-step 4096 --muon-learning-rate 1e-3 --learning-rate 1e-3
 
 $(VENV)/ready: pyproject.toml $(REQUIREMENTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
