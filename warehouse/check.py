@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warehouse.check_rows import completion_problems, prompt_problems, sample_problems, train_problems
-from warehouse.commit import TEMPORARY_MARK
+from warehouse.commit import CLAIM_SUFFIX, TEMPORARY_MARK
 from warehouse.errors import StageError
 from warehouse.parts import part_number
 from warehouse.schema import arrow_schema
 from warehouse.stage import Stage, sha256_of
 from warehouse.store import TRAIN_TABLES, Warehouse
 
-EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|drift-\w+\.json")
+EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|"
+                      r"(drift|compacted)-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
@@ -94,9 +95,9 @@ def _check_names(warehouse: Warehouse, report: Report) -> None:
     """Files that no stage writes."""
     for table in TABLES:
         for path in sorted((warehouse.root / table).rglob("*")):
-            if path.is_dir() or EXPECTED.fullmatch(path.name):
+            if path.is_dir() or path.parent.name.endswith(CLAIM_SUFFIX) or EXPECTED.fullmatch(path.name):
                 continue
-            if TEMPORARY_MARK in path.name or ".spill-" in path.name or path.name.endswith(".claim"):
+            if TEMPORARY_MARK in path.name or ".spill-" in path.name or CLAIM_SUFFIX in path.parent.name:
                 report.notes.append(f"{path} is left from a killed process; remove it when nothing runs.")
             elif "checkpoint" not in str(path.relative_to(warehouse.root)):
                 report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")
@@ -129,7 +130,11 @@ def _check_stage(warehouse: Warehouse, stage: Stage, report: Report, *, quick: b
         report.problems.append(f"{stage.folder / name} is missing, though the manifest of {stage.title} "
                                f"lists it. "
                                f"Restore it, or remove {stage.folder} and run the stage again.")
+    replaced = set(manifest.get("replaced", []))
     for name in sorted(present.keys() - listed.keys()):
+        if name in replaced:
+            report.notes.append(f"{present[name]} was merged into another; run `warehouse compact` again.")
+            continue
         report.problems.append(f"{present[name]} is not in the manifest of {stage.title}. Move it out "
                                f"of the run.")
     for name in sorted(listed.keys() & present.keys()):
@@ -153,7 +158,8 @@ def _check_scored_parts(warehouse: Warehouse, stage: Stage, report: Report) -> N
     """Part i of samples scores part i of completions."""
     keys = {"iteration": stage.identity["iteration"], "purpose": stage.identity["purpose"]}
     sampled = {part_number(part) for part in warehouse.parts("completions", **keys)}
-    scored = {part_number(part) for part in stage.folder.glob("part-*.parquet")}
+    listed = warehouse.parts("samples", **stage.identity)
+    scored = {part_number(part) for part in listed if part.exists()}
     if sampled != scored:
         report.problems.append(f"{stage.title} has parts {sorted(scored)}, the completions have "
                                f"{sorted(sampled)}. "

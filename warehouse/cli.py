@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from warehouse.cli_look import gaps, results, rollback, shell, show, watch
+from warehouse.cli_care import compact
+from warehouse.cli_look import gaps, results, rollback, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors
 
 
@@ -118,5 +119,5 @@ def schema(name: str | None, markdown: bool) -> None:
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
 
 
-for command in (gaps, results, rollback, shell, show, watch):
+for command in (compact, gaps, results, rollback, rollup, shell, show, watch):
     cli.add_command(command)

@@ -50,7 +50,12 @@ def commit_bytes(path: Path, content: bytes) -> bool:
 
 def commit_json(path: Path, value: object) -> bool:
     """Write `value` as indented JSON to `path` atomically; False if it stood already."""
-    return commit_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+    return commit_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """The content of a JSON file of the run."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
 def replace_bytes(path: Path, content: bytes) -> None:

@@ -30,17 +30,23 @@ def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str,
     missing = set(schema.names) ^ set(table.column_names)
     assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
     table = table.select(schema.names).cast(schema)
+
+    def write(temporary: Path) -> None:
+        with part_writer(temporary, table_name, metadata) as writer:
+            writer.write_table(table.cast(writer.schema), row_group_size=ROW_GROUP_SIZE)
+    return commit_file(path, write)
+
+
+def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
+    """A writer with the encodings of parts; each page gets a checksum, so that a flipped bit is an error."""
+    schema = arrow_schema(table_name)
     facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
-    table = table.replace_schema_metadata({f"rollhouse.{key}": value for key, value in facts.items()})
-    return commit_file(path, lambda temporary: _write(temporary, table))
-
-
-def _write(path: Path, table: pa.Table) -> None:
     encodings = {f"{name}.list.element": encoding for name, encoding in ENCODINGS.items()
-                 if name in table.column_names}
-    pq.write_table(table, path, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_SIZE,
-                   write_page_index=True, write_page_checksum=True, column_encoding=encodings or None,
-                   use_dictionary=[name for name in table.column_names if name in NAMES])
+                 if name in schema.names}
+    return pq.ParquetWriter(
+        path, schema.with_metadata({f"rollhouse.{key}": value for key, value in facts.items()}),
+        compression="zstd", compression_level=3, write_page_index=True, write_page_checksum=True,
+        column_encoding=encodings or None, use_dictionary=[name for name in schema.names if name in NAMES])
 
 
 def part_number(path: Path) -> int:
