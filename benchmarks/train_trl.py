@@ -1,0 +1,82 @@
+"""TRL's GRPOTrainer replaying stored rows, its importance sampling on; needs trl installed."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from benchmarks.train_rows import LEARNING_RATE, Shape
+from train.rows import Group
+
+TOKENIZER = Path(__file__).parents[1] / "examples" / "starter" / "model"
+
+
+class StepClock(TrainerCallback):
+    """CPU and wall seconds from the beginning of one optimizer step to that of the next."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, float]] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Note the time; batch preparation and the old logprobs of a step fall between two marks."""
+        self.marks.append((time.process_time(), time.perf_counter()))
+
+    on_train_end = on_step_begin
+
+
+def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, checkpointing: bool) -> dict[str, float]:
+    """Train on the groups, one per step, and save the adapter."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(model, str(folder / "adapter"), is_trainable=True)
+    trainer = _trainer(model, groups, shape, checkpointing=checkpointing)
+    clock = StepClock()
+    trainer.add_callback(clock)
+    trainer.train()
+    name = "trl-checkpointing" if checkpointing else "trl"
+    model.save_pretrained(folder / f"after-{name}-{'x'.join(map(str, shape))}")
+    pairs = list(zip(clock.marks[1:-1], clock.marks[2:], strict=True))
+    return {"cpu_seconds": statistics.median(after[0] - before[0] for before, after in pairs),
+            "wall_seconds": statistics.median(after[1] - before[1] for before, after in pairs),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}
+
+
+def _trainer(model: Any, groups: list[Group], shape: Shape, *, checkpointing: bool) -> GRPOTrainer:
+    def replay(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        seen: dict[str, int] = {}
+        rows = []
+        for prompt in prompts:
+            index = seen[prompt] = seen.get(prompt, -1) + 1
+            rows.append((groups[int(prompt)], groups[int(prompt)].rollouts[index % shape.group]))
+        return {"prompt_ids": [group.prompt_ids.tolist() for group, _ in rows],
+                "completion_ids": [one.completion_ids.tolist() for _, one in rows],
+                "logprobs": [one.behaviour_logprobs.tolist() for _, one in rows],
+                "stored_reward": [one.reward for _, one in rows]}
+
+    def stored(completions: Any, stored_reward: list[float], **_: Any) -> list[float]:
+        return stored_reward
+
+    config = GRPOConfig(
+        output_dir="/tmp/train-trl", per_device_train_batch_size=shape.group, num_generations=shape.group,
+        max_completion_length=shape.completion, max_steps=len(groups), learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant", epsilon=0.2, epsilon_high=0.28, beta=0.0, max_grad_norm=1.0, bf16=False,
+        use_cpu=True, gradient_checkpointing=checkpointing, shuffle_dataset=False, report_to="none",
+        save_strategy="no", logging_steps=10**6, disable_tqdm=True, optim="adamw_torch", weight_decay=0.0,
+        vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=3.0)
+    trainer = GRPOTrainer(
+        model=model, reward_funcs=stored, args=config, rollout_func=replay,
+        processing_class=AutoTokenizer.from_pretrained(TOKENIZER),
+        train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(len(groups))]))
+    # The rows bring the engine's logprobs; a stub in place of the engine switches the correction on.
+    trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "stub", -1
+    trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    return trainer

@@ -1,0 +1,127 @@
+"""One trainer on stored rows, in its own process: prints seconds per step and peak memory as JSON."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from benchmarks.train_rows import LEARNING_RATE, Shape, make_groups, new_policy, parse_shape, settings
+from train.accelerator import Processes
+from train.checkpoint import Checkpoints
+from train.losses import clipped_surrogate
+from train.model import Policy
+from train.rows import Group
+from train.saving import save_policy
+from train.scoring import score_old
+from train.shard import build_shard, weigh
+from train.steps import Learner, take_step
+from warehouse.stop import StopRequest
+
+Step = Callable[[int], object]
+
+
+def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: int) -> Step:
+    """This project: one group per optimizer step; `online` takes pi_old from the training forward."""
+    chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
+    shard, processes = build_shard(groups, 0, chosen), Processes()
+    plan = [[index] for index in range(len(groups))]
+    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
+    learner = Learner(policy, optimizer, shard, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
+                      0, online)
+
+    def step(index: int) -> None:
+        if not online:
+            score_old(policy, shard[index:index + 1], processes, chosen)
+            weigh(shard[index:index + 1], chosen)
+        take_step(learner, index, StopRequest(), lambda: None)
+
+    return step
+
+
+def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> Step:
+    """A plain loop over whole padded rows, prompt and completion, with the same loss and correction."""
+    model, optimizer = policy.model, torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE,
+                                                       weight_decay=0)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+        model.train()
+
+    def logprobs(rows: torch.Tensor, num_prompt: int) -> torch.Tensor:
+        output = model(input_ids=rows, use_cache=False, logits_to_keep=rows.shape[1] - num_prompt + 1)
+        scores = output.logits[:, :-1].float().log_softmax(-1)
+        return scores.gather(-1, rows[:, num_prompt:, None]).squeeze(-1)
+
+    def step(index: int) -> None:
+        group = groups[index]
+        ids = [torch.from_numpy(one.completion_ids) for one in group.rollouts]
+        prompt = torch.from_numpy(group.prompt_ids)
+        rows = pad_sequence([torch.cat([prompt, one]) for one in ids], batch_first=True).to(policy.device)
+        behaviour = torch.stack([torch.tensor(one.behaviour_logprobs) for one in group.rollouts]).to(policy.device)
+        with torch.no_grad():
+            old = logprobs(rows, len(prompt))
+        rewards = torch.tensor([one.reward for one in group.rollouts], device=policy.device)
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        policy_logprobs = logprobs(rows, len(prompt))
+        losses, _ = clipped_surrogate((policy_logprobs - old).exp(), advantages[:, None], clip_low=0.2,
+                                      clip_high=0.28)
+        (losses * (old - behaviour).exp().clamp(max=3)).mean().backward()
+        torch.nn.utils.clip_grad_norm_(policy.trainable().values(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(step: Step, count: int) -> dict[str, float]:
+    """Seconds per step after one warm-up step, and the peak memory of the process, MB."""
+    cpu, wall = [], []
+    for index in range(count):
+        started = time.process_time(), time.perf_counter()
+        step(index)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        cpu.append(time.process_time() - started[0])
+        wall.append(time.perf_counter() - started[1])
+    peak = (torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available()
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    return {"cpu_seconds": statistics.median(cpu[1:]), "wall_seconds": statistics.median(wall[1:]),
+            "peak_mb": peak}
+
+
+def run(variant: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int) -> dict[str, float]:
+    """Measure one variant and save the adapter it ends with."""
+    policy = new_policy(folder, folder / "adapter", dtype)
+    groups = make_groups(policy, shape, count)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    if variant == "trl":
+        from benchmarks.train_trl import measure_trl
+        del policy
+        return measure_trl(folder, groups, shape, checkpointing=False)
+    if variant == "trl-checkpointing":
+        from benchmarks.train_trl import measure_trl
+        del policy
+        return measure_trl(folder, groups, shape, checkpointing=True)
+    steps = {"shared": lambda: shared_prompt(policy, groups, online=True, budget=budget),
+             "shared-two-pass": lambda: shared_prompt(policy, groups, online=False, budget=budget),
+             "padded": lambda: padded_rows(policy, groups, checkpointing=False),
+             "padded-checkpointing": lambda: padded_rows(policy, groups, checkpointing=True)}
+    result = measure(steps[variant](), count)
+    target = folder / f"after-{variant}-{'x'.join(map(str, shape))}"
+    target.mkdir(exist_ok=True)
+    save_policy(policy, target, base=str(folder))
+    return result
+
+
+if __name__ == "__main__":
+    name, where, text, steps, precision, tokens = sys.argv[1:]
+    print(json.dumps(run(name, Path(where), parse_shape(text), int(steps), precision, int(tokens))))
