@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,42 @@ MISMATCH_EXIT = 3
 
 
 @click.command(context_settings={"show_default": True})
+@click.argument("run", type=click.Path())
+@click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
+@click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="Folder to write.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
+              help="Of the weights written; the merge itself is in float32.")
+@shows_errors
+def export(run: str, version: int | None, output: Path, dtype: str) -> None:
+    """Merge the adapter of a policy into the base and write a plain model."""
+    from warehouse.errors import StageError
+    from warehouse.store import open_warehouse
+    warehouse = open_warehouse(run)
+    version = version or max(warehouse.policy_versions())
+    if version == 0:
+        raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
+    from train.export import export_policy
+    result = export_policy(warehouse, version, output, dtype=dtype)
+    click.echo(f"policy {result.version} written to {result.folder} in {dtype}; its logprobs differ from "
+               f"base and adapter by {result.difference_mean:.1e} nats on average, "
+               f"{result.difference_max:.1e} at most")
+
+
+class TrainCommand(click.Command):
+    """`train RUN ..`, and `train export RUN ..` beside it."""
+
+    def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
+             prog_name: str | None = None, **options: Any) -> Any:
+        """Hand the arguments of `train export` to that command."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        if arguments[:1] == ["export"]:
+            return export.main(arguments[1:], "train export", **options)
+        return super().main(arguments, prog_name, **options)
+
+
+@click.command(cls=TrainCommand, context_settings={"show_default": True},
+               epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
 @iteration_option
 @click.option("--scorer", help="Whose rewards to train on; the only one there is when left out.")
@@ -77,7 +115,7 @@ MISMATCH_EXIT = 3
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
               help="Weights and activations; logits and losses are float32 always.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=1), default=4096,
-              help="Completion tokens forwarded at once. Lower it if memory is short.")
+              help="Tokens forwarded at once: completions, and 1/8 of the prompt for each. Memory follows it.")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @click.option("--max-mismatch", type=float,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
@@ -88,8 +126,7 @@ MISMATCH_EXIT = 3
               help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
 @click.option("--checkpoint-seconds", type=float, default=120.0,
               help="Save a checkpoint in the stage this often.")
-@click.option("--time-limit", type=float, help="Stop after this many seconds as on SIGTERM: save, exit with "
-                                               "75.")
+@click.option("--time-limit", type=float, help="Stop after this many seconds, save, exit with 75.")
 @click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors
@@ -97,8 +134,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     """Train on the scored rows of one iteration and write the next policy.
 
     RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished
-    by running it again. Exit codes: 0 done, 1 cannot be done, 3 mismatch above the limit, 75 stopped by
-    SIGTERM.
+    by running it again. Exit codes: 0 done, 1 cannot be done, 3 mismatch above the limit, 75 stopped early
+    with all saved (signal or time limit): run it again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.inputs import choose_scorer, due_iteration, finish_committed, read_inputs

@@ -123,6 +123,11 @@ def load_full(weights: str, *, dtype: str, device: torch.device) -> Policy:
     return _checked(Policy(model, kind="full", device=device, autocast=autocast))
 
 
+def merge_adapter(policy: Policy) -> Any:
+    """The base model with the adapter added into its weights; `policy` is used up."""
+    return policy.model.merge_and_unload()  # type: ignore[operator]
+
+
 def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) -> nn.Module:
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"}
     if load_in_4bit:

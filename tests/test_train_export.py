@@ -1,0 +1,45 @@
+"""`train export` writes a plain model with the logprobs of base and adapter."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM
+
+from tests.train_run import OPTIONS, load_policy, make_run, sample_rows
+from train.cli import train as train_command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0, num_groups=4)
+    assert CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS]).exit_code == 0
+    return warehouse
+
+
+def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
+    result = CliRunner().invoke(train_command, ["export", str(run.root), "--output", str(tmp_path / "merged"),
+                                                "--dtype", "float32"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"policy 1 written to {tmp_path / 'merged'} in float32; its logprobs")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
+    ids = torch.arange(30)[None]
+    with torch.no_grad():
+        expected, found, before = load_policy(run, 1).full_logits(ids), merged(ids).logits, base(ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert (before - expected).abs().max() > 1e-2
+
+
+def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    fresh = make_run(tmp_path / "fresh")
+    for arguments, message in (([str(run.root), "--output", str(tmp_path / "full")], "is not empty"),
+                               ([str(run.root), "--version", "9", "--output", str(tmp_path / "x")],
+                                "no policy 9"),
+                               ([str(fresh.root), "--output", str(tmp_path / "x")],
+                                "no policy but the base")):
+        result = CliRunner().invoke(train_command, ["export", *arguments])
+        assert result.exit_code == 1, result.output
+        assert message in result.stderr and result.stderr.count("\n") == 1

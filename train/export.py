@@ -1,0 +1,73 @@
+"""A policy as one plain model: the adapter merged into the base in float32, checked by its logprobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from train.model import DTYPES, load_lora, merge_adapter
+from train.saving import copy_tokenizer
+from warehouse.errors import StageError
+from warehouse.store import Warehouse
+
+PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
+
+
+class Export(NamedTuple):
+    """What was written, and how far its logprobs are from those of base and adapter, nats."""
+
+    version: int
+    folder: Path
+    difference_mean: float
+    difference_max: float
+
+
+def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str) -> Export:
+    """Write policy `version` to `folder` as a model that needs no PEFT.
+
+    Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
+    StageError if the merged logprobs of stored rows are off by more than the rounding of `dtype` explains.
+    """
+    policy_json = warehouse.policy(version)
+    if policy_json["kind"] != "lora":
+        where = warehouse.policy_dir(version) if policy_json["kind"] == "full" else warehouse.model
+        raise StageError(f"Policy {version} has no adapter to merge: {where} is a whole model already. Use "
+                         "that.")
+    if folder.exists() and any(folder.iterdir()):
+        raise StageError(f"{folder} is not empty. Name a new folder with --output.")
+    policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
+                       device=torch.device("cpu"),
+                       seed=0, rank=1, alpha=1, rslora=False, targets="all-linear")
+    rows = probe_rows(warehouse, version)
+    with torch.no_grad():
+        expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
+        model = merge_adapter(policy).to(DTYPES[dtype])
+        found = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
+    differences = (torch.cat(expected) - torch.cat(found)).abs()
+    result = Export(version, folder, float(differences.mean()), float(differences.max()))
+    if not result.difference_max <= LIMITS[dtype]:
+        raise StageError(f"The merged model is off by {result.difference_max:.3g} nats, more than {dtype} "
+                         "explains. Nothing was written; export in --dtype float32.")
+    model.save_pretrained(str(folder))
+    copy_tokenizer(warehouse.model, folder)
+    return result
+
+
+def probe_rows(warehouse: Warehouse, version: int) -> list[Tensor]:
+    """Prompts and completions of the training rows that led to the policy."""
+    iteration = version - 1
+    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], iteration=iteration,
+                             purpose="train")
+    by_group = dict(zip(prompts.column("group_id").to_pylist(), prompts.column("prompt_ids").to_pylist(),
+                        strict=True))
+    completions = warehouse.read("completions", columns=["group_id", "completion_ids"], iteration=iteration,
+                                 purpose="train").slice(0, PROBE_ROWS).to_pylist()
+    return [torch.tensor(by_group[row["group_id"]] + row["completion_ids"]) for row in completions]
+
+
+def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
+    """Logprobs of the tokens after the first, from logits [T, V] over the row [T]."""
+    return logits[:-1].float().log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
