@@ -115,7 +115,7 @@ class TrainCommand(click.Command):
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
               help="Weights and activations; logits and losses are float32 always.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=1), default=4096,
-              help="Tokens forwarded at once: completions, and 1/8 of the prompt for each. Memory follows it.")
+              help="Tokens forwarded at once: completions, and 1/8 of the prompt for each.")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @click.option("--max-mismatch", type=float,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
