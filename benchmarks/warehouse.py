@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from warehouse.commit import commit_json
 from warehouse.database import connect, run_query
+from warehouse.rollup import write_rollup
 from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.store import Warehouse, open_warehouse
 
@@ -30,14 +31,46 @@ ROWS = TASKS * GROUP
 SCORER = "bench-1"
 BODY_ITERATIONS = 4  # iterations that have completions with token ids, logprobs and text
 JSON_ITERATIONS = 20  # iterations written as JSONL too; its times are for these alone
-WORDS = ["np", "grid", "for", "in", "range", "(", ")", ":", "return", "a", "=", "x", "y", "[", "]", "if", "+", "1",
-         "0", "rot90", "where", "shape", "def", "import", "numpy", "copy", "zeros", "ones", "kron", ","]
+WORDS = [
+    "np",
+    "grid",
+    "for",
+    "in",
+    "range",
+    "(",
+    ")",
+    ":",
+    "return",
+    "a",
+    "=",
+    "x",
+    "y",
+    "[",
+    "]",
+    "if",
+    "+",
+    "1",
+    "0",
+    "rot90",
+    "where",
+    "shape",
+    "def",
+    "import",
+    "numpy",
+    "copy",
+    "zeros",
+    "ones",
+    "kron",
+    ",",
+]
 
 
 def build(folder: Path, iterations: int) -> Warehouse:
     """The synthetic run, written through the storage interface; parts that exist are kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    commit_json(folder / "warehouse.json", {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base"})
+    commit_json(
+        folder / "warehouse.json", {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base"}
+    )
     warehouse = open_warehouse(folder)
     for iteration in tqdm(range(iterations), desc="writing samples", unit="iteration", disable=None):
         keys = {"iteration": iteration, "purpose": "train", "scorer": SCORER}
@@ -45,10 +78,13 @@ def build(folder: Path, iterations: int) -> Warehouse:
         if not stage.is_complete():
             warehouse.write_part("samples", 0, samples(iteration), **keys)
             stage.complete({"seconds": 1.0})
+            warehouse.stage("train", iteration=iteration).complete({"seconds": 1.0, "scorer": SCORER})
     for iteration in range(min(BODY_ITERATIONS, iterations)):
         stage = warehouse.stage("rollout", iteration=iteration, purpose="train")
         if not stage.is_complete():
-            warehouse.write_part("completions", 0, completions(iteration), iteration=iteration, purpose="train")
+            warehouse.write_part(
+                "completions", 0, completions(iteration), iteration=iteration, purpose="train"
+            )
             stage.complete({"seconds": 1.0})
     return warehouse
 
@@ -75,27 +111,44 @@ def samples(iteration: int) -> pa.Table:
     truncated = tokens == 1024
     right &= ~truncated
     names = pa.array([f"{number:016x}" for number in range(64)])
-    return keyed(iteration, "samples", {
-        "scorer": pa.array([SCORER]).take([0] * ROWS), "split": pa.array(["train"]).take([0] * ROWS),
-        "policy_version": np.full(ROWS, iteration, np.int32),
-        "finish_reason": pa.array(["stop", "length"]).take(pa.array(truncated.astype(int))),
-        "truncated": truncated, "num_prompt_tokens": np.full(ROWS, 4000, np.int32),
-        "num_completion_tokens": tokens, "reward": np.where(right, 10.0, 1 + 3 * random.random(ROWS)),
-        "correct": right, "valid_code": ~truncated, "valid_outputs": ~truncated & (random.random(ROWS) > 0.1),
-        "train_pixel_score": random.random(ROWS), "train_correct_grids": right.astype(float),
-        "train_is_correct": right, "test_pixel_score": random.random(ROWS),
-        "test_correct_grids": right.astype(float), "test_is_correct": right,
-        "fingerprint": names.take(pa.array(random.integers(0, 64, ROWS))),
-        "cpu_seconds": random.random(ROWS), "wall_seconds": random.random(ROWS),
-        "logprob_sum": -0.3 * tokens, "nll_sampled": random.normal(0.3, 0.02, ROWS),
-        "unique_token_ratio": random.normal(0.4, 0.05, ROWS), "ngram3_unique_ratio": random.normal(0.8, 0.05, ROWS),
-        "ngram4_unique_ratio": random.normal(0.9, 0.05, ROWS), "ngram4_top_share": random.random(ROWS) / 50,
-        "loop_tokens": (random.random(ROWS) < 0.01).astype(np.int32) * 100,
-        "sandbox_tier": pa.array(["B"]).take([0] * ROWS)})
+    return keyed(
+        iteration,
+        "samples",
+        {
+            "scorer": pa.array([SCORER]).take([0] * ROWS),
+            "split": pa.array(["train"]).take([0] * ROWS),
+            "policy_version": np.full(ROWS, iteration, np.int32),
+            "finish_reason": pa.array(["stop", "length"]).take(pa.array(truncated.astype(int))),
+            "truncated": truncated,
+            "num_prompt_tokens": np.full(ROWS, 4000, np.int32),
+            "num_completion_tokens": tokens,
+            "reward": np.where(right, 10.0, 1 + 3 * random.random(ROWS)),
+            "correct": right,
+            "valid_code": ~truncated,
+            "valid_outputs": ~truncated & (random.random(ROWS) > 0.1),
+            "train_pixel_score": random.random(ROWS),
+            "train_correct_grids": right.astype(float),
+            "train_is_correct": right,
+            "test_pixel_score": random.random(ROWS),
+            "test_correct_grids": right.astype(float),
+            "test_is_correct": right,
+            "fingerprint": names.take(pa.array(random.integers(0, 64, ROWS))),
+            "cpu_seconds": random.random(ROWS),
+            "wall_seconds": random.random(ROWS),
+            "logprob_sum": -0.3 * tokens,
+            "nll_sampled": random.normal(0.3, 0.02, ROWS),
+            "unique_token_ratio": random.normal(0.4, 0.05, ROWS),
+            "ngram3_unique_ratio": random.normal(0.8, 0.05, ROWS),
+            "ngram4_unique_ratio": random.normal(0.9, 0.05, ROWS),
+            "ngram4_top_share": random.random(ROWS) / 50,
+            "loop_tokens": (random.random(ROWS) < 0.01).astype(np.int32) * 100,
+            "sandbox_tier": pa.array(["B"]).take([0] * ROWS),
+        },
+    )
 
 
 def completions(iteration: int) -> pa.Table:
-    """One iteration of completions of about 400 tokens, their logprobs and a text of about that many words."""
+    """One iteration of completions of about 400 tokens, their logprobs, and a text of as many words."""
     random = np.random.default_rng(10_000 + iteration)
     lengths = np.minimum(random.lognormal(5.9, 0.5, ROWS), 1024).astype(np.int32)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
@@ -105,7 +158,10 @@ def completions(iteration: int) -> pa.Table:
     logprobs = np.where(certain, 0, -random.lognormal(-4.5, 2.6, len(ids)).clip(0, 20)).astype(np.float32)
     chosen = random.zipf(1.4, lengths.sum()) % len(WORDS)
     ends = np.cumsum(lengths)
-    text = [" ".join(WORDS[word] for word in chosen[end - size:end]) for end, size in zip(ends, lengths, strict=True)]
+    text = [
+        " ".join(WORDS[word] for word in chosen[end - size : end])
+        for end, size in zip(ends, lengths, strict=True)
+    ]
     return keyed(iteration, "completions", {
         "completion": pa.array(text), "completion_ids": pa.ListArray.from_arrays(offsets, pa.array(ids)),
         "behaviour_logprobs": pa.ListArray.from_arrays(offsets, pa.array(logprobs)),
@@ -154,12 +210,26 @@ def polars_passes(frame: pl.LazyFrame) -> pl.DataFrame:
 def polars_collapse(frame: pl.LazyFrame) -> pl.DataFrame:
     """The per-sample part of the collapse columns in polars."""
     tokens = pl.col("num_completion_tokens")
-    return frame.group_by("iteration").agg(
-        pl.col("reward").mean(), pl.col("truncated").mean(), tokens.mean().alias("tokens"),
-        tokens.quantile(0.05).alias("p05"), tokens.median().alias("p50"), tokens.quantile(0.95).alias("p95"),
-        pl.col("correct").mean(), pl.col("valid_code").mean(), pl.col("valid_outputs").mean(),
-        pl.col("nll_sampled").mean(), pl.col("unique_token_ratio").mean(), pl.col("ngram4_unique_ratio").mean(),
-        pl.corr("num_completion_tokens", "reward").alias("corr")).sort("iteration").collect(engine="streaming")
+    return (
+        frame.group_by("iteration")
+        .agg(
+            pl.col("reward").mean(),
+            pl.col("truncated").mean(),
+            tokens.mean().alias("tokens"),
+            tokens.quantile(0.05).alias("p05"),
+            tokens.median().alias("p50"),
+            tokens.quantile(0.95).alias("p95"),
+            pl.col("correct").mean(),
+            pl.col("valid_code").mean(),
+            pl.col("valid_outputs").mean(),
+            pl.col("nll_sampled").mean(),
+            pl.col("unique_token_ratio").mean(),
+            pl.col("ngram4_unique_ratio").mean(),
+            pl.corr("num_completion_tokens", "reward").alias("corr"),
+        )
+        .sort("iteration")
+        .collect(engine="streaming")
+    )
 
 
 def answers(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, float]]:
@@ -176,7 +246,8 @@ def answers(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, float]
     yield "connect: list files, make all views", best(lambda: connect(warehouse))
     middle = iterations // 2
     yield "pass@k of all iterations", best(ask("SELECT iteration, k, pass_at_k FROM pass_curve"))
-    yield "pass@k of one iteration", best(ask(f"SELECT k, pass_at_k FROM pass_curve WHERE iteration = {middle}"))
+    yield "pass@k of one iteration", best(ask(f"SELECT k, pass_at_k FROM pass_curve WHERE iteration = "
+                                              f"{middle}"))
     yield "all collapse columns of all iterations", best(ask("FROM iteration_stats"))
     yield "collapse columns of one iteration", best(ask(f"FROM iteration_stats WHERE iteration = {middle}"))
     yield "alarms", best(ask("FROM alarms"))
@@ -184,6 +255,17 @@ def answers(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, float]
     yield "20 outliers of one iteration", best(ask(f"FROM outliers({middle}, num := 20)"))
     yield "one completion by key, with lists", best(ask("FROM one_completion(2, 'task-0123', 7)"))
     yield "last 400 characters of 5 truncated completions", best(ask("FROM truncated(2)"))
+    yield "warehouse rollup, once", best(lambda: write_rollup(warehouse), times=1)
+    connection = connect(warehouse)
+
+    def ask_rollup(query: str) -> Callable[[], object]:
+        return lambda: connection.execute(query).fetchall()
+
+    yield "rollup: pass@k of all iterations", best(ask_rollup("SELECT iteration, k, pass_at_k FROM "
+                                                              "pass_curve"))
+    yield "rollup: all collapse columns of all iterations", best(ask_rollup("FROM iteration_stats"))
+    yield "rollup: alarms", best(ask_rollup("FROM alarms"))
+    yield "rollup: task history", best(ask_rollup("FROM task_history"))
     pattern = f"{warehouse.root}/samples/*/*/*/part-*.parquet"
     frame = pl.scan_parquet(pattern, hive_partitioning=True)
     yield "polars: pass@k of all iterations", best(lambda: polars_passes(frame))
@@ -192,7 +274,8 @@ def answers(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, float]
     count = len(list(folder.glob("*.zst")))
     rows = f"read_json('{folder}/*.jsonl.zst', format = 'newline_delimited')"
     yield f"DuckDB over JSONL.zst: pass@k, {count} iterations alone", best(ask(
-        "SELECT iteration, k, avg(pass_at_k(n, c, k)) FROM (SELECT iteration, task_id, count(*) AS n, count(*) "
+        "SELECT iteration, k, avg(pass_at_k(n, c, k)) FROM (SELECT iteration, task_id, count(*) AS n, "
+        "count(*) "
         f"FILTER (correct) AS c FROM {rows} GROUP BY ALL), (SELECT unnest([1, 2, 4, 8, 16, 32]) AS k) "
         "GROUP BY ALL"))
     first = range(count)
@@ -207,8 +290,11 @@ def sizes(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, str]]:
              for path in warehouse.parts("completions", iteration=iteration, purpose="train")]
     stored = warehouse.read("completions", iteration=0, purpose="train")
     mean = sum(stored["num_completion_tokens"].to_pylist()) / stored.num_rows
-    yield f"bytes per completion of {mean:.0f} tokens, text included", f"{sum(p.stat().st_size for p in paths) / body / ROWS:,.0f}"
-    scored = [path for path in warehouse.root.glob("samples/*/*/*/part-*.parquet")]
+    yield (
+        f"bytes per completion of {mean:.0f} tokens, text included",
+        f"{sum(p.stat().st_size for p in paths) / body / ROWS:,.0f}",
+    )
+    scored = list(warehouse.root.glob("samples/*/*/*/part-*.parquet"))
     yield "bytes per scored row", f"{sum(p.stat().st_size for p in scored) / len(scored) / ROWS:,.0f}"
     reading = best(lambda: warehouse.read("completions", iteration=0, purpose="train"))
     yield "completions read per second", f"{ROWS / reading:,.0f}"
@@ -226,12 +312,15 @@ def sizes(warehouse: Warehouse, iterations: int) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Build the run and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--iterations", type=int, default=1000)
     options = parser.parse_args()
     warehouse = build(options.folder, options.iterations)
-    print(f"{options.iterations:,} iterations, {options.iterations * ROWS:,} samples\n\n| question | seconds |\n|---|---|")
+    print(f"{options.iterations:,} iterations, {options.iterations * ROWS:,} samples\n\n| question | "
+          f"seconds |\n|---|---|")
     for question, seconds in answers(warehouse, options.iterations):
         print(f"| {question} | {seconds:.3f} |", flush=True)
     print("\n| measure | value |\n|---|---|")

@@ -27,6 +27,7 @@ from reports.samples import chosen_samples
 from reports.scale import duration, number
 from warehouse.alarms import fired_alarms
 from warehouse.database import connect, rows_of
+from warehouse.rollup import keep_rolled_up
 from warehouse.store import Warehouse, open_warehouse
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
+    keep_rolled_up(warehouse)
     connection = connect(warehouse)
     figures = [figure for _, group in SECTIONS for figure in group]
     charts = {figure.name: drawn(connection, figure)

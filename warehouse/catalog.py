@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from warehouse.inventory import Inventory
+from warehouse.rollup_files import Rollup
 from warehouse.schema import TABLES
-from warehouse.scorers import Choice, scorer_choices
-from warehouse.store import Warehouse
+from warehouse.scorers import Choice
 
 TABLE_COMMENTS = {
     "tasks": "One row per imported task.",
@@ -19,8 +20,10 @@ TABLE_COMMENTS = {
     "all_samples": "One row per completion and scorer: every complete score stage, earlier scorers too.",
     "samples": "One row per completion: reward, correctness, error, lengths, repetition, under the chosen "
                "scorer (see the view scorers). Complete score stages only.",
+    "fresh_samples": "The rows of samples that no rollup holds yet.",
     "train_samples": "One row per completion that a complete train stage read: old logprobs, advantage, "
                      "mismatch.",
+    "fresh_train_samples": "The rows of train_samples that no rollup holds yet.",
     "train_steps": "One row per optimizer step of the complete train stages.",
 }
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -30,66 +33,31 @@ SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT
 HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
-               "all_samples": ("iteration", "purpose", "scorer"), "train_steps": ("iteration",)}
+               "train_steps": ("iteration",)}
+STORED_AS = {"all_samples": "samples", "fresh_samples": "samples", "fresh_train_samples": "train_samples"}
 BASELINE_ITERATIONS = 3
 PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
               "samples/*/*/*/*.parquet", "train/*/*.parquet")
 
 
-def table_parts(warehouse: Warehouse, *, partial: bool = False) -> dict[str, list[Path]]:
-    """The parts behind each table; those of unfinished stages only where `partial`."""
-    parts: dict[str, list[Path]] = {name: [] for name in TABLE_COMMENTS}
-    parts["tasks"] = warehouse.parts("tasks")
-    for iteration in warehouse.iterations("completions"):
-        for purpose in warehouse.purposes("completions", iteration):
-            if partial or warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
-                for table in ("prompts", "completions"):
-                    parts[table] += warehouse.parts(table, iteration=iteration, purpose=purpose)
-    for choice in scorer_choices(warehouse):
-        found = warehouse.parts("samples", iteration=choice.iteration, purpose=choice.purpose,
-                                scorer=choice.scorer)
-        parts["all_samples"] += found
-        parts["samples"] += found if choice.chosen else []
-    if partial:
-        unfinished = _unfinished_scores(warehouse)
-        parts["all_samples"] += unfinished
-        chosen = {path.parents[1] for path in parts["samples"]}
-        parts["samples"] += [path for path in unfinished if path.parents[1] not in chosen]
-    for iteration in warehouse.iterations("train_steps"):
-        if partial or warehouse.stage("train", iteration=iteration).is_complete():
-            for table in ("train_samples", "train_steps"):
-                parts[table] += warehouse.parts(table, iteration=iteration)
-    return parts
+def table_views(root: Path, inventory: Inventory) -> str:
+    """CREATE VIEW and COMMENT statements of the physical tables and of what the inventory knows."""
+    baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
+    return "\n".join([*(_table_view(name, inventory.parts[name]) for name in TABLE_COMMENTS),
+                      _scorers_view(inventory.choices),
+                      _documents_view("stage_manifests", inventory.manifests),
+                      _documents_view("policy_documents", inventory.policies), _part_files_view(root),
+                      f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
 
 
-def table_views(warehouse: Warehouse, *, partial: bool = False) -> str:
-    """CREATE VIEW and COMMENT statements of the physical tables and of what the catalog knows."""
-    parts = table_parts(warehouse, partial=partial)
-    return "\n".join([*(_table_view(name, parts[name]) for name in TABLE_COMMENTS),
-                      _scorers_view(scorer_choices(warehouse)),
-                      _documents_view("stage_manifests", manifests(warehouse)),
-                      _documents_view("policy_documents", policy_documents(warehouse)),
-                      _part_files_view(warehouse.root), _first_iterations(warehouse)])
-
-
-def empty_views() -> str:
-    """The same statements for a run without any file: names, types and comments alone."""
-    return "\n".join([*(_table_view(name, []) for name in TABLE_COMMENTS), _scorers_view([]),
-                      _documents_view("stage_manifests", []), _documents_view("policy_documents", []),
-                      _part_files_view(Path("/nowhere")), _first_iterations(None)])
-
-
-def manifests(warehouse: Warehouse) -> list[Path]:
-    """Manifests of all complete stages."""
-    found = [*warehouse.root.glob("completions/iteration=*/purpose=*/manifest.json"),
-             *warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*/manifest.json"),
-             *warehouse.root.glob("train/iteration=*/manifest.json")]
-    return sorted(found)
-
-
-def policy_documents(warehouse: Warehouse) -> list[Path]:
-    """policy.json of every committed policy."""
-    return [warehouse.policy_dir(version) / "policy.json" for version in warehouse.policy_versions()]
+def rolled_macro(name: str, rollup: Rollup | None) -> str:
+    """Rows of a table that were computed before; none where nothing was."""
+    rows = "fresh_train_samples" if name == "mismatch" else "fresh_samples"
+    body = f"{name.replace('iteration_', '')}_of('{rows}') WHERE false"
+    if rollup:
+        path = _file_list([rollup.folder / f"{name}.parquet"])
+        body = f"read_parquet({path}, hive_partitioning = false)"
+    return f"CREATE OR REPLACE MACRO rolled_{name}() AS TABLE FROM {body};\n"
 
 
 def quoted(text: object) -> str:
@@ -97,19 +65,14 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def _unfinished_scores(warehouse: Warehouse) -> list[Path]:
-    folders = warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*")
-    return [path for folder in sorted(folders) if not (folder / "manifest.json").exists()
-            for path in sorted(folder.glob("part-*.parquet"))]
-
-
 def _table_view(name: str, paths: list[Path]) -> str:
     """One physical table as a view; typed and without rows while it has no part."""
-    columns = TABLES["samples" if name == "all_samples" else name]
+    stored = STORED_AS.get(name, name)
+    columns = TABLES[stored]
     if paths:
-        by_name = _by_name(name, paths[0])
-        selected = ", ".join(_column(name, column.name, by_name) for column in columns)
-        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(name, by_name)})"
+        by_name = _by_name(stored, paths[0])
+        selected = ", ".join(_column(stored, column.name, by_name) for column in columns)
+        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
     else:
         body = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
                                      for column in columns) + " WHERE false"
@@ -174,16 +137,6 @@ def _scorers_view(choices: list[Choice]) -> str:
         body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
                 "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
     return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
-
-
-def _first_iterations(warehouse: Warehouse | None) -> str:
-    """The iterations that trends start from, spelled out: a filter on them opens their files alone."""
-    first: list[int] = []
-    if warehouse:
-        trained = [choice.iteration for choice in scorer_choices(warehouse)
-                   if choice.chosen and choice.purpose == "train"]
-        first = sorted(trained)[:BASELINE_ITERATIONS]
-    return f"CREATE OR REPLACE MACRO first_iterations() AS {first}::INTEGER[];\n"
 
 
 def _documents_view(name: str, paths: list[Path]) -> str:

@@ -75,9 +75,11 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     """Print one screen about the run."""
     from warehouse.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
     from warehouse.database import connect
+    from warehouse.rollup import keep_rolled_up
     from warehouse.store import open_warehouse
     from warehouse.summary import iteration_line, latest_iteration, summary_lines
     warehouse = open_warehouse(run)
+    keep_rolled_up(warehouse)
     connection = connect(warehouse)
     if line:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration

@@ -99,6 +99,16 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
 
 @click.command()
 @run_argument
+@shows_errors
+def rollup(run: Path) -> None:
+    """Write down what is computed per group, task and iteration; long runs answer faster."""
+    from warehouse.rollup import write_rollup
+    from warehouse.store import open_warehouse
+    click.echo(f"{write_rollup(open_warehouse(run))} stages rolled up")
+
+
+@click.command()
+@run_argument
 @click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
 @shows_errors
 def rollback(run: Path, to: int) -> None:

@@ -30,7 +30,6 @@ COMMENT ON COLUMN collapse.policy_version IS 'Policy that sampled the completion
 COMMENT ON COLUMN collapse.scorer IS 'Identity of the scorer.';
 COMMENT ON COLUMN collapse.num_completions IS 'Completions.';
 COMMENT ON COLUMN collapse.num_missing IS 'Completions whose reward could not be measured.';
-COMMENT ON COLUMN collapse.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN collapse.reward_mean IS 'Mean reward.';
 COMMENT ON COLUMN collapse.reward_finished IS 'Mean reward of completions that were not cut off.';
 COMMENT ON COLUMN collapse.reward_truncated IS 'Mean reward of completions that were cut off.';
@@ -57,6 +56,7 @@ COMMENT ON COLUMN collapse.pass_at_max_k IS 'pass@max_k, mean over tasks.';
 COMMENT ON COLUMN collapse.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
 COMMENT ON COLUMN collapse.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 COMMENT ON COLUMN collapse.num_groups IS 'Groups with a measured reward.';
+COMMENT ON COLUMN collapse.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN collapse.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
 COMMENT ON COLUMN collapse.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
 COMMENT ON COLUMN collapse.zero_variance_share IS 'Share of groups without any spread of reward.';
@@ -120,30 +120,6 @@ COMMENT ON COLUMN groups.distinct_outputs IS 'Different outputs among the valid 
 COMMENT ON COLUMN groups.distinct_wrong_outputs IS 'Different outputs among the valid wrong completions.';
 COMMENT ON COLUMN groups.num_wrong_outputs IS 'Valid wrong completions.';
 
-COMMENT ON VIEW iteration_groups IS 'iteration_stats: the columns that come from groups.';
-COMMENT ON COLUMN iteration_groups.iteration IS 'Iteration of the loop, from 0.';
-COMMENT ON COLUMN iteration_groups.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
-COMMENT ON COLUMN iteration_groups.num_groups IS 'Groups with a measured reward.';
-COMMENT ON COLUMN iteration_groups.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
-COMMENT ON COLUMN iteration_groups.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
-COMMENT ON COLUMN iteration_groups.zero_variance_share IS 'Share of groups without any spread of reward.';
-COMMENT ON COLUMN iteration_groups.all_correct_share IS 'Share of groups with every completion right.';
-COMMENT ON COLUMN iteration_groups.none_correct_share IS 'Share of groups with no completion right.';
-COMMENT ON COLUMN iteration_groups.distinct_outputs_share IS 'Different outputs per completion of a group, mean; compare at equal group size.';
-COMMENT ON COLUMN iteration_groups.distinct_wrong_share IS 'Different outputs per valid wrong completion: falls when the policy goes mute.';
-COMMENT ON COLUMN iteration_groups.reward_error IS 'Standard error of the mean reward over groups.';
-
-COMMENT ON VIEW iteration_mismatch IS 'iteration_stats: the columns that come from training.';
-COMMENT ON COLUMN iteration_mismatch.iteration IS 'Iteration of the loop, from 0.';
-COMMENT ON COLUMN iteration_mismatch.mismatch_kl IS 'Mean k3 estimate of KL(mu, pi_old) per token.';
-COMMENT ON COLUMN iteration_mismatch.mismatch_kl_fresh IS 'The same at staleness 0 alone, where only the engine can be the cause.';
-COMMENT ON COLUMN iteration_mismatch.log_ratio_abs_mean IS 'Mean |log pi_old - log mu| per token.';
-COMMENT ON COLUMN iteration_mismatch.log_ratio_abs_max IS 'Largest |log pi_old - log mu| of any token.';
-COMMENT ON COLUMN iteration_mismatch.ess IS 'Effective sample size of whole-completion importance weights over their number.';
-COMMENT ON COLUMN iteration_mismatch.importance_weight_mean IS 'Mean importance weight after the correction.';
-COMMENT ON COLUMN iteration_mismatch.importance_weight_std IS 'Its standard deviation over completions.';
-COMMENT ON COLUMN iteration_mismatch.entropy IS 'Mean entropy of the trainer''s distribution, nats.';
-
 COMMENT ON VIEW iteration_passes IS 'iteration_stats: the columns that come from pass_curve.';
 COMMENT ON COLUMN iteration_passes.iteration IS 'Iteration of the loop, from 0.';
 COMMENT ON COLUMN iteration_passes.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
@@ -153,35 +129,6 @@ COMMENT ON COLUMN iteration_passes.pass_at_max_k IS 'pass@max_k, mean over tasks
 COMMENT ON COLUMN iteration_passes.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
 COMMENT ON COLUMN iteration_passes.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 
-COMMENT ON VIEW iteration_samples IS 'iteration_stats: the columns that come from samples.';
-COMMENT ON COLUMN iteration_samples.iteration IS 'Iteration of the loop, from 0.';
-COMMENT ON COLUMN iteration_samples.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
-COMMENT ON COLUMN iteration_samples.policy_version IS 'Policy that sampled the completions; 0 is the base.';
-COMMENT ON COLUMN iteration_samples.scorer IS 'Identity of the scorer.';
-COMMENT ON COLUMN iteration_samples.num_completions IS 'Completions.';
-COMMENT ON COLUMN iteration_samples.num_missing IS 'Completions whose reward could not be measured.';
-COMMENT ON COLUMN iteration_samples.num_tasks IS 'Tasks averaged over.';
-COMMENT ON COLUMN iteration_samples.reward_mean IS 'Mean reward.';
-COMMENT ON COLUMN iteration_samples.reward_finished IS 'Mean reward of completions that were not cut off.';
-COMMENT ON COLUMN iteration_samples.reward_truncated IS 'Mean reward of completions that were cut off.';
-COMMENT ON COLUMN iteration_samples.correct_share IS 'Share of completions that are right.';
-COMMENT ON COLUMN iteration_samples.valid_code_share IS 'Share with a closed code block.';
-COMMENT ON COLUMN iteration_samples.valid_outputs_share IS 'Share whose program ran and gave legal outputs.';
-COMMENT ON COLUMN iteration_samples.error_share IS 'Share that failed or was empty.';
-COMMENT ON COLUMN iteration_samples.empty_share IS 'Share of completions of one token or none.';
-COMMENT ON COLUMN iteration_samples.truncated_share IS 'Share of completions cut off at the token limit.';
-COMMENT ON COLUMN iteration_samples.tokens_mean IS 'Mean completion tokens.';
-COMMENT ON COLUMN iteration_samples.tokens_quantiles IS 'Completion tokens: 5th, 25th, 50th, 75th and 95th percentile.';
-COMMENT ON COLUMN iteration_samples.tokens_mean_finished IS 'Mean tokens of completions that were not cut off.';
-COMMENT ON COLUMN iteration_samples.tokens_mean_correct IS 'Mean tokens of right completions.';
-COMMENT ON COLUMN iteration_samples.tokens_mean_wrong IS 'Mean tokens of wrong completions.';
-COMMENT ON COLUMN iteration_samples.length_reward_correlation IS 'Correlation of completion tokens and reward.';
-COMMENT ON COLUMN iteration_samples.nll_sampled IS 'Mean of minus the behaviour logprob per token: estimates entropy at temperature 1 only.';
-COMMENT ON COLUMN iteration_samples.unique_token_ratio IS 'Mean of distinct tokens over tokens.';
-COMMENT ON COLUMN iteration_samples.ngram3_unique_ratio IS 'Mean of distinct 3-grams over 3-grams.';
-COMMENT ON COLUMN iteration_samples.ngram4_unique_ratio IS 'Mean of distinct 4-grams over 4-grams.';
-COMMENT ON COLUMN iteration_samples.loop_share IS 'Share of completions that end in a loop of 32 tokens or more.';
-
 COMMENT ON VIEW iteration_signals IS 'iteration_stats with every signal and whether it is raised, as a list.';
 COMMENT ON COLUMN iteration_signals.iteration IS 'Iteration of the loop, from 0.';
 COMMENT ON COLUMN iteration_signals.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
@@ -189,7 +136,6 @@ COMMENT ON COLUMN iteration_signals.policy_version IS 'Policy that sampled the c
 COMMENT ON COLUMN iteration_signals.scorer IS 'Identity of the scorer.';
 COMMENT ON COLUMN iteration_signals.num_completions IS 'Completions.';
 COMMENT ON COLUMN iteration_signals.num_missing IS 'Completions whose reward could not be measured.';
-COMMENT ON COLUMN iteration_signals.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN iteration_signals.reward_mean IS 'Mean reward.';
 COMMENT ON COLUMN iteration_signals.reward_finished IS 'Mean reward of completions that were not cut off.';
 COMMENT ON COLUMN iteration_signals.reward_truncated IS 'Mean reward of completions that were cut off.';
@@ -216,6 +162,7 @@ COMMENT ON COLUMN iteration_signals.pass_at_max_k IS 'pass@max_k, mean over task
 COMMENT ON COLUMN iteration_signals.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
 COMMENT ON COLUMN iteration_signals.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 COMMENT ON COLUMN iteration_signals.num_groups IS 'Groups with a measured reward.';
+COMMENT ON COLUMN iteration_signals.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN iteration_signals.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
 COMMENT ON COLUMN iteration_signals.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
 COMMENT ON COLUMN iteration_signals.zero_variance_share IS 'Share of groups without any spread of reward.';
@@ -241,7 +188,6 @@ COMMENT ON COLUMN iteration_stats.policy_version IS 'Policy that sampled the com
 COMMENT ON COLUMN iteration_stats.scorer IS 'Identity of the scorer.';
 COMMENT ON COLUMN iteration_stats.num_completions IS 'Completions.';
 COMMENT ON COLUMN iteration_stats.num_missing IS 'Completions whose reward could not be measured.';
-COMMENT ON COLUMN iteration_stats.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN iteration_stats.reward_mean IS 'Mean reward.';
 COMMENT ON COLUMN iteration_stats.reward_finished IS 'Mean reward of completions that were not cut off.';
 COMMENT ON COLUMN iteration_stats.reward_truncated IS 'Mean reward of completions that were cut off.';
@@ -268,6 +214,7 @@ COMMENT ON COLUMN iteration_stats.pass_at_max_k IS 'pass@max_k, mean over tasks.
 COMMENT ON COLUMN iteration_stats.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
 COMMENT ON COLUMN iteration_stats.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
 COMMENT ON COLUMN iteration_stats.num_groups IS 'Groups with a measured reward.';
+COMMENT ON COLUMN iteration_stats.num_tasks IS 'Tasks averaged over.';
 COMMENT ON COLUMN iteration_stats.reward_std_within IS 'Mean over groups of the standard deviation inside the group.';
 COMMENT ON COLUMN iteration_stats.reward_std_across IS 'Standard deviation of the groups'' mean rewards: differs between tasks, gives no gradient.';
 COMMENT ON COLUMN iteration_stats.zero_variance_share IS 'Share of groups without any spread of reward.';

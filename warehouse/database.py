@@ -9,15 +9,24 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warehouse.catalog import empty_views, table_views
+from warehouse.catalog import rolled_macro, table_views
 from warehouse.commit import replace_bytes
 from warehouse.errors import StageError
+from warehouse.inventory import Inventory, empty_inventory, take_inventory
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     import duckdb
 
-SQL_FILES = ("macros.sql", "views.sql", "collapse.sql", "alarms.sql", "forensics.sql", "comments.sql")
+SQL_FILES = (
+    "macros.sql",
+    "measures.sql",
+    "views.sql",
+    "collapse.sql",
+    "alarms.sql",
+    "forensics.sql",
+    "comments.sql",
+)
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -31,9 +40,8 @@ SET TimeZone = 'UTC';
 
 def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
     """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
-    return "\n".join(
-        [HEADER.format(root=warehouse.root), table_views(warehouse, partial=partial), _shipped()]
-    )
+    inventory = take_inventory(warehouse, partial=partial)
+    return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory)
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
@@ -83,7 +91,7 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
     """A connection with every table, view and macro and no rows, for the data dictionary."""
     import duckdb
     connection = duckdb.connect()
-    connection.execute(empty_views() + _shipped())
+    connection.execute(_all_views(Path("/nowhere"), empty_inventory()))
     return connection
 
 
@@ -119,5 +127,14 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _shipped() -> str:
-    return "\n".join(files("warehouse").joinpath(name).read_text() for name in SQL_FILES)
+def _all_views(root: Path, inventory: Inventory) -> str:
+    """Tables of the run, then the shipped macros and views, each after what it is made of."""
+    def shipped(*names: str) -> str:
+        return "\n".join(files("warehouse").joinpath(name).read_text() for name in names)
+
+    def rolled(*names: str) -> str:
+        return "".join(rolled_macro(name, inventory.rollup) for name in names)
+
+    return "\n".join([table_views(root, inventory), shipped("macros.sql", "measures.sql"),
+                      rolled("groups", "task_results", "mismatch"), shipped("views.sql"),
+                      rolled("iteration_stats"), shipped(*SQL_FILES[3:])])

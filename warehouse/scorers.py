@@ -17,6 +17,7 @@ class Choice(NamedTuple):
     scorer: str
     chosen: bool
     reason: str
+    finished_at: float
 
 
 def scorer_choices(warehouse: Warehouse) -> list[Choice]:
@@ -35,8 +36,10 @@ def scorer_choices(warehouse: Warehouse) -> list[Choice]:
             if not finished:
                 continue
             scorer, reason = _choose(finished, named, trained, iteration)
-            choices += [Choice(iteration, purpose, one, one == scorer, reason if one == scorer else "")
-                        for one in sorted(finished)]
+            choices += [
+                Choice(iteration, purpose, one, one == scorer, reason if one == scorer else "", finished[one])
+                for one in sorted(finished)
+            ]
     return choices
 
 

@@ -35,38 +35,10 @@ SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS polic
 FROM policy_documents;
 
 CREATE OR REPLACE VIEW groups AS
-SELECT iteration, purpose, group_id, task_id,
-       any_value(split) AS split,
-       any_value(policy_version) AS policy_version,
-       count(reward)::INTEGER AS n,
-       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
-       (count(*) - count(reward))::INTEGER AS num_missing,
-       avg(reward) AS reward_mean,
-       stddev_pop(reward) AS reward_std,
-       max(reward) AS reward_max,
-       max(reward) = min(reward) AS zero_variance,
-       count(*) FILTER (correct) = count(reward) AS all_correct,
-       count(*) FILTER (correct) = 0 AS none_correct,
-       avg(truncated::INTEGER) AS truncated_share,
-       avg(num_completion_tokens) AS tokens_mean,
-       count(DISTINCT fingerprint)::INTEGER AS distinct_outputs,
-       (count(DISTINCT fingerprint) FILTER (NOT correct))::INTEGER AS distinct_wrong_outputs,
-       (count(fingerprint) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
-FROM samples
-GROUP BY iteration, purpose, group_id, task_id;
+FROM rolled_groups() UNION ALL BY NAME FROM groups_of('fresh_samples');
 
 CREATE OR REPLACE VIEW task_results AS
-SELECT iteration, purpose, task_id,
-       any_value(split) AS split,
-       any_value(policy_version) AS policy_version,
-       count(reward)::INTEGER AS n,
-       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
-       avg(reward) AS reward_mean,
-       max(reward) AS reward_max,
-       avg(truncated::INTEGER) AS truncated_share,
-       avg(num_completion_tokens) AS tokens_mean
-FROM samples
-GROUP BY iteration, purpose, task_id;
+FROM rolled_task_results() UNION ALL BY NAME FROM task_results_of('fresh_samples');
 
 CREATE OR REPLACE VIEW pass_curve AS
 WITH results AS (SELECT iteration, purpose, task_id, n, c FROM task_results WHERE n > 0),
@@ -82,6 +54,16 @@ SELECT iteration, purpose, k::INTEGER AS k,
        count(*) = any_value(num_all) AS every_task
 FROM points
 GROUP BY iteration, purpose, k;
+
+CREATE OR REPLACE VIEW iteration_passes AS
+SELECT iteration, purpose,
+       max(pass_at_k) FILTER (k = 1) AS pass_at_1,
+       max(k) AS max_k,
+       arg_max(pass_at_k, k) AS pass_at_max_k,
+       max(standard_error) FILTER (k = 1) AS pass_at_1_error,
+       arg_max(standard_error, k) AS pass_at_max_k_error
+FROM pass_curve WHERE every_task
+GROUP BY iteration, purpose;
 
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
@@ -119,20 +101,7 @@ FROM samples
 GROUP BY iteration, purpose, sandbox_tier;
 
 CREATE OR REPLACE VIEW mismatch AS
-SELECT trained_iteration AS iteration, staleness,
-       count(*)::INTEGER AS num_completions,
-       sum(log_ratio_mean * weight) / sum(weight) AS log_ratio_mean,
-       sum(log_ratio_abs_mean * weight) / sum(weight) AS log_ratio_abs_mean,
-       max(log_ratio_abs_max) AS log_ratio_abs_max,
-       quantile_cont(log_ratio_abs_max, 0.99) AS log_ratio_abs_max_p99,
-       sum(mismatch_kl * weight) / sum(weight) AS mismatch_kl,
-       ess(exp(clamped(log_ratio_mean * weight))) AS ess,
-       avg(importance_weight_mean) AS importance_weight_mean,
-       coalesce(stddev_samp(importance_weight_mean), 0) AS importance_weight_std,
-       avg(kept_fraction) AS kept_fraction,
-       sum(entropy * weight) / sum(weight) AS entropy
-FROM (SELECT *, greatest(num_trainable_tokens, 1) AS weight FROM train_samples WHERE mismatch_kl IS NOT NULL)
-GROUP BY trained_iteration, staleness;
+FROM rolled_mismatch() UNION ALL BY NAME FROM mismatch_of('fresh_train_samples');
 
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (

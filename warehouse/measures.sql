@@ -1,0 +1,125 @@
+-- What is computed from rows, as macros over a table's name: FROM groups_of('all_samples') works too.
+-- The views groups, task_results, mismatch and iteration_stats apply them to stages that `warehouse rollup` has
+-- not written down yet, and read the others from its small files.
+
+-- One row per group of the scored rows of a table.
+CREATE OR REPLACE MACRO groups_of(rows) AS TABLE
+SELECT iteration, purpose, group_id, task_id,
+       any_value(split) AS split,
+       any_value(policy_version) AS policy_version,
+       count(reward)::INTEGER AS n,
+       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       (count(*) - count(reward))::INTEGER AS num_missing,
+       avg(reward) AS reward_mean,
+       stddev_pop(reward) AS reward_std,
+       max(reward) AS reward_max,
+       max(reward) = min(reward) AS zero_variance,
+       count(*) FILTER (correct) = count(reward) AS all_correct,
+       count(*) FILTER (correct) = 0 AS none_correct,
+       avg(truncated::INTEGER) AS truncated_share,
+       avg(num_completion_tokens) AS tokens_mean,
+       count(DISTINCT fingerprint)::INTEGER AS distinct_outputs,
+       greatest(count(DISTINCT fingerprint) - max(correct::INTEGER), 0)::INTEGER AS distinct_wrong_outputs,
+       (count(fingerprint) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
+FROM query_table(rows)
+GROUP BY iteration, purpose, group_id, task_id;
+
+-- One row per task, iteration and purpose of the scored rows of a table.
+CREATE OR REPLACE MACRO task_results_of(rows) AS TABLE
+SELECT iteration, purpose, task_id,
+       any_value(split) AS split,
+       any_value(policy_version) AS policy_version,
+       count(reward)::INTEGER AS n,
+       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       avg(reward) AS reward_mean,
+       max(reward) AS reward_max,
+       avg(truncated::INTEGER) AS truncated_share,
+       avg(num_completion_tokens) AS tokens_mean
+FROM query_table(rows)
+GROUP BY iteration, purpose, task_id;
+
+-- Engine against trainer for the trained rows of a table.
+CREATE OR REPLACE MACRO mismatch_of(rows) AS TABLE
+SELECT trained_iteration AS iteration, staleness,
+       count(*)::INTEGER AS num_completions,
+       sum(log_ratio_mean * weight) / sum(weight) AS log_ratio_mean,
+       sum(log_ratio_abs_mean * weight) / sum(weight) AS log_ratio_abs_mean,
+       max(log_ratio_abs_max) AS log_ratio_abs_max,
+       quantile_cont(log_ratio_abs_max, 0.99) AS log_ratio_abs_max_p99,
+       sum(mismatch_kl * weight) / sum(weight) AS mismatch_kl,
+       ess(exp(clamped(log_ratio_mean * weight))) AS ess,
+       avg(importance_weight_mean) AS importance_weight_mean,
+       coalesce(stddev_samp(importance_weight_mean), 0) AS importance_weight_std,
+       avg(kept_fraction) AS kept_fraction,
+       sum(entropy * weight) / sum(weight) AS entropy
+FROM (SELECT *, greatest(num_trainable_tokens, 1) AS weight FROM query_table(rows)
+      WHERE mismatch_kl IS NOT NULL)
+GROUP BY trained_iteration, staleness;
+
+-- One row per iteration and purpose of the scored rows of a table; training is joined by iteration.
+CREATE OR REPLACE MACRO stats_of(rows) AS TABLE
+WITH scored AS (
+    SELECT iteration, purpose,
+           max(policy_version) AS policy_version,
+           any_value(scorer) AS scorer,
+           count(*)::INTEGER AS num_completions,
+           (count(*) - count(reward))::INTEGER AS num_missing,
+           avg(reward) AS reward_mean,
+           avg(reward) FILTER (NOT truncated) AS reward_finished,
+           avg(reward) FILTER (truncated) AS reward_truncated,
+           avg(correct::INTEGER) FILTER (reward IS NOT NULL) AS correct_share,
+           avg(valid_code::INTEGER) AS valid_code_share,
+           avg(valid_outputs::INTEGER) AS valid_outputs_share,
+           avg((error_class IS NOT NULL OR num_completion_tokens <= 1)::INTEGER) AS error_share,
+           avg((num_completion_tokens <= 1)::INTEGER) AS empty_share,
+           avg(truncated::INTEGER) AS truncated_share,
+           avg(num_completion_tokens) AS tokens_mean,
+           quantile_cont(num_completion_tokens, [0.05, 0.25, 0.5, 0.75, 0.95]) AS tokens_quantiles,
+           avg(num_completion_tokens) FILTER (NOT truncated) AS tokens_mean_finished,
+           avg(num_completion_tokens) FILTER (correct) AS tokens_mean_correct,
+           avg(num_completion_tokens) FILTER (NOT correct) AS tokens_mean_wrong,
+           corr(num_completion_tokens, reward) AS length_reward_correlation,
+           avg(nll_sampled) AS nll_sampled,
+           avg(unique_token_ratio) AS unique_token_ratio,
+           avg(ngram3_unique_ratio) AS ngram3_unique_ratio,
+           avg(ngram4_unique_ratio) AS ngram4_unique_ratio,
+           avg((loop_tokens >= 32)::INTEGER) AS loop_share
+    FROM query_table(rows)
+    GROUP BY iteration, purpose),
+grouped AS (
+    SELECT iteration, purpose,
+           count(*) AS num_groups,
+           count(DISTINCT task_id)::INTEGER AS num_tasks,
+           avg(reward_std) AS reward_std_within,
+           coalesce(stddev_samp(reward_mean), 0) AS reward_std_across,
+           avg(zero_variance::INTEGER) AS zero_variance_share,
+           avg(all_correct::INTEGER) AS all_correct_share,
+           avg(none_correct::INTEGER) AS none_correct_share,
+           avg(distinct_outputs / n) AS distinct_outputs_share,
+           sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
+           coalesce(stddev_samp(reward_mean), 0) / sqrt(count(*)) AS reward_error
+    FROM groups_of(rows) WHERE n > 0
+    GROUP BY iteration, purpose),
+trained AS (
+    SELECT iteration,
+           sum(mismatch_kl * num_completions) / sum(num_completions) AS mismatch_kl,
+           max(mismatch_kl) FILTER (staleness = 0) AS mismatch_kl_fresh,
+           sum(log_ratio_abs_mean * num_completions) / sum(num_completions) AS log_ratio_abs_mean,
+           max(log_ratio_abs_max) AS log_ratio_abs_max,
+           min(ess) AS ess,
+           avg(importance_weight_mean) AS importance_weight_mean,
+           max(importance_weight_std) AS importance_weight_std,
+           sum(entropy * num_completions) / sum(num_completions) AS entropy
+    FROM mismatch
+    GROUP BY iteration)
+SELECT scored.*,
+       passes.* EXCLUDE (iteration, purpose),
+       grouped.* EXCLUDE (iteration, purpose),
+       trained.* EXCLUDE (iteration)
+FROM scored
+LEFT JOIN iteration_passes AS passes
+    ON passes.iteration = scored.iteration AND passes.purpose = scored.purpose
+LEFT JOIN grouped
+    ON grouped.iteration = scored.iteration AND grouped.purpose = scored.purpose
+LEFT JOIN trained
+    ON trained.iteration = scored.iteration AND scored.purpose = 'train';
