@@ -1,1 +1,19 @@
 """What is stored, where, and how it is written; SQL over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def open(run: str | Path) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
+
+    Raises StageError if `run` is not a run folder.
+    """
+    from warehouse.database import connect
+    from warehouse.store import open_warehouse
+    return connect(open_warehouse(run))
