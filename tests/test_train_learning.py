@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 
 import train.run
+import train.steps
 from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.accelerator import Processes
 from train.cli import train as train_command
@@ -284,3 +285,32 @@ def test_extra_metrics_are_json(run):
     assert invoke(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
     assert all(set(one) == {"policy_k2", "num_forwarded_tokens"} for one in extra)
+
+
+def test_only_the_last_policies_keep_their_weights_when_asked(run):
+    assert invoke(run).exit_code == 0
+    sample_rows(run, 2, num_groups=3)
+    assert invoke(run, "--keep-policies", "2").exit_code == 0
+    assert [path.name for path in run.policy_dir(1).iterdir()] == ["policy.json"]
+    assert adapter(run, 2) and adapter(run, 3)
+    sample_rows(run, 3, num_groups=3)
+    assert invoke(run, "--replay", "3").exit_code == 0      # rows of the pruned policy are as good as before
+
+
+def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp_path, monkeypatch):
+    whole = copy_run(trained, tmp_path / "whole")
+    assert invoke(whole).exit_code == 0
+    original, calls = train.steps.accumulate, []
+    def full(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+        return original(*arguments, **options)
+    monkeypatch.setattr(train.steps, "accumulate", full)
+    result = invoke(run, "--checkpoint-seconds", "1000")
+    assert result.exit_code == 1 and "Lower --tokens-per-batch, now 4096" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.setattr(train.steps, "accumulate", lambda *a, **k: calls.append(1) or original(*a, **k))
+    assert invoke(run).exit_code == 0 and len(calls) == 2 + 2
+    found, expected = adapter(run, 2), adapter(whole, 2)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

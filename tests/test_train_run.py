@@ -224,6 +224,15 @@ def test_bad_input_is_refused_in_one_sentence_and_nothing_is_written(run, tmp_pa
     assert "--group-size 2" in refused(run)
 
 
+def test_a_base_model_that_has_changed_is_refused(run):
+    weights = run.root / "model" / "model.safetensors"
+    weights.chmod(0o644)
+    with weights.open("r+b") as stream:
+        stream.seek(5000)
+        stream.write(b"other")
+    assert "has changed since the run was made" in refused(run)
+
+
 def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
     sample_rows(run, 1, sampled_by=0)
     for path in run.root.glob("samples/iteration=1/*/*/manifest.json"):

@@ -10,6 +10,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from train.model import load_lora
+from warehouse.base_model import find_model
 from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.store import Warehouse, open_warehouse
 
@@ -30,11 +31,13 @@ def make_run(folder: Path) -> Warehouse:
     for parameter in model.parameters():
         parameter.data.normal_(std=0.2)
     model.save_pretrained(folder / "model")
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    sha256 = find_model(str(folder / "model"), folder).sha256
     (folder / "policies" / "0").mkdir(parents=True)
     (folder / "policies" / "0" / "policy.json").write_text(json.dumps(
-        {"policy_version": 0, "sha256": "base-sha", "parent": None, "kind": "base", "base": "model"}))
+        {"policy_version": 0, "sha256": sha256, "parent": None, "kind": "base", "base": "model"}))
     (folder / "warehouse.json").write_text(json.dumps(
-        {"schema_version": SCHEMA_VERSION, "run_id": "test", "model": "model"}))
+        {"schema_version": SCHEMA_VERSION, "run_id": "test", "model": "model", "model_sha256": sha256}))
     return open_warehouse(folder)
 
 

@@ -62,7 +62,8 @@ class Checkpoints:
         with torch.no_grad():
             for name, parameter in policy.trainable().items():
                 parameter.copy_(stored[name])
-        optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True))
+        optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True,
+                                             map_location="cpu"))
         return json.loads((self._path(latest) / STATE).read_text())["steps"]
 
     def _path(self, number: int) -> Path:

@@ -127,6 +127,8 @@ class TrainCommand(click.Command):
 @click.option("--checkpoint-seconds", type=float, default=120.0,
               help="Save a checkpoint in the stage this often.")
 @click.option("--time-limit", type=float, help="Stop after this many seconds, save, exit with 75.")
+@click.option("--keep-policies", type=click.IntRange(min=2),
+              help="Remove the weights of all but the last policies when done.  [default: all are kept]")
 @click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors

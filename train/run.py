@@ -16,7 +16,7 @@ from train.checkpoint import Checkpoints
 from train.inputs import Inputs, complete_stage, stage_settings
 from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.model import Policy, load_full, load_lora
-from train.saving import OPTIMIZER, save_policy, weights_sha256
+from train.saving import OPTIMIZER, prune_policies, save_policy, weights_sha256
 from train.scoring import collect, hand_out, score_old, score_reference
 from train.settings import Settings
 from train.shard import RowGroup, build_shard, split_into_steps, weigh
@@ -80,6 +80,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         clock.lap("writing")
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
         refresh_sql(warehouse)
+        if settings.keep_policies:
+            prune_policies(warehouse, keep=settings.keep_policies)
         say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
     processes.close()
 

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warehouse.store import Warehouse
+
 if TYPE_CHECKING:
     from train.model import Policy
 
@@ -36,8 +38,22 @@ def weights_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def prune_policies(warehouse: Warehouse, *, keep: int) -> list[int]:
+    """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
+
+    The versions pruned come back. Rows of a pruned policy can still be trained on; it cannot be sampled again.
+    """
+    pruned = []
+    for version in warehouse.policy_versions()[:-keep]:
+        for path in warehouse.policy_dir(version).iterdir() if version else ():
+            if path.name != "policy.json":
+                path.unlink()
+                pruned.append(version)
+    return sorted(set(pruned))
+
+
 def copy_tokenizer(base: str, folder: Path) -> None:
-    """Put the base model's tokenizer files beside full weights, so that the folder is a model of its own."""
+    """Put the base model's tokenizer files beside full weights: the folder is a model of its own."""
     if not Path(base).is_dir():
         from transformers import AutoTokenizer
         AutoTokenizer.from_pretrained(base).save_pretrained(str(folder))

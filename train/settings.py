@@ -14,7 +14,8 @@ CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate",
                     "geometric-mask",
                     "bypass")
 SELF_CORRECTING = ("vespo", "dppo", "topr", "m2po")
-NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch")
+NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch",
+               "keep_policies")
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 
 
@@ -71,6 +72,7 @@ class Settings:
     device: str | None
     dry_run: bool
     time_limit: float | None
+    keep_policies: int | None
 
     def results(self) -> dict[str, Any]:
         """The settings that a stage is tied to: those that shape what it writes."""
