@@ -18,6 +18,8 @@ from warehouse.options import iteration_option, run_argument, shows_errors
 @click.option("--label", default=None, help="Name of this evaluation, when there are several.")
 @click.option("--split", "splits", multiple=True, help="Split to sample; may be repeated. "
               "[default: all that are not held out; with --eval all that are]", show_default=False)
+@click.option("--tasks-sql", default=None, metavar="QUERY",
+              help="Sample only the tasks whose task_id this query over the warehouse gives.")
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
 @click.option("--num-tasks", type=click.IntRange(min=1), default=None,

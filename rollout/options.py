@@ -43,6 +43,7 @@ class RolloutOptions:
     evaluate: bool = False
     label: str | None = None
     splits: tuple[str, ...] = ()
+    tasks_sql: str | None = None
     policy_version: int | None = None
     num_tasks: int | None = None
     group_size: int = 16

@@ -128,11 +128,11 @@ def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any])
         "seed": _completion_seed(prompt, sample), "finished_at": datetime.now(UTC)}
 
 
-def rollout_facts(warehouse: Warehouse, too_long: int, **keys: Any) -> dict[str, Any]:
+def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
     """Counts over the whole rollout, parts of earlier runs included."""
     columns = ["task_id", "group_id", "num_completion_tokens", "finish_reason"]
     rows = warehouse.read("completions", columns, **keys)
     tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()
-    return {"num_completions": len(tokens), "num_tokens": sum(tokens), "prompts_too_long": too_long,
+    return {"num_completions": len(tokens), "num_tokens": sum(tokens),
             "num_groups": len(set(rows["group_id"].to_pylist())),
             "num_tasks": len(set(rows["task_id"].to_pylist())), "num_truncated": reasons.count("length")}

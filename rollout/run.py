@@ -23,6 +23,8 @@ from rollout.options import (
 )
 from rollout.parts import missing_parts, num_parts, rollout_facts, sample_parts
 from rollout.plan import PlanSettings, make_plan
+from rollout.selection import choose_tasks
+from warehouse.commit import commit_json
 from warehouse.due import rollout_due
 from warehouse.errors import StageError
 from warehouse.schema import arrow_schema
@@ -53,7 +55,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         stage.settle(settings, options.accept_drift)
     if stage.manifest():
         return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
-    tasks = _choose_tasks(warehouse, options)
+    prompts = warehouse.read("prompts", **keys).to_pylist()
+    tasks = [] if prompts else choose_tasks(warehouse, options)
 
     with StopRequest(options.time_limit, options.grace) as stop:
         if load_encoder is None or start_engine is None:
@@ -64,10 +67,12 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             else warehouse.model
         encoder = load_encoder(model)
         max_prompt_tokens = prompt_limit(options, encoder.model_length)
-        plan = make_plan(tasks, _plan_settings(options, iteration, purpose, max_prompt_tokens), encoder)
+        plan_file = warehouse.folder("prompts", **keys) / "plan.json"
+        if not prompts:
+            plan = make_plan(tasks, _plan_settings(options, iteration, purpose, max_prompt_tokens), encoder)
+            prompts = plan.rows
         planned = time.perf_counter()
 
-        prompts = warehouse.read("prompts", **keys).to_pylist() or plan.rows
         parts = missing_parts(warehouse, prompts, options.part_size, options.shard, **keys)
         engine = None
         if parts:  # before anything is written: options that the engine cannot serve must not be settled
@@ -75,6 +80,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             engine = start_engine(_engine_settings(options, model, adapter, max_prompt_tokens))
         started, writing = time.perf_counter(), 0.0
         stage.settle(settings, options.accept_drift)
+        if not plan_file.exists():
+            commit_json(plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
         warehouse.write_part("prompts", 0, pa.Table.from_pylist(prompts, arrow_schema("prompts")), **keys)
         if engine:
             writing = sample_parts(warehouse, engine, parts, options.sampling, policy, stop,
@@ -85,7 +92,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
                 f"done; {len(elsewhere)} parts are left to the other shards"]
     seconds = {"import": planned - began, "start": started - planned,
                "sampling": time.perf_counter() - started - writing, "writing": writing}
-    facts = rollout_facts(warehouse, plan.too_long, **keys)
+    facts = {**rollout_facts(warehouse, **keys), **json.loads(plan_file.read_text())}
     facts["seconds"] = {name: round(value, 3) for name, value in seconds.items()}
     stage.complete(facts, range(num_parts(prompts, options.part_size)))
     return _report(options, facts, iteration, purpose, policy["policy_version"])
@@ -130,21 +137,6 @@ def _find_policy(warehouse: Warehouse, iteration: int, version: int | None) -> d
                          f"the newest is {newest}. Score and train iteration {newest} first, or name another "
                          "policy with --policy-version.")
     return warehouse.policy(version)
-
-
-def _choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
-    """Tasks of the splits asked for; by default all held-out ones for evaluation, all others for training."""
-    tasks = warehouse.read("tasks").sort_by("position").to_pylist()
-    known = list(dict.fromkeys(task["split"] for task in tasks))
-    splits = options.splits or tuple(dict.fromkeys(
-        task["split"] for task in tasks if task["heldout"] == options.evaluate))
-    for split in splits:
-        if split not in known:
-            raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
-    if not splits:
-        kind = "held-out" if options.evaluate else "training"
-        raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
-    return [task for task in tasks if task["split"] in splits]
 
 
 def _report(options: RolloutOptions, facts: dict[str, Any], iteration: int, purpose: str,

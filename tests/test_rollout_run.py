@@ -212,3 +212,18 @@ def test_long_completions_survive_a_kill_as_often_as_short_ones(tmp_path: Path) 
         with contextlib.suppress(KeyboardInterrupt):
             sample(killed, ByLength(), spill_seconds=0.0)
     assert ids_by_key(killed) == ids_by_key(reference)
+
+
+def test_a_query_over_the_warehouse_chooses_tasks_and_its_choice_is_kept(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    query = "select task_id from tasks where task_id >= 't3' order by 1"
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=2), tasks_sql=query)
+    sample(warehouse, tasks_sql=query)
+    assert {row["task_id"] for row in rows(warehouse)} == {"t3", "t4"}
+    for wrong, sentence in [
+        ("select 1 as n", "no column 'task_id' but n"), ("selec", "syntax error"),
+        ("select task_id from tasks where heldout", "none of them in the splits to sample"),
+    ]:
+        with pytest.raises(StageError, match=sentence):
+            sample(warehouse, iteration=1, policy_version=0, tasks_sql=wrong)

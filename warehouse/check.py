@@ -14,7 +14,7 @@ from warehouse.schema import arrow_schema
 from warehouse.stage import Stage, sha256_of
 from warehouse.store import TRAIN_TABLES, Warehouse
 
-EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|"
+EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
                       r"(drift|compacted)-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 

@@ -1,0 +1,44 @@
+"""Which tasks a rollout may sample: those of its splits, or of a query over the warehouse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout.options import RolloutOptions
+from warehouse.errors import StageError
+from warehouse.store import Warehouse
+
+
+def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
+    """Tasks of the splits asked for, in order of import, or those of them that a query names.
+
+    By default all held-out splits for evaluation, all others for training. StageError when none is left.
+    """
+    tasks = warehouse.read("tasks").sort_by("position").to_pylist()
+    known = list(dict.fromkeys(task["split"] for task in tasks))
+    splits = options.splits or tuple(dict.fromkeys(
+        task["split"] for task in tasks if task["heldout"] == options.evaluate))
+    for split in splits:
+        if split not in known:
+            raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
+    if not splits:
+        kind = "held-out" if options.evaluate else "training"
+        raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
+    tasks = [task for task in tasks if task["split"] in splits]
+    return _named_by_query(warehouse, options.tasks_sql, tasks) if options.tasks_sql else tasks
+
+
+def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from warehouse.database import connect, explained
+    connection = connect(warehouse)
+    with explained():
+        answer = connection.execute(query)
+        columns, rows = [column[0] for column in answer.description or []], answer.fetchall()
+    if "task_id" not in columns:
+        raise StageError(f"--tasks-sql gives no column 'task_id' but {', '.join(columns)}. Select it.")
+    wanted = {row[columns.index("task_id")] for row in rows}
+    chosen = [task for task in tasks if task["task_id"] in wanted]
+    if not chosen:
+        raise StageError(f"--tasks-sql names {len(wanted)} tasks, none of them in the splits to sample. "
+                         "Try the query with `warehouse sql`, or name the split with --split.")
+    return chosen
