@@ -16,6 +16,11 @@ from warehouse.errors import StageError
 from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
 
+# Tables that RUN/config.toml may hold: the stages, and the commands of `warehouse` and `reports` by their names.
+TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "results", "build",
+          "compare")
+
+
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
     """Fill the command's defaults from RUN/config.toml: one table per command, flags win."""
     if not sys.stderr.isatty():
@@ -27,18 +32,27 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
         tables = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise click.ClickException(f"{path} is not valid TOML: {error}.") from error
-    table = tables.get(context.command.name or "", {})
-    known = {parameter.name: parameter for parameter in context.command.params}
-    defaults = {}
-    for key, setting in table.items():
-        name = key.replace("-", "_")
-        if name not in known or name == "run":
-            options = ", ".join(sorted(name.replace("_", "-") for name in known if name and name != "run"))
-            raise click.ClickException(f"{path}: [{context.command.name}] has no option '{key}'. "
-                                       f"Known: {options}.")
-        defaults[name] = setting
-    context.default_map = {**(context.default_map or {}), **defaults}
+    unknown = sorted(tables.keys() - set(TABLES))
+    if unknown:
+        raise click.ClickException(f"{path} has a table [{unknown[0]}]. The tables are named after the "
+                                   f"commands: {', '.join(TABLES)}.")
+    context.default_map = _defaults(context.command, tables, path)
     return Path(value)
+
+
+def _defaults(command: click.Command, tables: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Values of the command's table by parameter name; the keys are the long options without dashes."""
+    known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
+             if option.startswith("--")}
+    defaults = {}
+    for key, setting in tables.get(command.name or "", {}).items():
+        parameter = known.get(key.replace("_", "-"))
+        if parameter is None:
+            raise click.ClickException(f"{path}: [{command.name}] has no option '{key}'. "
+                                       f"Known: {', '.join(sorted(known))}.")
+        many = isinstance(parameter, click.Option) and parameter.multiple and not isinstance(setting, list)
+        defaults[str(parameter.name)] = [setting] if many else setting
+    return defaults
 
 
 run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)
