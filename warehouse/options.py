@@ -15,8 +15,7 @@ import click
 from warehouse.errors import StageError
 from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
-
-# Tables that RUN/config.toml may hold: the stages, and the commands of `warehouse` and `reports` by their names.
+# Tables that RUN/config.toml may hold: the stages, and commands of `warehouse` and `reports` by their names.
 TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "results", "build",
           "compare")
 
