@@ -137,8 +137,9 @@ def _check_base(warehouse: Warehouse) -> None:
         expected = warehouse.facts["model_sha256"]
         found = find_model(warehouse.model, warehouse.root).sha256
         if found != expected:
-            raise StageError(f"The base model in {warehouse.model} has changed since the run was made (sha256 "
-                             f"{found[:12]}, not {expected[:12]}). Restore it, or start a new run from it.")
+            raise StageError(f"The base model in {warehouse.model} has changed since the run was made "
+                             f"(sha256 {found[:12]}, not {expected[:12]}). "
+                             "Restore it, or start a new run from it.")
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:

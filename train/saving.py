@@ -41,7 +41,7 @@ def weights_sha256(folder: Path) -> str:
 def prune_policies(warehouse: Warehouse, *, keep: int) -> list[int]:
     """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
 
-    The versions pruned come back. Rows of a pruned policy can still be trained on; it cannot be sampled again.
+    The versions pruned come back. Rows of a pruned policy can still be trained on, but no more be sampled.
     """
     pruned = []
     for version in warehouse.policy_versions()[:-keep]:
