@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU set is complete and tested as a whole, so pip must not add to it (it would fetch CUDA packages).
 PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 
-.PHONY: demo test test-all check starter clean help
+.PHONY: demo test test-all chaos check starter clean help
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -16,6 +16,9 @@ demo: $(VENV)/ready     ## rollout, score and train on ARC tasks for ten iterati
 
 test: $(VENV)/ready-dev ## the default tests, the real loop with the real engine among them
 	$(BIN)/python -m pytest
+
+chaos: $(VENV)/ready-dev ## kill every command 300 times, compare with an undisturbed run (KILLS=.. SEED=..)
+	$(BIN)/python -m tests.chaos.soak --kills $(or $(KILLS),300) --seed $(or $(SEED),0)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .

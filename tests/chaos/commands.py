@@ -1,9 +1,10 @@
 """Run one of the project's commands in this process, with a scripted engine, and die at a named instant.
 
-    python -m tests.chaos.commands --list COMMAND ...        print every instant that the command passes
-    python -m tests.chaos.commands --die-at N COMMAND ...    kill -9 at the N-th of them, from 1
+    python -m tests.chaos.commands --list COMMAND ..             print every instant that is passed
+    python -m tests.chaos.commands --real-engine --list ..       with vLLM instead of the scripted engine
+    python -m tests.chaos.commands --die-once FILE COMMAND ..    kill -9 at the first that FILE does not list
 
-An instant is a point of `warehouse.commit` (before write, before link, after link, ..) with the file's name.
+An instant is a point of `warehouse.commit` (before write, before link, after link, ..) and a file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,35 +39,44 @@ class ProgramEngine(ScriptedEngine):
             yield Sampled(request.index, ids, [-draw.random() for _ in ids], text, "stop")
 
 
-def run(command: str, arguments: list[str]) -> None:
-    """The command as its console script runs it, but for the engine."""
-    engine = SimpleNamespace(PromptEncoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
-    sys.modules["rollout.vllm_engine"] = engine  # type: ignore[assignment]
-    importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]
+def run(command: str, arguments: list[str], *, scripted: bool = True) -> None:
+    """The command as its console script runs it, but for the engine if that is `scripted`."""
+    if scripted:
+        _script_the_engine()
     module, _, name = COMMANDS[command].partition(":")
     getattr(importlib.import_module(module), name)(arguments)
 
 
-def watch(die_at: int | None) -> None:
-    """Print each instant as it is passed, and die at one of them."""
-    passed = 0
+def _script_the_engine() -> None:
+    engine = SimpleNamespace(PromptEncoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
+    sys.modules["rollout.vllm_engine"] = engine  # type: ignore[assignment]
+    importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]
+
+
+def watch(once: Path | None) -> None:
+    """Print each instant as it is passed, or die at the first one that the file `once` does not list."""
+    passed = set(once.read_text().splitlines()) if once and once.exists() else set()
 
     def reached(point: str, path: Path) -> None:
-        nonlocal passed
-        passed += 1
-        if die_at is None:
-            print(f"instant {passed}: {point} {path.name}", flush=True)
-        elif passed == die_at:
+        run = next(folder for folder in path.parents if (folder / "warehouse.json").exists())
+        instant = f"{point} {re.sub('spill-.*', 'spill', str(path.relative_to(run)))}"
+        if once is None:
+            print(f"instant: {instant}", flush=True)
+        elif instant not in passed:
+            with once.open("a") as stream:
+                stream.write(f"{instant}\n")
             os.kill(os.getpid(), signal.SIGKILL)
 
     commit.reached = reached
 
 
 if __name__ == "__main__":
-    option, *words = sys.argv[1:]
+    options = sys.argv[1:]
+    scripted = options[0] != "--real-engine"
+    option, *words = options if scripted else options[1:]
     if option == "--list":
         watch(None)
     else:
-        assert option == "--die-at"
-        watch(int(words.pop(0)))
-    run(words[0], words[1:])
+        assert option == "--die-once"
+        watch(Path(words.pop(0)))
+    run(words[0], words[1:], scripted=scripted)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.runs import arc_file
+from warehouse.check import TABLES, check_run
 from warehouse.init import init_run
+from warehouse.inventory import take_inventory
 from warehouse.store import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,6 @@ threads = 1
 max-mismatch = 1e9
 checkpoint-seconds = 0
 """
-STAGES = ("rollout", "score", "train")
 
 
 def new_run(folder: Path) -> Warehouse:
@@ -44,20 +42,6 @@ def new_run(folder: Path) -> Warehouse:
     tasks = arc_file(folder, [f"t{number}" for number in range(5)])
     init_run(folder / "run", str(MODEL), (str(tasks),), (), folder / "config.toml")
     return open_warehouse(folder / "run")
-
-
-def chaos(option: list[str], command: str, warehouse: Warehouse,
-          *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with the scripted engine; `option` as tests.chaos.commands takes it."""
-    words = [sys.executable, "-m", "tests.chaos.commands", *option, command, str(warehouse.root), *arguments]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-
-
-def whole(command: str, warehouse: Warehouse, iteration: int) -> list[str]:
-    """Run a stage to its end; the instants it passed."""
-    done = chaos(["--list"], command, warehouse, "--iteration", str(iteration))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return re.findall(r"^instant \d+: (.*)$", done.stdout, flags=re.MULTILINE)
 
 
 def contents(warehouse: Warehouse) -> dict[str, Any]:
@@ -81,10 +65,12 @@ def contents(warehouse: Warehouse) -> dict[str, Any]:
 
 
 def leftovers(warehouse: Warehouse) -> list[str]:
-    """Files that a reader of the tables could pick up although no stage stands behind them."""
-    parts = set(warehouse.root.rglob("*.parquet"))
-    listed: set[Path] = set((warehouse.root / "tasks").glob("part-*.parquet"))
-    listed |= set(warehouse.root.glob("prompts/*/*/part-*.parquet"))
-    for manifest in warehouse.root.rglob("manifest.json"):
-        listed |= set(manifest.parent.glob("*-*.parquet"))
-    return sorted(str(path) for path in parts - listed)
+    """Parts that a reader of the folders could pick up although no stage stands behind them."""
+    listed = {path for paths in take_inventory(warehouse).parts.values() for path in paths}
+    present = {path for table in TABLES for path in (warehouse.root / table).rglob("*.parquet")}
+    return sorted(str(path) for path in present - listed)
+
+
+def problems(warehouse: Warehouse) -> list[str]:
+    """What `warehouse check` finds."""
+    return check_run(warehouse).problems
