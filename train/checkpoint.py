@@ -51,13 +51,20 @@ class Checkpoints:
         commit_directory(scratch, self._path(step))
         for older in self._numbers():
             if 0 < older < step:
-                shutil.rmtree(self._path(older))    # half of an older one is harmless: the newest is read
+                # Half of an older one is harmless: the newest is read. A twin may be removing it too.
+                shutil.rmtree(self._path(older), ignore_errors=True)
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         """Load the latest checkpoint; the metrics of the steps it holds, none if there is none."""
-        latest = max(self._numbers(), default=0)
-        if not latest:
-            return []
+        while latest := max(self._numbers(), default=0):
+            try:
+                return self._restore(latest, policy, optimizer)
+            except FileNotFoundError:
+                if self._path(latest).exists():
+                    raise       # else a twin that is further on has just removed it for a newer one
+        return []
+
+    def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         stored = load_file(str(self._path(latest) / PARAMETERS))
         with torch.no_grad():
             for name, parameter in policy.trainable().items():

@@ -97,7 +97,7 @@ def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -
 def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
     for checkpoint in inputs.stage.folder.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint)
+        shutil.rmtree(checkpoint, ignore_errors=True)   # a twin may be removing it too
     inputs.stage.complete(facts)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from train.accelerator import Processes, Tracker
 from train.checkpoint import Checkpoints
-from train.inputs import Inputs, complete_stage, stage_settings
+from train.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.model import Policy, load_full, load_lora
 from train.saving import OPTIMIZER, prune_policies, save_policy, weights_sha256
@@ -76,13 +76,18 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         tracker.close()
         clock.lap("gradients")
     if processes.first:
-        facts = write(warehouse, inputs, learner, steps)
+        facts, won = write(warehouse, inputs, learner, steps)
         clock.lap("writing")
-        complete_stage(inputs, {**facts, "seconds": clock.seconds})
+        if won:
+            complete_stage(inputs, {**facts, "seconds": clock.seconds})
+            say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
+        else:
+            finish_committed(warehouse, inputs, settings)
+            say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
+                "made is dropped")
         refresh_sql(warehouse)
         if settings.keep_policies:
             prune_policies(warehouse, keep=settings.keep_policies)
-        say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
     processes.close()
 
 
@@ -141,9 +146,12 @@ def gate_online(inputs: Inputs, learner: Learner, say: Callable[[str], None]) ->
     gate(inputs, learner, say)
 
 
-def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]]) -> dict[str,
-                                                                                                       Any]:
-    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest."""
+def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
+          steps: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest.
+
+    The facts come back, and whether the policy is this process's own: a twin may have been first.
+    """
     settings, shard = learner.settings, learner.shard
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
              "num_processes": learner.processes.count, "groups": group_counts(shard),
@@ -151,8 +159,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[di
     warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings),
                          iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-    commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
-    return facts
+    return facts, commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
 
 
 def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:
@@ -198,8 +205,8 @@ def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
 
 
 def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.Optimizer, inputs: Inputs,
-                  settings: Settings, facts: dict[str, Any]) -> None:
-    """Write policy I + 1 beside its place and rename it there; one that a twin wrote first is kept."""
+                  settings: Settings, facts: dict[str, Any]) -> bool:
+    """Write policy I + 1 beside its place and rename it there; False if a twin was first, its one is kept."""
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model)
     torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
@@ -209,7 +216,7 @@ def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.O
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
     (scratch / "policy.json").write_text(json.dumps(lineage, indent=2, sort_keys=True) + "\n")
-    warehouse.commit_policy(inputs.iteration + 1, scratch)
+    return warehouse.commit_policy(inputs.iteration + 1, scratch)
 
 
 def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, clock: Clock) -> str:
