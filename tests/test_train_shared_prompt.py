@@ -2,12 +2,24 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+)
 
 import train.shared_prompt as shared_prompt
 from train.model import load_full, load_lora
 from train.shared_prompt import backward_group, micro_batches, score_group
+from warehouse.errors import StageError
 
+torch.set_num_threads(1)
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
          "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 256}
@@ -49,6 +61,31 @@ def plain_logprobs(policy, prompt_ids, completion_ids):
     logits = policy.full_logits(torch.cat([prompt_ids, completion_ids])[None])[0]
     scores = (logits[len(prompt_ids) - 1:-1] / TEMPERATURE).log_softmax(dim=-1)
     return scores.gather(1, completion_ids[:, None]).squeeze(1), -(scores.exp() * scores).sum(dim=1)
+
+
+@pytest.mark.parametrize("config", [
+    MistralConfig(**SIZES, sliding_window=8), Gemma2Config(**SIZES, head_dim=8, sliding_window=8),
+    Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    GraniteConfig(**SIZES, logits_scaling=4.0)], ids=lambda config: config.model_type)
+def test_windows_soft_caps_experts_and_scaled_logits_are_scored_right(config, tmp_path):
+    torch.manual_seed(2)
+    model = AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.15)
+    model.save_pretrained(tmp_path)
+    policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
+    prompt_ids, completions = group()
+    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=40)
+    for ids, found in zip(completions, logprobs, strict=True):
+        with torch.no_grad():
+            expected, _ = plain_logprobs(policy, prompt_ids, ids)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_architecture_that_computes_otherwise_is_refused(base, monkeypatch):
+    monkeypatch.setattr("train.model.Policy.logits", lambda policy, hidden: policy._head(hidden) * 1.1)
+    with pytest.raises(StageError, match="cannot be trained here"):
+        lora(base)
 
 
 def token_weights(lengths):

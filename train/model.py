@@ -37,7 +37,10 @@ class Policy:
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
         self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
+        # What some architectures do after the head; `_checked` refuses those that do anything else.
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
+                             / (getattr(self.config, "logits_scaling", None) or 1.0))
 
     def prompt_kv(self, prompt_ids: Tensor) -> PromptKV:
         """Keys and values of every layer, each [1, heads, P, head_dim], of ids [P]; none for no ids."""
@@ -53,6 +56,7 @@ class Policy:
         """Logits [.., vocabulary] of last hidden states [.., D]."""
         with self._precision():
             logits = self._head(hidden)
+            logits = logits if self._logit_scale == 1 else logits * self._logit_scale
         return logits if self._softcap is None else (logits / self._softcap).tanh() * self._softcap
 
     def full_logits(self, input_ids: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate",
                     "bypass")
 SELF_CORRECTING = ("vespo", "dppo", "topr", "m2po")
 NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch",
-               "keep_policies")
+               "keep_policies", "tokens_per_batch")
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 
 
