@@ -21,7 +21,9 @@ from warehouse.store import Warehouse, open_warehouse
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    return build_run(tmp_path_factory.mktemp("runs") / "run", iterations=3, evals=(2,), num_tasks=4, group_size=4)
+    return build_run(
+        tmp_path_factory.mktemp("runs") / "run", iterations=3, evals=(2,), num_tasks=4, group_size=4
+    )
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def test_the_rollup_answers_as_the_rows_do(run: Warehouse) -> None:
     assert (result.exit_code, result.stdout) == (0, "4 stages rolled up\n")
     assert everything(run) == before
     assert connect(run).execute("SELECT count(*) FROM fresh_samples").fetchone() == (0,)
-    assert not scanned_files(connect(run), "FROM iteration_stats WHERE iteration = 1")[0].startswith("samples/")
+    assert not scanned_files(connect(run), "FROM iteration_stats WHERE iteration = 1")[0].startswith(
+        "samples/"
+    )
     assert all("/iterations/" in path for path in scanned_files(connect(run), "FROM iteration_stats"))
 
 
@@ -79,7 +83,9 @@ def test_only_the_newest_two_rollups_are_kept(run: Warehouse) -> None:
     random = np.random.default_rng(6)
     write_rollup(run)
     for iteration in (3, 4):
-        write_iteration(run, iteration, "train", weather("healthy", iteration), random, num_tasks=4, group_size=4)
+        write_iteration(
+            run, iteration, "train", weather("healthy", iteration), random, num_tasks=4, group_size=4
+        )
         write_training(run, iteration, weather("healthy", iteration), random)
         write_rollup(run)
     assert len(list(run.root.glob("iterations/rollup-*"))) == 2

@@ -76,9 +76,11 @@ def _table_view(name: str, paths: list[Path]) -> str:
     else:
         body = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
                                      for column in columns) + " WHERE false"
+    # The list of files stands in a macro: every COMMENT copies its view's whole text.
+    stored_rows = f"CREATE OR REPLACE MACRO stored_{name}() AS TABLE {body};"
     comments = [f"COMMENT ON VIEW {name} IS {quoted(TABLE_COMMENTS[name])};"]
     comments += [f"COMMENT ON COLUMN {name}.{column.name} IS {quoted(column.comment)};" for column in columns]
-    return "\n".join([f"CREATE OR REPLACE VIEW {name} AS {body};", *comments, ""])
+    return "\n".join([stored_rows, f"CREATE OR REPLACE VIEW {name} AS FROM stored_{name}();", *comments, ""])
 
 
 def _column(table: str, column: str, by_name: bool) -> str:

@@ -21,9 +21,11 @@ def completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) 
     rows = read_part(
         part, [*KEY, "group_id", "completion_ids", "behaviour_logprobs", "num_completion_tokens"]
     )
-    problems = _length_problems(rows, "completion_ids", "num_completion_tokens")
-    problems += _length_problems(rows, "behaviour_logprobs", "num_completion_tokens")
-    problems += _logprob_problems(rows, "behaviour_logprobs")
+    problems: list[str] = []
+    if not _is_pruned(warehouse, keys):
+        problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
+        problems += _length_problems(rows, "behaviour_logprobs", "num_completion_tokens")
+        problems += _logprob_problems(rows, "behaviour_logprobs")
     seen = _keys(rows)
     problems += [
         f"{_shown(key)} is there {count} times." for key, count in Counter(seen).items() if count > 1
@@ -40,10 +42,11 @@ def completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) 
     return problems + [f"group {group} has no prompt." for group in lost[:3]]
 
 
-def prompt_problems(_warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:
+def prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """The prompt's length as counted, one row per group."""
     rows = read_part(part, ["group_id", "prompt_ids", "num_prompt_tokens"])
-    problems = _length_problems(rows, "prompt_ids", "num_prompt_tokens")
+    pruned = _is_pruned(warehouse, keys)
+    problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
     counts = Counter(rows["group_id"].to_pylist())
     return problems + [
         f"group {group} is there {count} times." for group, count in counts.items() if count > 1
@@ -91,6 +94,11 @@ def train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> l
             if key in tokens and lengths[key] != tokens[key]
         ][:3]
     return problems
+
+
+def _is_pruned(warehouse: Warehouse, keys: dict[str, Any]) -> bool:
+    """True where `warehouse prune` took the tokens of a rollout."""
+    return bool((warehouse.stage("rollout", **keys).manifest() or {}).get("pruned"))
 
 
 def _length_problems(rows: pa.Table, column: str, count: str) -> list[str]:

@@ -120,15 +120,6 @@ COMMENT ON COLUMN groups.distinct_outputs IS 'Different outputs among the valid 
 COMMENT ON COLUMN groups.distinct_wrong_outputs IS 'Different outputs among the valid wrong completions.';
 COMMENT ON COLUMN groups.num_wrong_outputs IS 'Valid wrong completions.';
 
-COMMENT ON VIEW iteration_passes IS 'iteration_stats: the columns that come from pass_curve.';
-COMMENT ON COLUMN iteration_passes.iteration IS 'Iteration of the loop, from 0.';
-COMMENT ON COLUMN iteration_passes.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
-COMMENT ON COLUMN iteration_passes.pass_at_1 IS 'pass@1, mean over tasks.';
-COMMENT ON COLUMN iteration_passes.max_k IS 'Largest k of pass_curve that every task has.';
-COMMENT ON COLUMN iteration_passes.pass_at_max_k IS 'pass@max_k, mean over tasks.';
-COMMENT ON COLUMN iteration_passes.pass_at_1_error IS 'Standard error of pass@1 over tasks.';
-COMMENT ON COLUMN iteration_passes.pass_at_max_k_error IS 'Standard error of pass@max_k over tasks.';
-
 COMMENT ON VIEW iteration_signals IS 'iteration_stats with every signal and whether it is raised, as a list.';
 COMMENT ON COLUMN iteration_signals.iteration IS 'Iteration of the loop, from 0.';
 COMMENT ON COLUMN iteration_signals.purpose IS '''train'', ''eval'' or ''eval-<label>''.';

@@ -21,8 +21,7 @@ several times, `samples` shows one scorer, chosen in this order: the one named i
 (`[warehouse]` `scorer = "NAME"`), the one whose rewards were trained on, the one that finished last.
 The view `scorers` says which and why; `all_samples` holds all of them.
 """
-HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
-          "iteration_passes")
+HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples")
 
 
 def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:

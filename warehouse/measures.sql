@@ -86,6 +86,18 @@ WITH scored AS (
            avg((loop_tokens >= 32)::INTEGER) AS loop_share
     FROM query_table(rows)
     GROUP BY iteration, purpose),
+counted AS (
+    SELECT *, least(pow(2, floor(log2(min(n) OVER (PARTITION BY iteration, purpose)))), 1024)::INTEGER AS top
+    FROM task_results_of(rows) WHERE n > 0),
+passes AS (
+    SELECT iteration, purpose,
+           avg(c / n) AS pass_at_1,
+           any_value(top) AS max_k,
+           avg(pass_at_k(n, c, top)) AS pass_at_max_k,
+           coalesce(stddev_samp(c / n) / sqrt(count(*)), 0) AS pass_at_1_error,
+           coalesce(stddev_samp(pass_at_k(n, c, top)) / sqrt(count(*)), 0) AS pass_at_max_k_error
+    FROM counted
+    GROUP BY iteration, purpose),
 grouped AS (
     SELECT iteration, purpose,
            count(*) AS num_groups,
@@ -117,7 +129,7 @@ SELECT scored.*,
        grouped.* EXCLUDE (iteration, purpose),
        trained.* EXCLUDE (iteration)
 FROM scored
-LEFT JOIN iteration_passes AS passes
+LEFT JOIN passes
     ON passes.iteration = scored.iteration AND passes.purpose = scored.purpose
 LEFT JOIN grouped
     ON grouped.iteration = scored.iteration AND grouped.purpose = scored.purpose

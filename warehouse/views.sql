@@ -55,16 +55,6 @@ SELECT iteration, purpose, k::INTEGER AS k,
 FROM points
 GROUP BY iteration, purpose, k;
 
-CREATE OR REPLACE VIEW iteration_passes AS
-SELECT iteration, purpose,
-       max(pass_at_k) FILTER (k = 1) AS pass_at_1,
-       max(k) AS max_k,
-       arg_max(pass_at_k, k) AS pass_at_max_k,
-       max(standard_error) FILTER (k = 1) AS pass_at_1_error,
-       arg_max(standard_error, k) AS pass_at_max_k_error
-FROM pass_curve WHERE every_task
-GROUP BY iteration, purpose;
-
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
        any_value(split) AS split,
