@@ -2,8 +2,9 @@
 
     python -m benchmarks.rollout_throughput [--rounds 3]
 
-Prints tokens/s of both, engine start apart, and their ratio. The stage's side includes turning results into
-rows and writing parts.
+Prints tokens/s of both, engine start apart, and their ratio, by the wall clock and by CPU seconds of the
+process (other work on the machine disturbs those less). The stage's side includes turning results into rows and
+writing parts.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
         for measure, rates in ((stage_rate, stage_rates), (bare_rate, bare_rates))[:: 1 if index % 2 else -1]:
             engine.llm.reset_prefix_cache()
             rates.append(measure(engine, prompts, sampling))
-    stage, bare = statistics.median(stage_rates), statistics.median(bare_rates)
-    click.echo(f"{len(prompts) * group_size} completions, {rounds} rounds: stage {stage:,.0f} tokens/s, "
-               f"bare LLM.generate {bare:,.0f} tokens/s, ratio {stage / bare:.3f}")
+    click.echo(f"{len(prompts) * group_size} completions, medians of {rounds} rounds")
+    for clock, name in enumerate(("wall", "CPU")):
+        stage, bare = (statistics.median(rate[clock] for rate in rates) for rates in (stage_rates, bare_rates))
+        click.echo(f"tokens per {name} second: stage {stage:,.0f}, bare LLM.generate {bare:,.0f}, "
+                   f"ratio {stage / bare:.3f}")
 
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
@@ -61,23 +64,23 @@ def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     return make_plan(tasks, settings, encoder).rows
 
 
-def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> float:
-    """Tokens per second of the stage's own code, writing into a fresh run."""
+def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, float]:
+    """Tokens per wall and per CPU second of the stage's own code, writing into a fresh run."""
     with tempfile.TemporaryDirectory() as folder:
         init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
         warehouse = open_warehouse(Path(folder) / "run")
         keys = {"iteration": 0, "purpose": "train"}
-        began = time.perf_counter()
+        began = clocks()
         parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
         sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),
                      spill_seconds=60.0, **keys)
-        seconds = time.perf_counter() - began
+        ended = clocks()
         tokens = sum(warehouse.read("completions", ["num_completion_tokens"], **keys)[0].to_pylist())
-    return tokens / seconds
+    return per_second(tokens, began, ended)
 
 
-def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> float:
-    """Tokens per second of `LLM.generate` over the same prompts, seeds and settings, kept in memory."""
+def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, float]:
+    """The same of `LLM.generate` over the same prompts, seeds and settings, kept in memory."""
     from rollout.plan import seed_of
     from rollout.vllm_engine import parameters
     inputs, settings = [], []
@@ -85,10 +88,20 @@ def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> float:
         for sample in range(prompt["group_size"]):
             inputs.append({"prompt_token_ids": prompt["prompt_ids"]})
             settings.append(parameters(sampling, seed_of(prompt["seed"], "completion", sample)))
-    began = time.perf_counter()
+    began = clocks()
     outputs = engine.llm.generate(inputs, settings, use_tqdm=False)
-    seconds = time.perf_counter() - began
-    return sum(len(output.outputs[0].token_ids) for output in outputs) / seconds
+    ended = clocks()
+    return per_second(sum(len(output.outputs[0].token_ids) for output in outputs), began, ended)
+
+
+def clocks() -> tuple[float, float]:
+    """Wall and CPU seconds of this process."""
+    return time.perf_counter(), time.process_time()
+
+
+def per_second(tokens: int, began: tuple[float, float], ended: tuple[float, float]) -> tuple[float, float]:
+    """Tokens per wall and per CPU second between two readings of the clocks."""
+    return tokens / (ended[0] - began[0]), tokens / (ended[1] - began[1])
 
 
 if __name__ == "__main__":

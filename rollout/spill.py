@@ -34,7 +34,8 @@ class Spill:
         self.num_saved = len(self.rows)
 
     def _files(self) -> list[Path]:
-        return sorted(self.part.parent.glob(f"{self.part.name}.spill-*"))
+        # Exactly so many digits: what another worker is writing just now has a longer name.
+        return sorted(self.part.parent.glob(f"{self.part.name}.spill-{'[0-9a-f]' * 12}"))
 
     def has(self, member: tuple[dict[str, Any], int]) -> bool:
         """Whether the completion of (prompt row, sample index) is here."""

@@ -5,6 +5,7 @@ Call rollout.environment.prepare_environment before importing this.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from rollout.formats import Messages
 from warehouse.errors import StageError
 
 LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
+BATCHES_AHEAD = 4
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
@@ -58,18 +60,27 @@ class VllmEngine:
         self.device = "cpu" if current_platform.is_cpu() else current_platform.get_device_name()
         _check_compiler()
         self.llm = _start(settings)
+        self.num_ahead = BATCHES_AHEAD * settings.max_num_seqs
         self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
         self.lora = LoRARequest("policy", 1, settings.adapter) if settings.adapter else None
 
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
-        """All requests in one continuous batch, each yielded when it finishes."""
+        """All requests in one continuous batch, each yielded when it finishes.
+
+        The engine is handed a few batches ahead, not everything: a waiting request costs its prompt's memory.
+        """
         engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
-        for request in requests:
-            engine.add_request(str(request.index), {"prompt_token_ids": request.prompt_ids},
-                               parameters(sampling, request.seed), lora_request=self.lora)
-        while engine.has_unfinished_requests():
+        waiting, num_inside = iter(requests), 0
+        while True:
+            for request in itertools.islice(waiting, self.num_ahead - num_inside):
+                engine.add_request(str(request.index), {"prompt_token_ids": request.prompt_ids},
+                                   parameters(sampling, request.seed), lora_request=self.lora)
+                num_inside += 1
+            if not num_inside:
+                return
             for output in engine.step():
                 if output.finished:
+                    num_inside -= 1
                     yield _sampled(output, tokenizer)
 
 
@@ -82,7 +93,10 @@ def _start(settings: EngineSettings) -> LLM:
         "disable_log_stats": True, "use_tqdm_on_load": False,
     }
     if settings.adapter:
-        rank = next(rank for rank in LORA_RANKS if rank >= settings.adapter_rank)
+        rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)
+        if rank is None:
+            raise StageError(f"The adapter has rank {settings.adapter_rank}, vLLM serves at most "
+                             f"{LORA_RANKS[-1]}. Train with a smaller --lora-rank.")
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     if current_platform.is_cpu():
         # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
