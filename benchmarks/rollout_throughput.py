@@ -3,8 +3,8 @@
     python -m benchmarks.rollout_throughput [--rounds 3]
 
 Prints tokens/s of both, engine start apart, and their ratio, by the wall clock and by CPU seconds of the
-process (other work on the machine disturbs those less). The stage's side includes turning results into rows and
-writing parts.
+process (other work on the machine disturbs those less). The stage's side includes turning results into rows
+and writing parts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
             rates.append(measure(engine, prompts, sampling))
     click.echo(f"{len(prompts) * group_size} completions, medians of {rounds} rounds")
     for clock, name in enumerate(("wall", "CPU")):
-        stage, bare = (statistics.median(rate[clock] for rate in rates) for rates in (stage_rates, bare_rates))
+        stage = statistics.median(rate[clock] for rate in stage_rates)
+        bare = statistics.median(rate[clock] for rate in bare_rates)
         click.echo(f"tokens per {name} second: stage {stage:,.0f}, bare LLM.generate {bare:,.0f}, "
                    f"ratio {stage / bare:.3f}")
 
