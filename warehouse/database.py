@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,16 +46,16 @@ def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
 
 def refresh_sql(warehouse: Warehouse) -> Path:
     """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
+    _keep(warehouse, sql_text(warehouse))
+    return warehouse.root / "warehouse.sql"
+
+
+def _keep(warehouse: Warehouse, text: str) -> None:
     path = warehouse.root / "warehouse.sql"
-    text = sql_text(warehouse)
     if not path.exists() or path.read_text() != text:
-        try:
+        # An archive may be read-only; every query still works, because connections run the text itself.
+        with suppress(OSError, StageError):
             replace_bytes(path, text.encode())
-        except (OSError, StageError):
-            # An archive may be read-only; every query still works, because connections run the fresh text.
-            if not path.exists():
-                return path
-    return path
 
 
 def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyConnection:
@@ -66,9 +66,11 @@ def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyCo
     import duckdb
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
-    refresh_sql(warehouse)
+    text = sql_text(warehouse, partial=partial)
+    if not partial:
+        _keep(warehouse, text)
     with explained():
-        connection.execute(sql_text(warehouse, partial=partial))
+        connection.execute(text)
     return connection
 
 
