@@ -76,16 +76,21 @@ def orphans(warehouse: Warehouse) -> list[str]:
         time.sleep(0.2)
 
 
-def _run(step: Step, warehouse: Warehouse, option: list[str], *, kill_after: float | None = None,
-         group: bool = True) -> Ended:
+def start(step: Step, warehouse: Warehouse, option: tuple[str, ...] = ("--list",)) -> subprocess.Popen[str]:
+    """Start the command in a process group of its own."""
     command, *words = COMMANDS[step.name]
     engine = ["--real-engine"] if step.real else []
     named = ["--iteration", str(step.iteration)] if step.name != "report" else []
-    began = time.monotonic()
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.commands", *engine, *option, command, *words,
          str(warehouse.root), *named],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def _run(step: Step, warehouse: Warehouse, option: list[str], *, kill_after: float | None = None,
+         group: bool = True) -> Ended:
+    began = time.monotonic()
+    process = start(step, warehouse, tuple(option))
     try:
         output, _ = process.communicate(timeout=kill_after)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,98 @@
+"""Several processes on the same work at once: the rows are those of one, and each says what it did."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from rollout.engine import Sampling
+from rollout.options import RolloutOptions, Shard
+from rollout.run import run_rollout
+from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
+from tests.chaos.loop import contents, leftovers, new_run, problems
+from tests.runs import small_run
+from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.store import Warehouse
+
+WORKERS = 8
+
+
+def sample(warehouse: Warehouse, shard: Shard) -> None:
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4, shard=shard,
+                             prompt_format="compact", part_size=8, spill_seconds=0.0)
+    run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
+
+
+def wait_and_sample(warehouse: Warehouse, shard: Shard, barrier) -> None:
+    barrier.wait()
+    sample(warehouse, shard)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_eight_workers_on_one_iteration_write_each_row_once(tmp_path: Path, sharded: bool) -> None:
+    alone, shared = small_run(tmp_path / "a", num_tasks=16), small_run(tmp_path / "b", num_tasks=16)
+    sample(alone, Shard())
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(WORKERS)
+    shards = [Shard(index, WORKERS) if sharded else Shard() for index in range(WORKERS)]
+    workers = [context.Process(target=wait_and_sample, args=(shared, shard, barrier)) for shard in shards]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * WORKERS
+    stage = shared.stage("rollout", iteration=0, purpose="train")
+    assert stage.is_complete() and len(stage.manifest()["parts"]) == 8
+    assert contents(shared) == contents(alone)
+    assert leftovers(shared) == problems(shared) == []
+    assert not list(shared.root.rglob("*.tmp-*"))
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A run with one complete rollout; the tests below go on with it, in their order."""
+    warehouse = new_run(tmp_path_factory.mktemp("races") / "run")
+    assert to_the_end(Step("rollout", 0), warehouse).code == 0
+    return warehouse
+
+
+def together(step: Step, warehouse: Warehouse) -> list[str]:
+    """What two processes printed that ran the same command at the same time; both must end well."""
+    processes = [start(step, warehouse) for _ in range(2)]
+    printed = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    return printed
+
+
+def test_a_killed_score_takes_its_lanes_with_it(sampled: Warehouse, tmp_path: Path) -> None:
+    assert at_next_instant(Step("score", 0), sampled, tmp_path / "passed").killed    # its lanes are running
+    assert orphans(sampled) == []
+
+
+def test_two_scores_at_once_write_the_rewards_of_one(sampled: Warehouse) -> None:
+    together(Step("score", 0), sampled)
+    scorer, = sampled.scorers(0, "train")
+    rewards = sampled.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
+    assert len(rewards) == 20 and rewards.null_count == 0
+    assert leftovers(sampled) == problems(sampled) == []
+
+
+def test_of_two_trainings_at_once_one_wins_and_the_other_says_so(sampled: Warehouse) -> None:
+    printed = together(Step("train", 0), sampled)
+    assert sum("wrote policy 1 (" in text for text in printed) == 1, printed
+    assert sum("another process wrote policy 1 first" in text or "is trained already" in text
+               or "had written policy 1 already" in text for text in printed) == 1, printed
+    assert sampled.policy_versions() == [0, 1]
+    assert sampled.stage("train", iteration=0).is_complete()
+    assert leftovers(sampled) == problems(sampled) == []
+    assert not list(sampled.root.glob(".tmp-*"))
+
+
+def test_two_compactions_at_once_keep_every_row_once(sampled: Warehouse) -> None:
+    before = contents(sampled)
+    together(Step("compact", 0), sampled)
+    assert contents(sampled) == before
+    assert leftovers(sampled) == problems(sampled) == []
+    assert len(sampled.parts("completions", iteration=0, purpose="train")) == 1
