@@ -1,8 +1,10 @@
 """The train stage on a run folder: what it writes, what it refuses, and that a killed one ends the same."""
 
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,11 @@ from transformers import AutoModelForCausalLM
 import train.run
 import train.steps
 from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
+from train.cli import export
 from train.cli import train as train_command
+from train.correction import CORRECTIONS
+from train.losses import LOSSES
+from train.settings import CORRECTION_NAMES, LOSS_NAMES, SELF_CORRECTING
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +300,18 @@ def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
 def test_help_answers_without_torch():
     code = "import sys, train.cli; assert not {'torch', 'transformers', 'pyarrow'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_documented():
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    known = {option for parameter in [*train_command.params, *export.params]
+             for option in [*parameter.opts, *parameter.secondary_opts]}
+    launchers = {"--standalone", "--nproc-per-node", "--num_processes"}
+    assert set(re.findall(r"--[a-z][a-z0-9_-]+", page)) - launchers <= known
+    for name in (*LOSSES, *CORRECTIONS):
+        assert name in page, name
+
+
+def test_the_names_checked_before_torch_loads_are_those_that_exist():
+    assert sorted(LOSS_NAMES) == sorted(LOSSES) and sorted(CORRECTION_NAMES) == sorted(CORRECTIONS)
+    assert {name for name, loss in LOSSES.items() if loss.corrects_itself} == set(SELF_CORRECTING)

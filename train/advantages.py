@@ -48,9 +48,8 @@ def separate_advantages(reward_parts: Tensor, group_index: Tensor, weights: Tens
 def group_means(rewards: Tensor, group_index: Tensor) -> Tensor:
     """Mean of the rewards that are present, per group [G]; NaN for a group without any."""
     present = ~rewards.isnan()
-    counts, sums = _group_sums(present.to(rewards.dtype), group_index), _group_sums(rewards.nan_to_num(),
-                                                                                    group_index)
-    return sums / counts
+    sums = _group_sums(rewards.nan_to_num(), group_index)
+    return sums / _group_sums(present.to(rewards.dtype), group_index)
 
 
 def group_stds(rewards: Tensor, group_index: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
     elif loss == "soft_clip":
         result = tanh_clipped(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
     elif loss == "vespo":
-        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs, advantages,
-                                        loss_mask)
+        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs,
+                                        advantages, loss_mask)
     elif loss == "dppo":
         result = divergence_masked(ratio, policy_logprobs, behaviour_logprobs, advantages)
     elif loss == "topr":

@@ -37,9 +37,8 @@ class Mismatch(NamedTuple):
 def mismatch_table(shard: list[RowGroup], settings: Settings) -> list[Mismatch]:
     """One line per staleness, youngest first."""
     ages = sorted({one.staleness for one in shard})
-    return [_mismatch(age, [row for one in shard if one.staleness == age for row in one.forwardable],
-                      settings)
-            for age in ages]
+    rows = {age: [row for one in shard if one.staleness == age for row in one.forwardable] for age in ages}
+    return [_mismatch(age, rows[age], settings) for age in ages]
 
 
 def capped_tokens(row: Row, settings: Settings) -> Tensor:
@@ -53,8 +52,8 @@ def capped_tokens(row: Row, settings: Settings) -> Tensor:
 
 def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str) -> None:
     """MismatchError if rows of the very policy that is trained are further off than rounding explains."""
-    limit = settings.max_mismatch if settings.max_mismatch is not None else default_limit(settings,
-                                                                                          engine_dtype)
+    limit = settings.max_mismatch
+    limit = default_limit(settings, engine_dtype) if limit is None else limit
     for line in table:
         if line.staleness == 0 and not line.mismatch_kl <= limit:
             raise MismatchError(
@@ -118,8 +117,7 @@ def _mismatch(staleness: int, rows: list[Row], settings: Settings) -> Mismatch:
     kept = ~torch.cat([capped_tokens(row, settings) for row in rows])
     pairs = torch.stack([old.exp(), behaviour.exp()])
     correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
+    ess = effective_sample_size(clamp_log_ratio(log_ratio).exp())
     return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
-                    log_ratio.abs().max().item(),
-                    k3(log_ratio).mean().item(), effective_sample_size(clamp_log_ratio(log_ratio).exp()),
-                    kept.double().mean().item(),
-                    correlation)
+                    log_ratio.abs().max().item(), k3(log_ratio).mean().item(), ess,
+                    kept.double().mean().item(), correlation)

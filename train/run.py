@@ -70,9 +70,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             return
         tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
                           warehouse.run_id, settings.results())
-        steps = take_steps(learner, stop=stop, before_update=lambda: gate_online(inputs, learner, say),
-                           say=say,
-                           log=tracker.log)
+        steps = take_steps(learner, stop=stop, say=say, log=tracker.log,
+                           before_update=lambda: gate_online(inputs, learner, say))
         tracker.close()
         clock.lap("gradients")
     if processes.first:
@@ -106,9 +105,9 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     needs_scores = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
                     or settings.dry_run)
     online = len(plan) == 1 and not needs_scores and not checkpoints.holds_steps()
-    return Learner(policy, load_optimizer(policy, warehouse, inputs, settings), shard, plan, checkpoints,
-                   processes,
-                   settings, inputs.parent.get("global_step", 0), online)
+    optimizer = load_optimizer(policy, warehouse, inputs, settings)
+    return Learner(policy, optimizer, shard, plan, checkpoints, processes, settings,
+                   inputs.parent.get("global_step", 0), online)
 
 
 def score(warehouse: Warehouse, learner: Learner) -> None:
@@ -169,8 +168,8 @@ def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device
         return load_full(str(folder) if trained else warehouse.model, dtype=settings.dtype, device=device)
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
-                     rslora=settings.rslora,
-                     targets=settings.lora_targets, load_in_4bit=settings.load_in_4bit)
+                     rslora=settings.rslora, targets=settings.lora_targets,
+                     load_in_4bit=settings.load_in_4bit)
 
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:

@@ -33,8 +33,8 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
     same = equal_completions(completions)
     with torch.no_grad():
         prompt_kv = policy.prompt_kv(prompt_ids[:-1])
-        for batch in micro_batches([len(completions[rows[0]]) for rows in same], len(prompt_ids),
-                                   token_budget):
+        lengths_of = [len(completions[rows[0]]) for rows in same]
+        for batch in micro_batches(lengths_of, len(prompt_ids), token_budget):
             distinct = [completions[same[index][0]] for index in batch]
             flat = _score_rows(policy, prompt_kv, prompt_ids[-1:], distinct, temperature)
             lengths = [len(ids) for ids in distinct]

@@ -107,8 +107,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     rate *= num_completions / settings.lr_sequences if settings.lr_sequences else 1.0
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
-    learner.optimizer.step()
-    learner.optimizer.zero_grad()
+    _update(learner.optimizer, step)
     return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
             "learning_rate": rate, "num_groups": len(groups), "num_completions": num_completions,
             "num_trainable_tokens": total_tokens, **metrics, "seconds": time.perf_counter() - started}, None
@@ -142,6 +141,16 @@ def _reduced_norm(policy: Policy, parameters: list[torch.nn.Parameter], processe
             assert parameter.grad is not None
             parameter.grad /= policy.loss_scale
     return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or math.inf))
+
+
+def _update(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Apply the gradients. A failure here leaves half an update: as a StageError, nobody saves it."""
+    try:
+        optimizer.step()
+    except (RuntimeError, MemoryError) as error:
+        raise StageError(f"The update of step {step} failed: {str(error).splitlines()[0]} Run the same "
+                         "command again; it goes on from the last checkpoint.") from error
+    optimizer.zero_grad()
 
 
 def _drifted(metrics: dict[str, Any], settings: Settings) -> str | None:
