@@ -74,7 +74,6 @@ BASELINES: dict[str, Callable[[str], object]] = {"bare fork": bare_fork, "fork +
 
 def serve_baseline(name: str) -> None:
     """In a fresh process: time each batch of sources that arrives on stdin."""
-    from score import child  # noqa: F401 (the same modules in memory as a lane has)
     gc.collect()
     gc.freeze()
     for line in sys.stdin:

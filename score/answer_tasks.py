@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from score.error_classes import ErrorClass
 from score.flight import Ending
 from score.judge import Circumstances
 from score.measures import Answer, Measures
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from score.program import Program
 from score.units import field, unit_measures
 from warehouse.errors import StageError

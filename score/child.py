@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import random
-import resource
 import sys
 import time
 from typing import Any
 
 from score import imports
-from score.child_functions import LINK_FD
-from score.child_kinds import HANDLERS, InvalidOutput
+from score.child_kinds import InvalidOutput, handler_of
 from score.child_modules import MissingFunction
+from score.error_classes import CHILD_CLASSES, ErrorClass
 from score.frames import Kind, decode_job, encode_error, encode_result
-from score.lockdown import RULESET_FD, Lockdown
-from score.outcome import CHILD_CLASSES, ErrorClass
-
-RESULT_FD = 3
+from score.lockdown import LINK_FD, RESULT_FD, RULESET_FD, Lockdown
 
 
 class OutputLimit(Exception):
@@ -32,11 +27,11 @@ def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[st
     try:
         lockdown.die_with_lane()
         job = read_all(fds[0])
-        kind, seed, source, payload = decode_job(job)
+        kind, seed, modules, source, payload = decode_job(job)
         arrange_descriptors(fds, link_fd, keep=ready_fd)
-        imports.import_mentioned(source)
+        imports.import_all(modules)
+        handler_of(kind)                     # what the kind itself needs is imported while that is possible
         seed_generators(seed)
-        set_limits(order)
         lockdown.enter_child(bool(order["threads"]))
         # The lane learns from here that preparation succeeded, and what it cost; the door is shut before any
         # foreign code runs, so the message cannot be forged.
@@ -60,7 +55,7 @@ def answer(kind: Kind, source: bytes, payload: bytes) -> bytes:
     try:
         code = compile(source, "program.py", "exec", dont_inherit=True)
         phase = "run"
-        return encode_result(HANDLERS[kind](code, payload))
+        return encode_result(handler_of(kind)(code, payload))
     except BaseException as error:
         return failure(error, phase)
 
@@ -119,19 +114,7 @@ def arrange_descriptors(fds: list[int], link_fd: int | None, keep: int) -> None:
 
 def seed_generators(seed: int) -> None:
     """A program that draws numbers draws the same ones every time it is scored."""
-    random.seed(seed)
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(seed & 0xFFFFFFFF)
-
-
-def set_limits(order: dict[str, int]) -> None:
-    """Limits that the kernel keeps; CPU time exactly is the lane's, this one is the second belt."""
-    cpu = -(-(time.process_time_ns() + order["cpu_ns"]) // 1_000_000_000) + 1
-    space = order["address_space"]
-    for which, value in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CPU, cpu),
-                         (resource.RLIMIT_NOFILE, order["open_files"]),
-                         (resource.RLIMIT_FSIZE, order["output_bytes"]),
-                         (resource.RLIMIT_CORE, 0), (resource.RLIMIT_MEMLOCK, 0),
-                         (resource.RLIMIT_MSGQUEUE, 0)):
-        resource.setrlimit(which, (value, value))
+    for name in ("random", "numpy.random"):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            module.seed(seed & 0xFFFFFFFF)

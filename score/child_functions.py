@@ -11,8 +11,8 @@ from typing import Any
 
 from score import plain_data
 from score.child_modules import function_of, run_module
+from score.lockdown import LINK_FD
 
-LINK_FD = 4
 MAX_MESSAGE = 1 << 20       # bytes of one call or one answer
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from score.child_functions import run_calls, run_tests, serve_calls
 from score.child_modules import function_of, run_module
 from score.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
 
@@ -71,6 +70,12 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     return b""
 
 
-HANDLERS: dict[Kind, Callable[[CodeType, bytes], bytes]] = {
-    Kind.GRID: run_grids, Kind.CALL: run_calls, Kind.STDIO: run_script, Kind.SERVE: serve_calls,
-    Kind.TEST: run_tests}
+def handler_of(kind: Kind) -> Callable[[CodeType, bytes], bytes]:
+    """What runs a job; functions come from a module that only their own children load."""
+    if kind == Kind.GRID:
+        return run_grids
+    if kind == Kind.STDIO:
+        return run_script
+    from score import child_functions
+    return {Kind.CALL: child_functions.run_calls, Kind.SERVE: child_functions.serve_calls,
+            Kind.TEST: child_functions.run_tests}[kind]

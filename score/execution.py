@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from score.error_classes import ErrorClass
 from score.flight import Ending
 from score.judge import LOST
 from score.lanes import LanePool
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from score.program import Program
 
 CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field
 
 from score.frames import ORDER, REPLY_CHILD, REPLY_HEADER, RESULT_HEADER, RESULT_MAGIC, Verdict
+from score.imports import Allowed
 from score.limits import Limits
 from score.program import Program
 
@@ -37,12 +38,13 @@ class Flight:
     results: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def send(self, channel: socket.socket, limits: Limits, address_space: int) -> None:
+    def send(self, channel: socket.socket, limits: Limits, address_space: int,
+             allowed: Allowed) -> None:
         """Write the memory files and send the order; the descriptors stay open here until `close`."""
         output_bytes = limits.output_kib * 1024
         descriptors: list[int] = []
         for program in self.program.processes:
-            self.jobs.append(memory_file(program.job()))
+            self.jobs.append(memory_file(program.job(allowed)))
             self.results.append(sealed_file(output_bytes))
             descriptors += [self.jobs[-1], self.results[-1]]
             if program.stdin is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from enum import IntEnum
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 JOB_MAGIC, RESULT_MAGIC = b"RHJ1", b"RHR1"
-JOB_HEADER = struct.Struct("<4sBQII")        # magic, kind, seed, bytes of source, bytes of payload
+JOB_HEADER = struct.Struct("<4sBQHII")   # magic, kind, seed, bytes of modules, of source, of payload
 RESULT_HEADER = struct.Struct("<4sBI")       # magic, status, bytes of body
 ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes of name, bytes of message
 COUNT = struct.Struct("<H")
@@ -51,18 +50,23 @@ class BadFrame(ValueError):
     """Bytes that are not a frame; from a program that means it gave no result."""
 
 
-def encode_job(kind: Kind, seed: int, source: bytes, payload: bytes) -> bytes:
-    """The bytes that a child reads: what to do, the program, and its inputs."""
-    return JOB_HEADER.pack(JOB_MAGIC, kind, seed, len(source), len(payload)) + source + payload
+def encode_job(kind: Kind, seed: int, modules: list[str], source: bytes, payload: bytes) -> bytes:
+    """The bytes that a child reads: what to do, the modules it wants, the program, and its inputs."""
+    names = ",".join(modules).encode()
+    header = JOB_HEADER.pack(JOB_MAGIC, kind, seed, len(names), len(source), len(payload))
+    return header + names + source + payload
 
 
-def decode_job(frame: bytes) -> tuple[Kind, int, bytes, bytes]:
-    """Kind, seed, source and payload of a job."""
-    magic, kind, seed, source_length, payload_length = JOB_HEADER.unpack_from(frame)
-    if magic != JOB_MAGIC or len(frame) != JOB_HEADER.size + source_length + payload_length:
+def decode_job(frame: bytes) -> tuple[Kind, int, list[str], bytes, bytes]:
+    """Kind, seed, modules, source and payload of a job."""
+    magic, kind, seed, names_length, source_length, payload_length = JOB_HEADER.unpack_from(frame)
+    source_start = JOB_HEADER.size + names_length
+    source_end = source_start + source_length
+    if magic != JOB_MAGIC or len(frame) != source_end + payload_length:
         raise BadFrame("not a job")
-    source_end = JOB_HEADER.size + source_length
-    return Kind(kind), seed, frame[JOB_HEADER.size:source_end], frame[source_end:]
+    names = frame[JOB_HEADER.size:source_start].decode()
+    modules = names.split(",") if names else []
+    return Kind(kind), seed, modules, frame[source_start:source_end], frame[source_end:]
 
 
 def encode_grids(grids: list[np.ndarray]) -> bytes:
@@ -123,6 +127,7 @@ def decode_error(body: bytes, num_classes: int) -> tuple[int, str, str]:
 
 def decode_json(body: bytes) -> Any:
     """Plain JSON; BadFrame for anything else, deep nesting included."""
+    import json  # here, because lanes import this module and every fork pays for what they hold
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ import importlib.util
 import re
 import sys
 
-WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # numpy loads these on first use, which a locked process cannot do: they are imported when their name appears.
 LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.char", "numpy.rec",
@@ -17,32 +17,38 @@ STANDARD = ("__future__", "abc", "array", "ast", "base64", "binascii", "bisect",
             "collections", "collections.abc", "contextlib", "copy", "csv", "dataclasses", "datetime",
             "decimal", "difflib", "enum", "fractions", "functools", "graphlib", "hashlib", "heapq",
             "inspect", "io", "itertools", "json", "keyword", "math", "numbers", "operator", "pprint",
-            "queue", "random", "re", "secrets", "statistics", "string", "struct", "textwrap", "threading",
-            "time", "timeit", "traceback", "types", "typing", "unicodedata", "unittest", "uuid", "warnings",
-            "zlib")
+            "pickle", "queue", "random", "re", "secrets", "signal", "statistics", "string", "struct",
+            "textwrap", "threading", "time", "timeit", "traceback", "types", "typing", "unicodedata",
+            "unittest", "uuid", "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
                    "scipy.fft", "scipy.interpolate"),
          "skimage": ("skimage.measure", "skimage.morphology", "skimage.segmentation", "skimage.transform")}
+# Functions that import a module of their own only when they are called.
+LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "nanmedian"),
+        "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",)}
+Allowed = list[tuple[frozenset[str], str]]
 
-_needed: list[tuple[frozenset[bytes], str]] = []
+
+def allowed_modules(extra: tuple[str, ...]) -> Allowed:
+    """Every module that may be imported, after the words that must all appear in a source to want it."""
+    names = [*STANDARD, *LAZY_NUMPY, *extra, *(part for package in extra for part in PARTS.get(package, ()))]
+    late = [(frozenset({word}), name) for name, words in LATE.items() for word in words]
+    return [(frozenset(name.removeprefix("numpy.").split(".")), name) for name in names] + late
 
 
-def allow(extra: list[str]) -> None:
-    """Set what may be imported: the standard list, numpy, and `extra`, which must be installed."""
+def mentioned(source: str, allowed: Allowed) -> list[str]:
+    """Allowed modules that a source may want: those whose words all appear in it."""
+    words = set(WORD.findall(source))
+    return [name for needed, name in allowed if needed <= words]
+
+
+def check_installed(extra: tuple[str, ...]) -> None:
+    """ModuleNotFoundError if a module that the user allows is not there."""
     for package in extra:
         if not exists(package):
             raise ModuleNotFoundError(f"No module named '{package}', which --allow-import names")
-    names = [*STANDARD, *LAZY_NUMPY]
-    for package in extra:
-        names += [package, *PARTS.get(package, ())]
-    _needed.clear()
-    for name in names:
-        if name not in sys.modules and exists(name):
-            parts = name.split(".")
-            words = parts[1:] if parts[0] == "numpy" else parts
-            _needed.append((frozenset(word.encode() for word in words), name))
 
 
 def exists(name: str) -> bool:
@@ -53,18 +59,17 @@ def exists(name: str) -> bool:
         return False
 
 
-def preload(names: list[str]) -> None:
+def preload(names: tuple[str, ...]) -> None:
     """Import modules into the lane: free for its programs, but every fork pays for the memory."""
     for name in names:
         importlib.import_module(name)
 
 
-def import_mentioned(source: bytes) -> None:
-    """Import every allowed module whose name appears in the source.
+def import_all(names: list[str]) -> None:
+    """Import what the scorer says a program wants; names that this Python does not have are left out.
 
-    One that fails raises: a broken installation is not the program's fault.
+    One that is there and fails to import raises: a broken installation is not the program's fault.
     """
-    words = set(WORD.findall(source))
-    for needed, name in _needed:
-        if needed <= words and name not in sys.modules:
+    for name in names:
+        if name not in sys.modules and exists(name):
             importlib.import_module(name)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from score.error_classes import CHILD_CLASSES, ErrorClass
 from score.flight import Ending
 from score.frames import BadFrame, Verdict, decode_error, split_result
 from score.limits import Limits
-from score.outcome import CHILD_CLASSES, ErrorClass, Outcome
+from score.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

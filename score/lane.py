@@ -5,33 +5,46 @@ It runs as `python -c "from score.lane import main; main(..)"`, holds no targets
 
 from __future__ import annotations
 
+import _socket  # without the module `socket`: what a lane imports, every fork pays for
 import gc
-import json
 import os
 import select
-import signal
-import socket
+import struct
 import sys
 import time
 import warnings
+from typing import Any
 
 from score import child, imports
-from score.child_functions import LINK_FD
 from score.frames import HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
-from score.lockdown import RULESET_FD, Lockdown
+from score.lockdown import (
+    LINK_FD,
+    RESULT_FD,
+    RLIMIT_AS,
+    RLIMIT_CORE,
+    RLIMIT_FSIZE,
+    RLIMIT_MEMLOCK,
+    RLIMIT_MSGQUEUE,
+    RLIMIT_NOFILE,
+    RULESET_FD,
+    SIGKILL,
+    Lockdown,
+    set_limit,
+)
 
 SETUP_SECONDS = 20.0       # for a child to read its job and import what it mentions, on a slow disk
 CORES = os.cpu_count() or 1      # threads of one program use up CPU time this many times faster at most
+limits_in_force: dict[int, int] = {}
+MAX_FDS_SPACE = _socket.CMSG_SPACE(16 * 4)
 STARVED_SHARE, OVERLOAD_PATIENCE = 0.02, 5
 SHORTEST_WAIT = 0.002
 
 
-def main(config_text: str) -> None:
+def main(config: dict[str, Any]) -> None:
     """Prepare, give up every privilege, say hello, then serve orders until the scorer closes the socket."""
-    config = json.loads(config_text)
     channel = arrange(config["socket"])
     sys.path[1:1] = config["import_paths"]
-    imports.allow(config["imports"])
+    imports.check_installed(config["imports"])
     imports.preload(config["preload"])
     address_space = own_address_space()
     lockdown = Lockdown(config["layers"], config["readable"])
@@ -45,15 +58,15 @@ def main(config_text: str) -> None:
         pass
 
 
-def arrange(socket_number: int) -> socket.socket:
+def arrange(socket_number: int) -> _socket.socket:
     """The channel on a high descriptor, 3 to 5 reserved so that nothing that arrives lands there."""
-    channel = socket.socket(fileno=socket_number)
+    channel = _socket.socket(fileno=socket_number)
     if channel.fileno() < 10:
         import fcntl
         moved = fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD, 10)
         channel.close()
-        channel = socket.socket(fileno=moved)
-    for reserved in (child.RESULT_FD, LINK_FD, RULESET_FD):
+        channel = _socket.socket(fileno=moved)
+    for reserved in (RESULT_FD, LINK_FD, RULESET_FD):
         os.dup2(0, reserved)
     return channel
 
@@ -67,26 +80,41 @@ def own_address_space() -> int:
         return 0
 
 
-def serve_one(channel: socket.socket, lockdown: Lockdown) -> bool:
+def serve_one(channel: _socket.socket, lockdown: Lockdown) -> bool:
     """Run one order; False when the scorer is gone."""
-    message, fds, _flags, _address = socket.recv_fds(channel, ORDER.size, 16)
+    message, ancillary, _flags, _address = channel.recvmsg(ORDER.size, MAX_FDS_SPACE)
     if not message:
         return False
+    fds = struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])
     number, num_children, num_fds, cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = (
         ORDER.unpack(message))
     order = {"cpu_ns": cpu_ns, "wall_ns": wall_ns, "address_space": address_space, "open_files": open_files,
              "output_bytes": output_bytes, "threads": threads, "cores": CORES if threads else 1}
-    links: list[socket.socket] = list(socket.socketpair()) if num_children == 2 else []
+    set_limits(order)
+    links: list[_socket.socket] = list(_socket.socketpair()) if num_children == 2 else []
     children = []
     for index in range(num_children):
         link = links[index].fileno() if links else None
-        children.append(Child(fds[index * num_fds:(index + 1) * num_fds], link, order, lockdown))
+        children.append(Child(list(fds[index * num_fds:(index + 1) * num_fds]), link, order, lockdown))
     for open_here in (*fds, *(link.detach() for link in links)):
         os.close(open_here)
     watch(children, order)
     reply = REPLY_HEADER.pack(number, num_children) + b"".join(each.report() for each in children)
     channel.send(reply)
     return True
+
+
+def set_limits(order: dict[str, int]) -> None:
+    """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched.
+
+    They are the same for all orders of a lane, so this is done once.
+    """
+    wanted = {RLIMIT_AS: order["address_space"], RLIMIT_NOFILE: order["open_files"],
+              RLIMIT_FSIZE: order["output_bytes"], RLIMIT_CORE: 0, RLIMIT_MEMLOCK: 0, RLIMIT_MSGQUEUE: 0}
+    if wanted != limits_in_force:
+        for which, value in wanted.items():
+            set_limit(which, value)
+        limits_in_force.update(wanted)
 
 
 class Child:
@@ -145,7 +173,7 @@ class Child:
     def finish(self, order: dict[str, int], kill: bool) -> None:
         """Reap the child; the kernel's account of its CPU time decides, not the clock that was polled."""
         if kill:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            os.kill(self.pid, SIGKILL)          # not reaped yet, so the pid is still its own
         _pid, status, usage = os.wait4(self.pid, 0)
         self.check_ready()
         ready_cpu, ready_wall = self.ready or (0, self.started)
@@ -198,7 +226,3 @@ def watch(children: list[Child], order: dict[str, int]) -> None:
                     break
             else:
                 wait = min(wait, left)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

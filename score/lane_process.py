@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from score import bubblewrap
 from score.flight import Flight
 from score.frames import HELLO, HELLO_MAGIC
+from score.imports import allowed_modules
 from score.limits import Limits
 from score.lockdown import Layer
 from warehouse.errors import StageError
@@ -47,6 +47,7 @@ class LaneProcess:
     def __init__(self, config: LaneConfig) -> None:
         self.flights: deque[Flight] = deque()
         self.since = time.monotonic()            # when the oldest one was begun
+        self.allowed = allowed_modules(config.imports)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
@@ -85,7 +86,7 @@ class LaneProcess:
         flight.attempts += 1
         self.flights.append(flight)
         try:
-            flight.send(self.channel, limits, self.address_space)
+            flight.send(self.channel, limits, self.address_space, self.allowed)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LaneLost(str(error)) from error
 
@@ -125,10 +126,10 @@ class LaneProcess:
 
 def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
     """Command line of a lane: no user site, no bytecode written, nothing of the caller's sys.path."""
-    text = json.dumps({"scorer": os.getpid(), "socket": socket_number, "layers": config.layers,
+    text = repr({"scorer": os.getpid(), "socket": socket_number, "layers": int(config.layers),
                        "imports": config.imports, "preload": config.preload,
                        "import_paths": config.import_paths, "readable": readable_folders(config)})
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane import main; main({text!r})"
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane import main; main({text})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]
     if config.layers & Layer.BUBBLEWRAP:
         return bubblewrap.wrapped(command, readable_folders(config))

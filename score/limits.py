@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 
 from warehouse.errors import StageError
 
+MIN_OPEN_FILES = 24         # what the lane itself holds while a program runs
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -26,7 +28,8 @@ class Limits:
         if self.wall_seconds < self.cpu_seconds:
             raise StageError(f"The limit wall_seconds ({self.wall_seconds:g}) is below cpu_seconds "
                              f"({self.cpu_seconds:g}): raise it, or the CPU limit can never be reached.")
-        if self.open_files < 8:
-            raise StageError(f"The limit open_files is {self.open_files}: a Python process needs at least 8.")
+        if self.open_files < MIN_OPEN_FILES:
+            raise StageError(f"The limit open_files is {self.open_files}: running a program takes "
+                             f"at least {MIN_OPEN_FILES}.")
         if self.output_kib > 64 * 1024:
             raise StageError(f"The limit output_kib is {self.output_kib}: at most 65536 (64 MiB).")

@@ -16,8 +16,11 @@ SIGKILL = 9
 NOBODY = 65534
 CAPABILITY_VERSION = 0x20080522
 CAP_DAC_READ_SEARCH = 1 << 2
-# The ruleset waits on this descriptor in every child until its doors close.
-RULESET_FD = 5
+# Descriptors of a child: where its answer goes, the link to its tests or its program, and the ruleset that
+# waits until its doors close.
+RESULT_FD, LINK_FD, RULESET_FD = 3, 4, 5
+# From asm-generic/resource.h; the module `resource` would cost every fork its own memory mappings.
+RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 1, 4, 7, 8, 9, 12
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,6 +41,7 @@ class Lockdown:
         self.layers = Layer(layers)
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
+        self.has_capabilities = False
 
     def enter_lane(self) -> int:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""
@@ -49,6 +53,7 @@ class Lockdown:
         else:
             os.dup2(0, RULESET_FD)
         unprivileged = drop_privileges()
+        self.has_capabilities = has_capability()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         prctl(PR_SET_DUMPABLE, 0)
         self.die_with_lane()
@@ -77,7 +82,8 @@ class Lockdown:
         if Layer.LANDLOCK in self.layers:
             landlock.restrict_self(RULESET_FD)
         os.close(RULESET_FD)
-        keep_capabilities(0)
+        if self.has_capabilities:
+            keep_capabilities(0)
         if Layer.SECCOMP in self.layers:
             self.filters[threads].install()
 
@@ -118,6 +124,13 @@ def keep_capabilities(mask: int) -> None:
     if libc.capset(header, data) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def set_limit(which: int, value: int) -> None:
+    """setrlimit(2), soft and hard alike; OSError on failure."""
+    if libc.setrlimit(which, struct.pack("<2Q", value, value)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setrlimit({which}): {os.strerror(number)}")
 
 
 def prctl(option: int, value: int) -> None:

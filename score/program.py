@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from score.frames import Kind, encode_job
+from score.imports import Allowed, mentioned
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Program:
         """UTF-8; a lone surrogate stays as bytes that the compiler refuses."""
         return self.source.encode("utf-8", "surrogatepass")
 
-    def job(self) -> bytes:
-        """The frame that the child reads."""
+    def job(self, allowed: Allowed) -> bytes:
+        """The frame that the child reads, with those of the allowed modules that the source mentions."""
         seed = int.from_bytes(self.key[:8], "little")
-        return encode_job(self.kind, seed, self.source_bytes, self.payload)
+        return encode_job(self.kind, seed, mentioned(self.source, allowed), self.source_bytes, self.payload)
 
     @property
     def processes(self) -> list[Program]:

@@ -10,12 +10,13 @@ from typing import Any
 
 from score.clock import Clock
 from score.completions import Questions
+from score.error_classes import ErrorClass
 from score.execution import Executor
 from score.golden import check_golden
 from score.judging import execute, measure
 from score.lane_process import LaneConfig
 from score.lanes import usable_cores
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from score.progress import Progress
 from score.rewarding import rewarded
 from score.samples import repetition_columns, samples_table

@@ -7,11 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from score.error_classes import ErrorClass
 from score.flight import Ending
 from score.frames import Kind
 from score.judge import Circumstances, outcome_of
 from score.measures import Answer, Measures
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from score.program import Program
 from score.units import NO_CODE, field, unit_measures
 from warehouse.errors import StageError

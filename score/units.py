@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from score.error_classes import ErrorClass
 from score.grid_metrics import SplitScore
 from score.measures import Answer, Measures
-from score.outcome import ErrorClass, Outcome
+from score.outcome import Outcome
 from warehouse.errors import StageError
 
 NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")

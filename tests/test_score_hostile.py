@@ -13,7 +13,7 @@ from score.execution import Executor
 from score.flight import Ending
 from score.frames import Kind, encode_grids
 from score.grid_tasks import GridKind
-from score.judge import LOST, outcome_of
+from score.judge import LOST, Circumstances
 from score.lane_process import LaneConfig
 from score.lanes import LanePool
 from score.limits import Limits
@@ -24,7 +24,10 @@ from score.tiers import TIERS, missing_for
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS
 
-LIMITS = Limits(cpu_seconds=0.4, wall_seconds=1.5, memory_mib=256)
+# Modules that make attacks easier are there to be had.
+ARMED = ("signal", "resource", "socket", "mmap", "fcntl", "subprocess", "multiprocessing", "tempfile", "pty",
+         "sqlite3", "urllib.request", "select", "pathlib")
+LIMITS = Limits(cpu_seconds=0.25, wall_seconds=1.0, memory_mib=256)
 HONEST = ("import numpy as np\n# HONEST-PROGRAM\n\ndef transform(grid):\n"
           "    return np.fliplr(np.array(grid)) if len(grid) == 2 else grid\n")
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
@@ -39,7 +42,7 @@ def grid_program(source: str, *grids: np.ndarray) -> Program:
 def run(pool: LanePool, program: Program) -> Outcome:
     """The outcome of one program."""
     def judge(_program: Program, endings: list[Ending]) -> Outcome:
-        return outcome_of(endings[0], GridKind().decode, pool.limits)
+        return GridKind().judge(endings, Circumstances(pool.limits))
 
     return Executor(pool).run([program], judge)[program.key]
 
@@ -60,7 +63,7 @@ def lane_processes() -> set[int]:
                 command = Path(f"/proc/{entry}/cmdline").read_bytes()
             except OSError:
                 continue
-            if f'"scorer": {os.getpid()},'.encode() in command or MARKER.encode() in command:
+            if f"'scorer': {os.getpid()},".encode() in command or MARKER.encode() in command:
                 found.add(int(entry))
     return found
 
@@ -99,7 +102,7 @@ def bait(tmp_path_factory):
 @pytest.fixture(scope="module", params=AVAILABLE)
 def lane(request, bait):
     """One lane of each tier, and what there was before any attack."""
-    with LanePool(LaneConfig(TIERS[request.param][0]), LIMITS, 1) as pool:
+    with LanePool(LaneConfig(TIERS[request.param][0], ARMED), LIMITS, 1) as pool:
         assert run(pool, grid_program(HONEST, GRID)).error_class is None
         yield pool, lane_processes(), open_descriptors(pool)
 
@@ -121,7 +124,7 @@ def test_attack_is_contained(lane, bait, attack: Attack):
 @pytest.fixture(scope="module")
 def weak_lane(bait):
     """A lane with limits and nothing else: the control that shows the corpus to bite."""
-    with LanePool(LaneConfig(Layer(0)), LIMITS, 1) as pool:
+    with LanePool(LaneConfig(Layer(0), ARMED), LIMITS, 1) as pool:
         yield pool
 
 
@@ -152,4 +155,5 @@ def test_a_program_that_kills_its_lane_is_infrastructure_and_harms_no_other():
     assert found.pop(10) == [] and LOST.infrastructure
     assert len(found) == 20
     for endings in found.values():
-        assert np.array_equal(GridKind().decode(endings[0].result[9:])[0], np.fliplr(GRID))
+        outcome = GridKind().judge(endings, Circumstances(LIMITS))
+        assert np.array_equal(outcome.result[0], np.fliplr(GRID))

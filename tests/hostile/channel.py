@@ -70,14 +70,12 @@ FLOODS = [
     program(
         "writes without end",
         "def transform(g):\n    while True: os.write(3, b'x' * 65536)",
-        "sandbox_violation",
-        "runtime",
+        "output_limit",
     ),
     program(
         "writes far out",
         "def transform(g):\n    os.pwrite(3, b'x', 1 << 40)\n    return [[0]]",
-        "sandbox_violation",
-        "runtime",
+        "output_limit",
     ),
     attempt("lengthens the answer's file", "os.ftruncate(3, 1 << 40)\nreturn True"),
     attempt("seals the answer's file", "import fcntl\nreturn fcntl.fcntl(3, 1033, 8) == 0"),

@@ -1,0 +1,464 @@
+"""Honest programs in a locked process, frames, the filter, limits, lost lanes, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from score import seccomp
+from score.error_classes import ErrorClass
+from score.execution import Executor
+from score.flight import Ending
+from score.frames import (
+    BadFrame,
+    Kind,
+    decode_error,
+    decode_grids,
+    decode_job,
+    encode_grids,
+    encode_job,
+    split_result,
+)
+from score.grid_tasks import GridKind
+from score.judge import Circumstances
+from score.lane_process import LaneConfig
+from score.lanes import LanePool, usable_cores
+from score.limits import Limits
+from score.lockdown import Layer
+from score.outcome import Outcome
+from score.plain_data import NotPlain, dumps, loads
+from score.program import Program
+from tests.score_run import FLIP, TURN, add_rollout, fenced, make_run
+
+STRICT = LaneConfig(Layer.SECCOMP)
+GRID = np.array([[1, 2, 0], [4, 5, 0], [0, 0, 9]], dtype=np.uint8)
+
+
+def outcomes_of(pool: LanePool, sources: list[str]) -> list[Outcome]:
+    """One outcome per source, each run on GRID."""
+    programs = [Program(Kind.GRID, source, encode_grids([GRID])) for source in sources]
+
+    def judge(_program: Program, endings: list[Ending]) -> Outcome:
+        return GridKind().judge(endings, Circumstances(pool.limits))
+
+    found = Executor(pool).run(programs, judge)
+    return [found[program.key] for program in programs]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with LanePool(STRICT, Limits(cpu_seconds=2.0, wall_seconds=20.0), 1) as pool:
+        yield pool
+
+
+HONEST = {
+    "numpy random": "rng = np.random.default_rng(0)\n    g = g + rng.integers(0, 1, g.shape)",
+    "numpy legacy random": "np.random.shuffle(g)",
+    "random": "import random\n    random.shuffle([1, 2])",
+    "fft": "np.fft.fft2(g)",
+    "linalg": "np.linalg.inv(g + 10 * np.eye(3))",
+    "masked": "np.ma.masked_equal(g, 0).sum()",
+    "median": "np.median(g)",
+    "percentile": "np.percentile(g, 30)",
+    "unique": "np.unique(g, axis=0, return_counts=True)",
+    "pad": "g = np.pad(g, 1, mode='reflect')",
+    "kron": "g = np.kron(g, np.ones((2, 2), int))",
+    "einsum": "np.einsum('ij->ji', g)",
+    "histogram": "np.histogram(g)",
+    "windows": "np.lib.stride_tricks.sliding_window_view(g, (2, 2))",
+    "polynomial": "np.polynomial.Polynomial([1, 2])(g)",
+    "print array": "print(repr(g), g)",
+    "isin": "np.isin(g, [1])",
+    "nan": "np.nanmedian(np.where(g > 0, g, np.nan))",
+    "vectorize": "np.vectorize(lambda x: x + 1)(g)",
+    "save to memory": "import io\n    np.save(io.BytesIO(), g)",
+    "char": "np.char.upper(['a'])",
+    "dataclass": "from dataclasses import dataclass\n    @dataclass\n    class P:\n        x: int\n    P(1)",
+    "collections": "from collections import Counter, deque\n    Counter(g.ravel().tolist()).most_common(1)",
+    "itertools": "import itertools, functools, heapq, bisect, operator, copy, math\n    copy.deepcopy([1])",
+    "enum": "from enum import Enum\n    class C(Enum):\n        A = 1\n    C(1)",
+    "typing": "x: List[Tuple[int, int]] = [(1, 2)]",
+    "fractions": "from fractions import Fraction\n    Fraction(1, 3)",
+    "strptime": "import datetime\n    datetime.datetime.strptime('2020', '%Y')",
+    "hash": "import hashlib\n    hashlib.sha256(b'x')",
+    "recursion": "def f(n): return n if n == 0 else f(n - 1)\n    f(900)",
+    "json": "import json\n    json.loads(json.dumps([1]))",
+    "warning": "np.array([1]) / np.array([0])",
+    "traceback": "import traceback\n    try: 1 / 0\n    except Exception: traceback.format_exc()",
+    "regular expression": "import re\n    re.sub('a', 'b', 'a')",
+    "decimal": "import decimal\n    decimal.Decimal('1.1') * 3",
+    "flood fill": "stack = [(0, 0)]\n    while stack: stack.pop()",
+    "sorted set": "sorted({'b', 'a'})",
+    "sum over axis": "g.sum(axis=0), g.cumsum(), np.argsort(g), np.roll(g, 1), np.tile(g, 2)",
+    "rot90": "g = np.rot90(g, 3)",
+    "logical": "np.logical_and(g > 0, g < 3)",
+    "time": "import time\n    time.sleep(0.001)",
+    "apply along axis": "np.apply_along_axis(sorted, 0, g)",
+    "meshgrid": "np.meshgrid(range(3), range(3))",
+    "array to string": "np.array2string(g, separator=',')",
+    "interp": "np.interp(1.5, [1, 2], [3, 4])",
+    "loadtxt": "import io\n    np.loadtxt(io.StringIO('1 2'))",
+    "statistics": "import statistics\n    statistics.mode([1, 1, 2])",
+}
+
+
+def test_honest_programs_run_in_a_locked_process(pool):
+    sources = [
+        f"import numpy as np\n\ndef transform(g):\n    {body}\n    return g\n" for body in HONEST.values()
+    ]
+    failed = {
+        name: (outcome.error_class, outcome.error_name, outcome.error_message)
+        for name, outcome in zip(HONEST, outcomes_of(pool, sources), strict=True)
+        if outcome.error_class
+    }
+    assert failed == {}
+
+
+def test_random_numbers_are_those_of_the_program(pool):
+    source = (
+        "import random, numpy as np\n\ndef transform(g):\n"
+        "    return [[random.randint(0, 9), np.random.randint(10)]] * 2\n"
+    )
+    first, second = outcomes_of(pool, [source, source + "# other\n"])
+    with LanePool(STRICT, Limits(), 1) as other_lane:
+        [again] = outcomes_of(other_lane, [source])
+    assert np.array_equal(first.result[0], again.result[0])
+    assert first.result[0].shape == second.result[0].shape == (2, 2)
+
+
+def test_equal_programs_run_once(pool):
+    executor = Executor(pool)
+    programs = [Program(Kind.GRID, FLIP, encode_grids([GRID])) for _ in range(5)]
+    executor.run(programs, lambda _program, endings: GridKind().judge(endings, Circumstances(pool.limits)))
+    executor.run(programs, lambda _program, endings: GridKind().judge(endings, Circumstances(pool.limits)))
+    assert executor.num_run == 1
+
+
+def test_the_cpu_limit_does_not_depend_on_the_load_of_the_machine():
+    spin = (
+        "import time\ndef transform(g):\n    end = time.process_time() + {}\n"
+        "    while time.process_time() < end: pass\n    return g\n"
+    )
+    sources = [spin.format(seconds) for seconds in (0.25, 0.25, 0.6)] * 2
+    sources = [source + f"# {number}\n" for number, source in enumerate(sources)]
+    with LanePool(STRICT, Limits(cpu_seconds=0.4, wall_seconds=2.0), 3 * usable_cores()) as pool:
+        found = [outcome.error_class for outcome in outcomes_of(pool, sources)]
+    assert found == [None, None, "timeout_cpu"] * 2
+
+
+def test_memory_is_limited_above_the_empty_process():
+    hold = "import numpy as np\ndef transform(g):\n    x = np.ones({} << 17)\n    return g\n"
+    with LanePool(STRICT, Limits(memory_mib=64), 1) as pool:
+        found = outcomes_of(pool, [hold.format(40), hold.format(80)])
+    assert [outcome.error_class for outcome in found] == [None, "memory"]
+    assert found[0].max_rss_mib > 40
+
+
+def test_threads_are_an_option():
+    threads = (
+        "import threading\nimport numpy as np\ndef transform(g):\n    out = []\n"
+        "    t = threading.Thread(target=lambda: out.append(1))\n    t.start()\n    t.join()\n"
+        "    return [out]\n"
+    )
+    for allowed, expected in ((True, None), (False, ErrorClass.RUNTIME)):
+        with LanePool(STRICT, Limits(threads=allowed), 1) as pool:
+            assert outcomes_of(pool, [threads])[0].error_class == expected
+
+
+def test_a_module_of_the_users_own_can_be_allowed(tmp_path):
+    (tmp_path / "griddsl.py").write_text("def same(g):\n    return g\n")
+    source = "from griddsl import *\ndef transform(g):\n    return same(g)\n"
+    with LanePool(LaneConfig(Layer.SECCOMP, ("griddsl",), (), (str(tmp_path),)), Limits(), 1) as pool:
+        assert outcomes_of(pool, [source])[0].error_class is None
+    with LanePool(STRICT, Limits(), 1) as pool:
+        assert outcomes_of(pool, [source])[0].error_class == "import_not_allowed"
+
+
+# Frames ----------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=400))
+def test_no_bytes_break_the_decoders(content):
+    for decode in (decode_grids, split_result, lambda body: decode_error(body, 9)):
+        with contextlib.suppress(BadFrame):
+            decode(content)
+    with contextlib.suppress(ValueError):
+        loads(content)
+
+
+@given(
+    st.lists(
+        st.integers(1, 30).flatmap(lambda side: st.just(np.full((side, 31 - side), side % 10, np.uint8))),
+        max_size=5,
+    )
+)
+def test_grids_survive_their_frame(grids):
+    decoded = decode_grids(encode_grids(grids), max_side=30, max_value=9)
+    assert len(decoded) == len(grids) and all(map(np.array_equal, decoded, grids))
+
+
+def test_jobs_survive_their_frame():
+    job = (Kind.CALL, 2**64 - 1, ["numpy.random", "math"], b"source", b"payload")
+    assert decode_job(encode_job(*job)) == job
+    with pytest.raises(BadFrame):
+        decode_job(encode_job(*job) + b"x")
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_plain_data_survives_json(value):
+    assert loads(dumps(value)) == value and type(loads(dumps(value))) is type(value)
+
+
+def test_what_is_not_plain_does_not_pass():
+    with pytest.raises(NotPlain, match="type object is no plain data"):
+        dumps([object()])
+    with pytest.raises(ValueError):
+        loads(b'{"$": "os.system", "v": "true"}')
+
+
+# The filter ------------------------------------------------------------------------------------------------
+
+
+def decided(program: bytes, arch: int, number: int, arguments: tuple[int, ...] = ()) -> int:
+    """What the kernel would decide: an interpreter of the few BPF instructions that the filter uses."""
+    data = struct.pack("<IIQ6Q", number, arch, 0, *(arguments + (0,) * 6)[:6])
+    instructions = list(struct.iter_unpack("<HBBI", program))
+    accumulator = position = 0
+    while True:
+        code, if_true, if_false, operand = instructions[position]
+        position += 1
+        if code == seccomp.LOAD:
+            accumulator = struct.unpack_from("<I", data, operand)[0]
+        elif code == seccomp.RETURN:
+            return operand
+        else:
+            holds = {
+                seccomp.JUMP_EQUAL: accumulator == operand,
+                seccomp.JUMP_ANY_BIT: bool(accumulator & operand),
+                seccomp.JUMP_GREATER_EQUAL: accumulator >= operand,
+            }[code]
+            position += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("threads", [False, True])
+def test_the_filter_allows_what_is_listed_and_nothing_else(machine, threads):
+    arch, numbers = seccomp.MACHINES[machine]
+    program = seccomp.filter_bytes(machine, threads=threads)
+    denied = seccomp.ERRNO | errno.EPERM
+    special = {numbers[name] for name in ("mmap", "mprotect", "clone", "clone3")}
+    for number in range(600):
+        expected = seccomp.ALLOW if number in set(numbers.values()) - special else denied
+        if number not in special:
+            assert decided(program, arch, number) == expected, number
+    for name in ("mmap", "mprotect"):
+        assert decided(program, arch, numbers[name], (0, 0, 3)) == seccomp.ALLOW
+        assert decided(program, arch, numbers[name], (0, 0, 7)) == denied
+    thread = decided(program, arch, numbers["clone"], (0x3D0F00,))
+    assert thread == (seccomp.ALLOW if threads else denied)
+    assert decided(program, arch, numbers["clone"], (17,)) == denied
+    assert decided(program, arch, numbers["clone3"]) == seccomp.ERRNO | errno.ENOSYS
+    assert decided(program, arch ^ 1, numbers["read"]) == seccomp.KILL_PROCESS
+    if machine == "x86_64":
+        assert decided(program, arch, seccomp.X32_BIT | numbers["read"]) == seccomp.KILL_PROCESS
+
+
+def test_numbers_agree_with_the_kernel_headers():
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("kernel headers are not installed")
+    defined = dict(
+        line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_")
+    )
+    assert {name: int(defined[f"__NR_{name}"]) for name in seccomp.X86_64} == seccomp.X86_64
+
+
+# Kills -----------------------------------------------------------------------------------------------------
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes below a process, all generations."""
+    below = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == pid:
+                below += [int(entry.name), *children_of(int(entry.name))]
+    return below
+
+
+def wait_until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+SLOW = "def transform(g):\n    x = 0\n    for i in range({}): x += i\n    return g\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lane_that_is_lost_is_replaced_and_nothing_is_lost(number):
+    sources = [SLOW.format(200_000) + f"# {index}\n" for index in range(40)]
+    with LanePool(STRICT, Limits(), 2) as pool:
+        lost = pool.lanes[0].pid
+        done = []
+        programs = [Program(Kind.GRID, source, encode_grids([GRID])) for source in sources]
+        for index, endings in pool.run(programs):
+            done.append(index)
+            assert endings and GridKind().judge(endings, Circumstances(pool.limits)).error_class is None
+            if len(done) == 5:
+                os.kill(lost, number)
+        assert sorted(done) == list(range(40)) and pool.num_restarts == 1
+    wait_until(lambda: not Path(f"/proc/{lost}").exists())
+
+
+def test_a_killed_child_is_run_again(pool):
+    with LanePool(STRICT, Limits(cpu_seconds=5.0, wall_seconds=60.0), 1) as one:
+        program = Program(Kind.GRID, SLOW.format(10_000_000), encode_grids([GRID]))
+        import threading
+
+        def kill_once() -> None:
+            wait_until(lambda: bool(children_of(one.lanes[0].pid)))
+            time.sleep(0.05)
+            os.kill(children_of(one.lanes[0].pid)[0], signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_once)
+        killer.start()
+        [(_index, endings)] = one.run([program])
+        killer.join()
+        assert GridKind().judge(endings, Circumstances(one.limits)).error_class is None
+
+
+def test_a_killed_scorer_leaves_no_process_and_resumes(tmp_path):
+    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    texts = [
+        fenced(SLOW.format(500_000 if part == 0 else 4_000_000) + f"# {part} {index}\n")
+        for part in range(3)
+        for index in range(4)
+    ]
+    add_rollout(warehouse, [("turn", text) for text in texts], part_size=4)
+    command = [
+        sys.executable,
+        "-c",
+        "from score.cli import score; score()",
+        str(warehouse.root),
+        "--cpu-seconds",
+        "8",
+    ]
+    scorer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_until(lambda: bool(list(warehouse.root.glob("samples/**/*.parquet"))), 60)
+    below = children_of(scorer.pid)
+    assert below
+    scorer.kill()
+    scorer.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    assert not list(warehouse.root.glob("samples/**/manifest.json"))
+    quick = [
+        sys.executable,
+        "-c",
+        "from score.cli import score; score()",
+        str(warehouse.root),
+        "--cpu-seconds",
+        "8",
+    ]
+    assert subprocess.run(quick, capture_output=True, timeout=300).returncode == 0
+    rows = warehouse.read(
+        "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+    ).to_pylist()
+    assert [row["sample_index"] for row in rows] == list(range(12))
+
+
+def test_a_second_scoring_gives_the_same_rows_but_for_times(tmp_path):
+    texts = [
+        fenced(FLIP),
+        "nothing",
+        fenced("import random\ndef transform(g):\n    return [[random.randint(0, 9)]]\n"),
+        fenced("def transform(g):\n    return list({'b', 'a', 'c'})\n"),
+        fenced("def transform(g):\n    return g / 0\n"),
+    ]
+    seen = []
+    for name in ("first", "second"):
+        warehouse = make_run(tmp_path / name, {"turn": ("grid", TURN)})
+        add_rollout(warehouse, [("turn", text) for text in texts])
+        from click.testing import CliRunner
+
+        from score.cli import score
+
+        assert CliRunner().invoke(score, [str(warehouse.root)]).exit_code == 0
+        rows = warehouse.read(
+            "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+        ).to_pylist()
+        seen.append(
+            [
+                {
+                    key: value
+                    for key, value in row.items()
+                    if not key.endswith("seconds") and key != "max_rss_mib"
+                }
+                for row in rows
+            ]
+        )
+    assert seen[0] == seen[1]
+
+
+def test_lanes_stay_flat_over_many_programs():
+    """A short soak; `benchmarks/score_soak.py` is the long one."""
+    rng = random.Random(0)
+    hostile = [
+        "def transform(g):\n    return np.ones(1 << 40)\n",
+        "import os\ndef transform(g):\n    os._exit(1)\n",
+        "import ctypes\ndef transform(g):\n    ctypes.string_at(0)\n",
+        "def transform(g):\n    raise ValueError('x' * 10**6)\n",
+    ]
+    sources = [
+        f"# {index}\n" + (rng.choice(hostile) if rng.random() < 0.05 else FLIP) for index in range(600)
+    ]
+    with LanePool(STRICT, Limits(memory_mib=128), 1) as pool:
+        outcomes_of(pool, sources[:100])
+        before = (resident(pool.lanes[0].pid), len(os.listdir("/proc/self/fd")))
+        outcomes_of(pool, sources[100:])
+        after = (resident(pool.lanes[0].pid), len(os.listdir("/proc/self/fd")))
+        assert children_of(pool.lanes[0].pid) == []
+    assert after[1] == before[1] and after[0] - before[0] < 1024
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process, KiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom score.cli import score\n"
+        "for name in ([], ['diff'], ['explain'], ['try'], ['doctor']):\n"
+        "    assert CliRunner().invoke(score, [*name, '--help']).exit_code == 0\n"
+        "import json\nheavy = ('numpy', 'pyarrow', 'polars', 'tqdm')\n"
+        "print(json.dumps([m for m in heavy if m in sys.modules]))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == []
