@@ -58,11 +58,16 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
     """Merge completions and samples alike, so that part i of samples still scores part i of completions."""
     rollout, *others = _stages(warehouse, iteration, purpose)
     stages = [stage for stage in others if stage.name == "score" and stage.is_complete()]
-    plan = _plan(warehouse.parts("completions", iteration=iteration, purpose=purpose), part_mib)
-    if plan:
+    parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
+    try:
+        plan = _plan(parts, part_mib)
         # The rollout last: as long as its manifest is the old one, a killed run finds the same plan again.
-        for stage in [*stages, rollout]:
+        for stage in [*stages, rollout] if plan else []:
             _merge(warehouse, stage, plan)
+    except (StageError, FileNotFoundError):
+        if parts == warehouse.parts("completions", iteration=iteration, purpose=purpose):
+            raise
+        return [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
     num_removed = sum(_remove_replaced(stage) for stage in [*stages, rollout])
     if not plan and not num_removed:
         return []
