@@ -242,6 +242,13 @@ def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection,
     assert scans and all("iteration=2/" in path for path in scans), scans
 
 
+@pytest.mark.parametrize("call", ["token_gaps(2)", "whatif(2, 'none')", "maj_at_k(2, 4)", "pass_interval(2)",
+                                  "pass_every_k(2)"])
+def test_deeper_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
+    scans = scanned_files(connection, f"FROM {call}")
+    assert scans and all("iteration=2/" in path for path in scans), scans
+
+
 def test_daily_views_never_read_lists(connection: duckdb.DuckDBPyConnection) -> None:
     for view in [*ONE_ITERATION, "task_history", "mismatch"]:
         plan = (

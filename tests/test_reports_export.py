@@ -1,0 +1,103 @@
+"""Single figures, grids and comparisons outside the page."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reports.cli import cli
+from reports.compare import paired_interval, paired_tasks, sign_test
+from reports.export import figure_names
+from reports.grids import COLORS, cell_paths, difference_marks, is_grid
+from tests.browser import MISSING, is_there
+from tests.synthetic_run import build_run
+from warehouse.database import connect
+from warehouse.store import Warehouse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(
+        tmp_path_factory.mktemp("runs") / "run", iterations=3, evals=(0,), num_tasks=4, group_size=8
+    )
+
+
+def reports(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_every_figure_stands_alone(run: Warehouse, tmp_path: Path) -> None:
+    assert reports("figure", run.root).stdout.split() == figure_names()
+    for name in ("passes", "groups", "tasks", "mismatch"):
+        file = tmp_path / f"{name}.svg"
+        assert reports("figure", run.root, name, "-o", file).exit_code == 0
+        drawn = ElementTree.parse(file).getroot()
+        style = next(node.text for node in drawn.iter() if node.tag.endswith("style"))
+        assert style and "var(" not in style  # viewers of SVG know no variables
+        used = {node.get("class", "").split()[0] for node in drawn.iter() if node.get("class")}
+        assert used <= {*re.findall(r"\.([a-z]+)", style), "heat", "note", "bar"}
+
+
+def test_figures_without_rows_or_name_say_so(run: Warehouse, tmp_path: Path) -> None:
+    unknown = reports("figure", run.root, "nothing", "-o", tmp_path / "x.svg")
+    assert unknown.exit_code == 1 and "There is no figure 'nothing'" in unknown.stderr
+    quiet = reports("figure", run.root, "alarms", "-o", tmp_path / "x.svg")
+    assert quiet.exit_code == 1 and "No alarm was raised" in quiet.stderr
+    format_ = reports("figure", run.root, "passes", "-o", tmp_path / "x.pdf")
+    assert format_.exit_code == 1 and ".svg or .png" in format_.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not is_there(), reason=MISSING)
+def test_a_png_has_twice_the_size_of_its_figure(run: Warehouse, tmp_path: Path) -> None:
+    assert reports("figure", run.root, "passes", "-o", tmp_path / "x.png", "--dark").exit_code == 0
+    content = (tmp_path / "x.png").read_bytes()
+    assert content.startswith(b"\x89PNG") and int.from_bytes(content[16:20], "big") == 2 * 560
+
+
+def test_grids_of_a_task_and_of_a_completion(run: Warehouse, tmp_path: Path) -> None:
+    task, completion = tmp_path / "task.svg", tmp_path / "completion.svg"
+    assert reports("grid", run.root, "task-001", "-o", task).exit_code == 0
+    assert reports("grid", run.root, "1/task-001/3", "-o", completion).exit_code == 0
+    assert len(re.findall("<g ", task.read_text())) == 8
+    assert len(re.findall("<g ", completion.read_text())) in (8, 12)  # 8 where it gave no output
+    unknown = reports("grid", run.root, "task-999", "-o", task)
+    assert unknown.exit_code == 1 and "There is no task 'task-999'" in unknown.stderr
+
+
+def test_cells_become_runs_of_their_colour() -> None:
+    paths = cell_paths([[1, 1, 0], [2, 1, 1]])
+    assert f'<path fill="{COLORS[1]}" d="M0 0h2v1h-2zM1 1h2v1h-2z"/>' in paths
+    assert f'<path fill="{COLORS[2]}" d="M0 1h1v1h-1z"/>' in paths
+    assert difference_marks([[1, 2]], [[1, 2]]) == "" and difference_marks([[1, 2]], [[1], [2]]) == ""
+    assert difference_marks([[1, 2]], [[1, 3]]).count("M1.3 0.3") == 2
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], [[]], [[1], [1, 2]], [[10]], [[-1]], ["12"], [[1.5]], [[0] * 99]]
+)
+def test_what_is_no_grid_is_not_drawn(value: object) -> None:
+    assert not is_grid(value)
+
+
+def test_pairs_intervals_and_the_sign_test(run: Warehouse, tmp_path: Path) -> None:
+    other = build_run(tmp_path / "other", iterations=3, evals=(), num_tasks=3, group_size=8, seed=9)
+    pairs, kind = paired_tasks(connect(run), connect(other))
+    assert kind == "training" and [row["task"] for row in pairs] == ["task-000", "task-001", "task-002"]
+    assert sign_test([1, 1, 1, 1, 1, -1]) == pytest.approx(2 * 7 / 64)
+    assert sign_test([0, 0]) == 1.0 and sign_test([1] * 10) == pytest.approx(2 / 1024)
+    low, high = paired_interval([0.1] * 20)
+    assert low == pytest.approx(0.1) == high
+    low, high = paired_interval([-0.5, 0.5] * 50)
+    assert low == pytest.approx(-0.1, abs=0.03) and high == pytest.approx(0.1, abs=0.03)
+
+
+def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
+    from tests.synthetic_run import new_run
+    result = reports("compare", run.root, new_run(tmp_path / "empty").root, "-o", tmp_path / "page.html")
+    assert result.exit_code == 1 and "no scored task in common" in result.stderr
+    assert not (tmp_path / "page.html").exists()
