@@ -1,0 +1,45 @@
+"""The SQL and the names on docs/reading.md are those that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import duckdb
+import pytest
+
+from reports.cli import cli as reports
+from tests.synthetic_run import build_run
+from warehouse.cli import cli as warehouse
+from warehouse.database import connect
+
+TEXT = (Path(__file__).parents[1] / "docs" / "reading.md").read_text()
+SQL = [statement for block in re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)
+       for statement in re.sub(r"--[^\n]*", "", block).split(";") if statement.strip()]
+ALARMS = (Path(__file__).parents[1] / "warehouse" / "alarms.sql").read_text()
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+    return connect(build_run(tmp_path_factory.mktemp("runs") / "run", iterations=8, evals=(), num_tasks=2,
+                             group_size=8))
+
+
+@pytest.mark.parametrize("statement", SQL)
+def test_every_query_runs(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    connection.execute(statement).fetchall()
+
+
+def test_every_command_exists() -> None:
+    groups: dict[str, click.Group] = {"warehouse": warehouse, "reports": reports}
+    found = re.findall(r"`?\b(warehouse|reports) ([a-z]+) (?:\"?\$?[A-Za-z]+)", TEXT)
+    assert len(found) >= 15
+    for group, name in found:
+        assert name in groups[group].commands, (group, name)
+
+
+def test_every_signal_is_explained() -> None:
+    signals = set(re.findall(r"signal_of\('(\w+)'", ALARMS))
+    table = TEXT[TEXT.index("| signal |"):TEXT.index("The baseline is")]
+    assert signals == set(re.findall(r"`(\w+)`", table))
