@@ -47,7 +47,8 @@ def invoke(warehouse, *arguments):
 
 
 def settings_of(run, *arguments):
-    context = train_command.make_context("train", [str(run.root), *OPTIONS, *arguments])
+    context = train_command.make_context("train", [str(run.root), *OPTIONS, "--tokens-per-batch", "1024",
+                                                   *arguments])
     return Settings(**{key: value for key, value in context.params.items()
                        if key not in ("run", "iteration", "scorer")})
 
@@ -308,7 +309,7 @@ def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp
         return original(*arguments, **options)
     monkeypatch.setattr(train.steps, "accumulate", full)
     result = invoke(run, "--checkpoint-seconds", "1000")
-    assert result.exit_code == 1 and "Lower --tokens-per-batch, now 4096" in result.stderr
+    assert result.exit_code == 1 and "Lower --tokens-per-batch, now 1024" in result.stderr
     monkeypatch.undo()
     monkeypatch.setattr(train.steps, "accumulate", lambda *a, **k: calls.append(1) or original(*a, **k))
     assert invoke(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2

@@ -131,7 +131,7 @@ def test_scores_are_those_of_rows_forwarded_one_by_one(base, token_budget):
 
 
 @pytest.mark.parametrize("num_prompt_tokens", [1, 2, 23])
-@pytest.mark.parametrize("token_budget", [1, 40, 10_000])
+@pytest.mark.parametrize("token_budget", [1, 5, 11, 40, 10_000])
 def test_adapter_gradients_are_those_of_rows_forwarded_one_by_one(base, token_budget, num_prompt_tokens):
     policy = lora(base)
     prompt_ids, completions = group(num_prompt_tokens)

@@ -114,8 +114,9 @@ class TrainCommand(click.Command):
               help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
               help="Weights and activations; logits and losses are float32 always.")
-@click.option("--tokens-per-batch", type=click.IntRange(min=1), default=4096,
-              help="Tokens forwarded at once: completions, and 1/8 of the prompt for each.")
+@click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
+              help="Tokens with activations in memory: completions and 1/8 of the prompt for each, or a "
+                   "piece of the prompt.  [default: 1024 on a CPU, 4096 on a GPU]")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @click.option("--max-mismatch", type=float,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")

@@ -42,11 +42,9 @@ class Policy:
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
 
-    def prompt_kv(self, prompt_ids: Tensor) -> PromptKV:
-        """Keys and values of every layer, each [1, heads, P, head_dim], of ids [P]; none for no ids."""
-        if not len(prompt_ids):
-            return []
-        return self._forward(prompt_ids[None], [])[1]
+    def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
+        """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
+        return self._forward(prompt_ids[None], before)[1] if len(prompt_ids) else before
 
     def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
         """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
@@ -164,7 +162,7 @@ def _checked(policy: Policy) -> Policy:
     with torch.no_grad():
         expected = policy.full_logits(probe[None])[0, 5:].float()
         found = policy.logits(policy.completion_hidden(probe[None, 5:],
-                                                       policy.prompt_kv(probe[:5])))[0].float()
+                                                       policy.prompt_kv(probe[:5], [])))[0].float()
     tolerance = 1e-3 if policy.model.dtype == torch.float32 and policy._autocast is None else 0.25
     if not torch.allclose(expected, found, atol=tolerance, rtol=tolerance):
         raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -18,7 +19,7 @@ from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_
 from train.model import Policy, load_full, load_lora
 from train.saving import OPTIMIZER, prune_policies, save_policy, weights_sha256
 from train.scoring import collect, hand_out, score_old, score_reference
-from train.settings import Settings
+from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
 from train.shard import RowGroup, build_shard, split_into_steps, weigh
 from train.steps import Learner, take_steps
 from train.tables import sample_table, step_table
@@ -54,6 +55,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
     say = say if processes.first else _silence
+    tokens = settings.tokens_per_batch or DEFAULT_TOKENS_PER_BATCH.get(processes.device.type, 4096)
+    settings = replace(settings, tokens_per_batch=tokens)
     with StopRequest(settings.time_limit) as stop, saying_what_to_lower(settings):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)

@@ -16,6 +16,7 @@ CORRECTION_NAMES = ("none", "token-truncate", "token-mask", "sequence-truncate",
 SELF_CORRECTING = ("vespo", "dppo", "topr", "m2po")
 NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch",
                "keep_policies", "tokens_per_batch")
+DEFAULT_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 4096}
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 
 

@@ -32,7 +32,7 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
     entropies = list(logprobs)
     same = equal_completions(completions)
     with torch.no_grad():
-        prompt_kv = policy.prompt_kv(prompt_ids[:-1])
+        prompt_kv = prompt_kv_of(policy, prompt_ids[:-1], token_budget)
         lengths_of = [len(completions[rows[0]]) for rows in same]
         for batch in micro_batches(lengths_of, len(prompt_ids), token_budget):
             distinct = [completions[same[index][0]] for index in batch]
@@ -53,9 +53,11 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
     and the padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the
     group's loss, so its denominators must be known beforehand.
     """
-    prompt_kv = policy.prompt_kv(prompt_ids[:-1])
-    leaves = [(keys.detach().requires_grad_(), values.detach().requires_grad_()) for keys,
-              values in prompt_kv]
+    prefix = prompt_ids[:-1]
+    in_one_piece = len(prefix) <= token_budget
+    with torch.set_grad_enabled(in_one_piece):
+        prompt_kv = prompt_kv_of(policy, prefix, token_budget)
+    leaves = _leaves(prompt_kv, len(prefix))
     same = equal_completions(completions)
     for batch in micro_batches([len(completions[rows[0]]) for rows in same], len(prompt_ids), token_budget):
         distinct = [completions[same[index][0]] for index in batch]
@@ -66,12 +68,18 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
         source = torch.tensor([place for place, index in enumerate(batch) for _ in same[index]],
                               device=logprobs.device)
         policy.backward(rows_loss(rows, logprobs[source], entropy[source]))
-    sources = [tensor for pair in prompt_kv for tensor in pair]
-    gradients = [leaf.grad for pair in leaves for leaf in pair]
-    reached = [(tensor, gradient) for tensor, gradient in zip(sources, gradients, strict=True)
-               if tensor.requires_grad and gradient is not None]
-    if reached:
-        torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+    if in_one_piece:
+        _backward_through(prompt_kv, leaves, 0)
+    else:
+        _backward_in_pieces(policy, prefix, leaves, token_budget)
+
+
+def prompt_kv_of(policy: Policy, prompt_ids: Tensor, token_budget: int) -> PromptKV:
+    """Keys and values of a prompt, at most `token_budget` of its tokens forwarded at a time."""
+    prompt_kv: PromptKV = []
+    for piece in prompt_ids.split(token_budget):
+        prompt_kv = policy.prompt_kv(piece, prompt_kv)
+    return prompt_kv
 
 
 def equal_completions(completions: Sequence[Tensor]) -> list[list[int]]:
@@ -120,6 +128,39 @@ def token_logprobs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Te
         parts = [checkpoint(chunk_logprobs, *chunk, use_reentrant=False)
                  for chunk in zip(hidden.split(size), targets.split(size), strict=True)]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _backward_in_pieces(policy: Policy, prompt_ids: Tensor, leaves: PromptKV, token_budget: int) -> None:
+    """Carry the gradients of the leaves through a long prompt, the last piece first.
+
+    Each piece is forwarded again over the leaves before it, where it adds its own gradients: activations
+    exist for one piece at a time, as with checkpointing, for one more forward of the prompt.
+    """
+    starts = range(0, len(prompt_ids), token_budget)
+    for start in reversed(starts):
+        before = _leaves(leaves, start) if start else []
+        piece_kv = policy.prompt_kv(prompt_ids[start:start + token_budget], before)
+        _backward_through(piece_kv, leaves, start)
+        for pair, earlier in zip(leaves, before, strict=False):
+            for leaf, part in zip(pair, earlier, strict=True):
+                if leaf.grad is not None and part.grad is not None:
+                    leaf.grad[:, :, :start] += part.grad
+
+
+def _leaves(prompt_kv: PromptKV, length: int) -> PromptKV:
+    """The first `length` positions of keys and values, cut off the graph, to collect gradients."""
+    return [(keys[:, :, :length].detach().requires_grad_(), values[:, :, :length].detach().requires_grad_())
+            for keys, values in prompt_kv]
+
+
+def _backward_through(prompt_kv: PromptKV, leaves: PromptKV, start: int) -> None:
+    """Backward from keys and values, those from position `start` on, with the gradients of their leaves."""
+    pairs = [(tensor[:, :, start:], leaf.grad[:, :, start:tensor.shape[2]])
+             for computed, leaf_pair in zip(prompt_kv, leaves, strict=True)
+             for tensor, leaf in zip(computed, leaf_pair, strict=True)
+             if leaf.grad is not None and tensor.requires_grad]
+    if pairs:
+        torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
 
 
 def _score_rows(policy: Policy, prompt_kv: PromptKV, last_prompt_id: Tensor, completions: Sequence[Tensor],
