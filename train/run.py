@@ -70,6 +70,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             clock.lap("old logprobs")
         if settings.dry_run:
             say("dry run: nothing was written")
+            processes.close()
             return
         tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
                           warehouse.run_id, settings.results())
