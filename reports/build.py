@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
+MOST_NUMBERS = 300
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
@@ -111,7 +112,9 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
         ]
         for row in stats
     ]
-    return table(list(names.values()), rows)
+    shown = table(list(names.values()), rows[-MOST_NUMBERS:])
+    return shown if len(rows) <= MOST_NUMBERS else (
+        f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')
 
 
 def write_page(path: Path, text: str) -> None:

@@ -94,7 +94,8 @@ def heat_map(xs: Sequence[int], labels: Sequence[str], rows: Sequence[Sequence[f
         y = TOP + index * row_height
         if row_height >= 9:
             short = label if len(label) <= 14 else label[:13] + "…"
-            marks.append(f'<text class="tick" x="{left - 6}" y="{y + row_height - 1.5:.1f}" '
+            size = "tick" if row_height > 12 else "tick small"
+            marks.append(f'<text class="{size}" x="{left - 6}" y="{y + row_height - 2:.1f}" '
                          f'text-anchor="end">{escape(short)}</text>')
         for i, value in enumerate(row):
             if value is None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from reports.drawing import Chart, Series, heat_map, line_chart
-from reports.figure import Figure, Rows, bucketed, column, iterations, mean, pivot, series, thinned
+from reports.figure import (
+    MOST_POINTS,
+    Figure,
+    Rows,
+    bucketed,
+    column,
+    iterations,
+    mean,
+    pivot,
+    series,
+    thinned,
+)
 
 PASS_SQL = """\
 SELECT iteration, purpose, k, pass_at_k, standard_error
@@ -34,23 +45,26 @@ def draw_passes(rows: Rows) -> Chart:
     xs = sorted({row["iteration"] for row in rows})
     sizes = sorted({row["k"] for row in train})
     shown = sorted({1, *(k for k in (4, 16) if k in sizes), *sizes[-1:]} & set(sizes or [1]))
+    stretches = bucketed(xs, MOST_POINTS)
     lines = []
     for tone, k in enumerate(shown, start=1):
         found = {row["iteration"]: row for row in train if row["k"] == k}
-        picked = [found.get(x) for x in xs]
-        lines.append(
-            Series(
-                f"pass@{k}",
-                [row["pass_at_k"] if row else None for row in picked],
-                [max(0, row["pass_at_k"] - 2 * row["standard_error"]) if row else None for row in picked],
-                [min(1, row["pass_at_k"] + 2 * row["standard_error"]) if row else None for row in picked],
-                tone=tone,
-            )
-        )
+        center = _means(stretches, [found[x]["pass_at_k"] if x in found else None for x in xs])
+        error = _means(stretches, [found[x]["standard_error"] if x in found else None for x in xs])
+        around = list(zip(center, error, strict=True))
+        lines.append(Series(
+            f"pass@{k}", center,
+            [None if p is None or e is None else max(0, p - 2 * e) for p, e in around],
+            [None if p is None or e is None else min(1, p + 2 * e) for p, e in around], tone=tone))
     held = {row["iteration"]: row["pass_at_k"] for row in rows if row["purpose"] != "train" and row["k"] == 1}
     if held:
-        lines.append(Series("pass@1, evaluation", [held.get(x) for x in xs], dots=True, tone=1))
-    return line_chart(xs, lines, share=True)
+        lines.append(Series("pass@1, evaluation", _means(stretches, [held.get(x) for x in xs]), dots=True,
+                            tone=1))
+    return line_chart([xs[stretch[0]] for stretch in stretches], lines, share=True)
+
+
+def _means(stretches: list[list[int]], values: list[float | None]) -> list[float | None]:
+    return [mean([values[i] for i in stretch]) for stretch in stretches]
 
 
 def draw_reward(rows: Rows) -> Chart:
@@ -73,7 +87,7 @@ def draw_tasks(rows: Rows) -> Chart:
     stretches = bucketed(xs, 120)
     cells = [[mean([rates[i] for i in stretch]) for stretch in stretches] for rates in table.values()]
     return heat_map([xs[stretch[0]] for stretch in stretches], [str(task) for task in table], cells,
-                    low=0, high=1)
+                    low=0, high=1, row_height=11)
 
 
 def draw_forgetting(rows: Rows) -> Chart:

@@ -88,9 +88,11 @@ class Sample(NamedTuple):
 
 def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm] = ()) -> list[Sample]:
     """The completions worth a look, each once, with every reason it was chosen for."""
-    last = connection.execute("SELECT max(iteration) FROM scorers WHERE purpose = 'train'").fetchone()
-    if not last or last[0] is None:
-        return []
+    from tqdm import tqdm
+
+    last = rows_of(connection, "SELECT max(iteration) AS last FROM scorers WHERE purpose = 'train'")[0][
+        "last"
+    ]
     reasons: dict[tuple[Any, ...], list[str]] = {}
     for alarm in alarms:
         for task, index in alarm.examples:
@@ -98,25 +100,30 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
     for kind, (_, query) in PICKS.items():
         if not query:
             continue
-        parameters = {"last": last[0]} if "$last" in query else {}
+        parameters = {"last": -1 if last is None else last} if "$last" in query else {}
         for key in connection.execute(query, parameters).fetchall():
             reasons.setdefault(key, []).append(kind)
-    return [_sample(connection, key, kinds) for key, kinds in reasons.items()]
+    found = [_sample(connection, key, kinds) for key, kinds in tqdm(
+        reasons.items(), desc="samples", unit="sample", leave=False, disable=None)]
+    return [sample for sample in found if sample]
 
 
-def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample:
+def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
+    """Everything about one completion; None where its text is not at hand."""
     iteration, purpose, task, index = key
-    row = rows_of(
+    rows = rows_of(
         connection,
         "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
         "one_completion($1, $2, $3, of_purpose := $4)",
         [iteration, task, index, purpose],
-    )[0]
-    prompt = connection.execute("SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
-                                "group_id = $3", [iteration, purpose, row["group_id"]]).fetchone()
-    payload = connection.execute("SELECT payload FROM tasks WHERE task_id = $1", [task]).fetchone()
-    return Sample(kinds, row, prompt[0] if prompt else "", _parsed(payload[0] if payload else None),
-                  _parsed(row["outputs"]))
+    )
+    if not rows:
+        return None
+    prompt = rows_of(connection, "SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
+                                 "group_id = $3", [iteration, purpose, rows[0]["group_id"]])
+    payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
+    return Sample(kinds, rows[0], prompt[0]["prompt"] if prompt else "",
+                  _parsed(payload[0]["payload"] if payload else None), _parsed(rows[0]["outputs"]))
 
 
 def _parsed(text: str | None) -> dict[str, Any]:
