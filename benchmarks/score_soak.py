@@ -28,12 +28,14 @@ from score.program import Program
 from score.tiers import open_lanes
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
-HONEST = ("return np.fliplr(grid)", "return np.rot90(grid, 3)", "return grid[::-1]", "return np.kron(grid, [[1, 1]])",
-          "return np.random.default_rng().integers(0, 10, grid.shape) * 0", "return [[int(grid.max())]]",
+HONEST = ("return np.fliplr(grid)", "return np.rot90(grid, 3)", "return grid[::-1]",
+          "return np.kron(grid, [[1, 1]])", "return np.random.permutation(grid)",
+          "return [[int(grid.max())]]",
           "raise ValueError('no')", "return grid + 10", "import scipy")
 HOSTILE = ("while True: pass", "os._exit(0)", "ctypes.string_at(0)", "return np.ones(1 << 40)", "os.fork()",
            "os.kill(os.getppid(), 9)", "open('/tmp/x', 'w')", "raise ValueError('x' * 10**6)",
-           "return transform(grid)", "os.closerange(0, 99)", "os.write(3, b'x' * 10**6)", "np.fliplr = None; return grid")
+           "return transform(grid)", "os.closerange(0, 99)", "os.write(3, b'x' * 10**6)",
+           "np.fliplr = None; return grid")
 MAX_GROWTH_MIB = 16
 
 
@@ -41,8 +43,9 @@ def programs(count: int) -> list[Program]:
     """The same mixture every time."""
     rng = random.Random(7)
     bodies = [rng.choice(HOSTILE if rng.random() < 0.05 else HONEST) for _ in range(count)]
-    return [Program(Kind.GRID, f"import ctypes, os\nimport numpy as np\n# {number}\ndef transform(grid):\n    {body}\n",
-                    encode_grids([GRID, GRID])) for number, body in enumerate(bodies)]
+    head = "import ctypes, os\nimport numpy as np\n\ndef transform(grid):\n    "
+    return [Program(Kind.GRID, f"# {number}\n{head}{body}\n", encode_grids([GRID, GRID]))
+            for number, body in enumerate(bodies)]
 
 
 def state(pool: LanePool) -> dict[str, float]:
@@ -66,7 +69,8 @@ def command_line(pid: str) -> str:
         return ""
 
 
-def one_pass(pool: LanePool, batch: list[Program]) -> tuple[str, Counter[str], list[dict[str, float]]]:
+def one_pass(pool: LanePool,
+             batch: list[Program]) -> tuple[str, Counter[str], list[dict[str, float]]]:
     """A digest of all outcomes, the mix of classes, and the states seen on the way."""
     verdicts: dict[int, str] = {}
     seen = []
@@ -75,8 +79,10 @@ def one_pass(pool: LanePool, batch: list[Program]) -> tuple[str, Counter[str], l
         if len(verdicts) % (len(batch) // 8) == 0:
             seen.append(state(pool))
             click.echo("  " + "  ".join(f"{name} {value:.0f}" for name, value in seen[-1].items()))
+    seen.append(state(pool))                   # idle: a process that is still there now is one too many
     text = "\n".join(f"{number} {verdicts[number]}" for number in sorted(verdicts))
-    return hashlib.sha256(text.encode()).hexdigest(), Counter(each.split()[0] for each in verdicts.values()), seen
+    mix = Counter(each.split()[0] for each in verdicts.values())
+    return hashlib.sha256(text.encode()).hexdigest(), mix, seen
 
 
 def verdict(endings: list[Ending], limits: Limits) -> str:
@@ -98,8 +104,8 @@ def main(count: int) -> None:
         click.echo(f"tier {tier.name}, {len(pool.lanes)} lanes, {count} programs twice")
         batch = programs(count)
         passes = [one_pass(pool, batch) for _ in range(2)]
-        seen = [each for _digest, _mix, states in passes for each in states]
-        growth = {name: seen[-1][name] - seen[0][name] for name in seen[0]}
+        first, last = passes[0][2][-1], passes[1][2][-1]
+        growth = {name: round(last[name] - first[name], 1) for name in first}
         click.echo("  ".join(f"{name} {number}" for name, number in passes[0][1].most_common()))
         click.echo(f"growth: {growth}, lanes replaced: {pool.num_restarts}")
         same = passes[0][0] == passes[1][0]

@@ -28,20 +28,26 @@ PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spat
 # Functions that import a module of their own only when they are called.
 LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "nanmedian"),
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",)}
-Allowed = list[tuple[frozenset[str], str]]
+# By the last of the words that must all appear in a source: those words, and the module.
+Allowed = dict[str, list[tuple[frozenset[str], str]]]
 
 
 def allowed_modules(extra: tuple[str, ...]) -> Allowed:
-    """Every module that may be imported, after the words that must all appear in a source to want it."""
+    """Every module that may be imported, with the words that a source which wants it must hold."""
     names = [*STANDARD, *LAZY_NUMPY, *extra, *(part for package in extra for part in PARTS.get(package, ()))]
-    late = [(frozenset({word}), name) for name, words in LATE.items() for word in words]
-    return [(frozenset(name.removeprefix("numpy.").split(".")), name) for name in names] + late
+    wanted = [(name.removeprefix("numpy.").split("."), name) for name in names]
+    wanted += [([word], name) for name, words in LATE.items() for word in words]
+    allowed: Allowed = {}
+    for words, name in wanted:
+        allowed.setdefault(words[-1], []).append((frozenset(words), name))
+    return allowed
 
 
 def mentioned(source: str, allowed: Allowed) -> list[str]:
     """Allowed modules that a source may want: those whose words all appear in it."""
     words = set(WORD.findall(source))
-    return [name for needed, name in allowed if needed <= words]
+    return sorted(name for word in words & allowed.keys()
+                  for needed, name in allowed[word] if needed <= words)
 
 
 def check_installed(extra: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,12 +24,9 @@ class Program:
     @cached_property
     def key(self) -> bytes:
         """sha256 over everything that the process is given; its seed derives from it."""
-        digest = hashlib.sha256()
-        for part in (bytes([self.kind]), self.source_bytes, self.payload, self.stdin or b"",
-                     self.tests.key if self.tests else b""):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        return digest.digest()
+        parts = (self.source_bytes, self.payload, self.stdin or b"", self.tests.key if self.tests else b"")
+        lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
+        return hashlib.sha256(lengths + b"".join(parts)).digest()
 
     @cached_property
     def source_bytes(self) -> bytes:
