@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from warehouse.check_rows import completion_problems, prompt_problems, sample_problems, train_problems
 from warehouse.commit import CLAIM_SUFFIX, TEMPORARY_MARK
 from warehouse.errors import StageError
 from warehouse.parts import part_number
-from warehouse.schema import arrow_schema
+from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.stage import Stage, sha256_of
 from warehouse.store import TRAIN_TABLES, Warehouse
 
@@ -31,15 +32,19 @@ class Report:
 
 def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
     """Check names, manifests, checksums and footers, then (unless `quick`) the rows of every part."""
+    import pyarrow.parquet as pq
     from tqdm import tqdm
     report = Report()
     _check_names(warehouse, report)
-    _check_policies(warehouse, report)
+    _check_policies(warehouse, report, quick=quick)
     stages = _stages(warehouse)
     readable: dict[Path, bool] = {}
     for table, keys, part in tqdm(_parts(warehouse), desc="parts", unit="part", leave=False, disable=None):
         report.num_parts += 1
-        readable[part] = _check_footer(warehouse, table, keys, part, report)
+        found = footer_problems(warehouse, table, keys, part)
+        report.problems += found
+        readable[part] = not found
+        report.num_rows += 0 if found else pq.read_metadata(part).num_rows
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
         _check_stage(warehouse, stage, report, quick=quick)
     if not quick:
@@ -103,7 +108,7 @@ def _check_names(warehouse: Warehouse, report: Report) -> None:
                 report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")
 
 
-def _check_policies(warehouse: Warehouse, report: Report) -> None:
+def _check_policies(warehouse: Warehouse, report: Report, *, quick: bool) -> None:
     versions = warehouse.policy_versions()
     for folder in sorted(warehouse.root.glob("policies/*")):
         if folder.name.isdigit() and int(folder.name) not in versions:
@@ -111,6 +116,11 @@ def _check_policies(warehouse: Warehouse, report: Report) -> None:
                                    f"iteration "
                                    f"{int(folder.name) - 1} again.")
     for version in versions:
+        if not quick and warehouse.holds_weights(version):
+            try:
+                warehouse.verify_policy(version)
+            except (StageError, KeyError) as error:
+                report.problems.append(str(error))
         parent = warehouse.policy(version).get("parent")
         if parent is not None and parent not in versions:
             report.problems.append(f"Policy {version} names policy {parent} as its parent, which does "
@@ -166,35 +176,33 @@ def _check_scored_parts(warehouse: Warehouse, stage: Stage, report: Report) -> N
                                f"Restore the missing ones, or remove {stage.folder} and score again.")
 
 
-def _check_footer(
-    warehouse: Warehouse, table: str, keys: dict[str, object], part: Path, report: Report
-) -> bool:
-    """The part opens, has the table's columns, and belongs to this run and folder."""
+def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
+    """What is wrong with a part by its footer: it does not open, or is of another table, run or folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     try:
         file = pq.ParquetFile(part)
     except (pa.ArrowInvalid, OSError) as error:
-        report.problems.append(f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). Remove "
-                               f"it and run "
-                               "its stage again.")
-        return False
-    report.num_rows += file.metadata.num_rows
+        return [f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). `warehouse repair` puts it "
+                "aside."]
+    version = (file.schema_arrow.metadata or {}).get(b"rollhouse.schema_version", b"").decode()
+    if version and version != str(SCHEMA_VERSION):
+        return [f"{part} has schema version {version}, this Rollhouse reads {SCHEMA_VERSION}. Use the "
+                "version of Rollhouse that wrote it, or let `warehouse repair` put it aside."]
     if file.schema_arrow.names != arrow_schema(table).names:
         odd = sorted(set(file.schema_arrow.names) ^ set(arrow_schema(table).names))
-        report.problems.append(f"{part} has other columns than {table}: {', '.join(odd)}. Restore the "
-                               f"original.")
-        return False
+        return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
+    problems = []
     owner = (file.schema_arrow.metadata or {}).get(b"rollhouse.run_id", b"").decode()
     if owner != warehouse.run_id:
-        report.problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
-                               "Move it out of the run folder.")
+        problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
+                        "Move it out of the run folder.")
     for key, value in keys.items():
         found = {_bound(file, group, key) for group in range(file.metadata.num_row_groups)} - {(None, None)}
         if found - {(value, value)}:
-            report.problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
-                                   f"{sorted(found - {(value, value)})[0][0]}. Move it where it belongs.")
-    return True
+            problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
+                            f"{sorted(found - {(value, value)})[0][0]}. Move it where it belongs.")
+    return problems
 
 
 def _bound(file: object, group: int, column: str) -> tuple[object, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.cli_care import compact
+from warehouse.cli_care import compact, repair
 from warehouse.cli_files import export_command, import_command, prune
 from warehouse.cli_look import gaps, results, rollback, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors
@@ -122,6 +122,7 @@ def schema(name: str | None, markdown: bool) -> None:
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
 
 
-for command in (compact, export_command, gaps, import_command, prune, results, rollback, rollup, shell,
+for command in (compact, export_command, gaps, import_command, prune, repair,
+                results, rollback, rollup, shell,
                 show, watch):
     cli.add_command(command)

@@ -23,3 +23,32 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
     from warehouse.compact import compact_run
     from warehouse.store import open_warehouse
     click.echo("\n".join(compact_run(open_warehouse(run), iteration, part_mib)))
+
+
+@click.command()
+@run_argument
+@one_iteration
+@click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
+@shows_errors
+def repair(run: Path, iteration: int | None, yes: bool) -> None:
+    """Put damaged files aside, with what was made from them, so that the stages can make them again.
+
+    Files move to RUN/broken, none is deleted. Without --iteration or --yes it only says what it would move;
+    the exit code is then 1 if there is something. Stop the run's stages first.
+    """
+    from warehouse.repair import put_aside, repairs
+    from warehouse.store import open_warehouse
+    warehouse = open_warehouse(run)
+    moves = repairs(warehouse, iteration)
+    for move in moves:
+        about = move.path.relative_to(warehouse.root) if move.path else "note"
+        click.echo(f"{about}: {move.why}")
+    files = [move for move in moves if move.path]
+    if not files:
+        click.echo("nothing to put aside")
+    elif yes or iteration is not None:
+        folder = put_aside(warehouse, moves)
+        click.echo(f"moved to {folder}; run the stages of these iterations again")
+    else:
+        click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
+        raise SystemExit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from warehouse.stage import Stage, read_json, weights_sha256
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SWEEP_SECONDS = 86400
 TRAIN_TABLES = {"train_samples": "samples", "train_steps": "steps"}
 
 
@@ -123,11 +125,18 @@ class Warehouse:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
                              f"`train {self.root} --iteration {version - 1}` would write it.") from None
 
+    def holds_weights(self, version: int) -> bool:
+        """False for the base, and for a policy that was pruned to its policy.json."""
+        return any(self.policy_dir(version).glob("*.safetensors"))
+
     def verify_policy(self, version: int) -> None:
         """StageError if the weights in a policy's folder are not those that its policy.json names."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
+        if not self.holds_weights(version):
+            raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
+                             "policy.")
         found = weights_sha256(folder)
         if found != stored["sha256"]:
             raise StageError(f"The weights in {folder} have sha256 {found[:12]}, its policy.json says "
@@ -151,11 +160,19 @@ class Warehouse:
         return folder
 
     def sweep(self) -> None:
-        """Remove temporary folders of processes that died more than a day ago."""
-        import time
-        for path in self.root.glob(f"{TEMPORARY_MARK}*"):
-            if time.time() - path.stat().st_mtime > 86400:
-                shutil.rmtree(path, ignore_errors=True)
+        """Remove temporary files and folders of processes that died more than a day ago.
+
+        Their age is told by the clock that dates the run's files, which on a network is the server's.
+        """
+        probe = self.scratch("clock")
+        now = probe.stat().st_mtime
+        probe.rmdir()
+        tables = [path for table in ("completions", "prompts", "samples", "train")
+                  for path in (self.root / table).rglob(f"*{TEMPORARY_MARK}*")]
+        for path in [*self.root.glob(f"{TEMPORARY_MARK}*"), *tables]:
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+                if now - path.stat().st_mtime > SWEEP_SECONDS:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def open_warehouse(path: str | Path) -> Warehouse:

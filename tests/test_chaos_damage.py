@@ -1,0 +1,177 @@
+"""Files that a disk, a person or another version damaged: found by check, put aside by repair, made again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.chaos.kills import Step, to_the_end
+from tests.chaos.loop import contents, leftovers, new_run, problems
+from warehouse.cli import cli
+from warehouse.store import Warehouse, open_warehouse
+
+COMPLETIONS, TRAIN = "completions/iteration=0/purpose=train", "train/iteration=0"
+STAGES = [Step(name, iteration) for iteration in (0, 1) for name in ("rollout", "score", "train")]
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A run after one whole iteration and the rollout of the next."""
+    warehouse = new_run(tmp_path_factory.mktemp("damage") / "run")
+    for step in STAGES[:4]:
+        assert to_the_end(step, warehouse).code == 0
+    return warehouse
+
+
+@pytest.fixture
+def run(whole: Warehouse, tmp_path: Path) -> Warehouse:
+    return open_warehouse(shutil.copytree(whole.root.parent, tmp_path / "copy") / "run")
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(content)
+
+
+def torn(path: Path) -> None:
+    overwrite(path, path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    overwrite(path, bytes(content))
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def newer(path: Path) -> None:
+    table = pq.read_table(path)
+    path.unlink()
+    metadata = {**table.schema.metadata, b"rollhouse.schema_version": b"2"}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def samples(run: Warehouse) -> str:
+    scorer, = run.scorers(0, "train")
+    return f"samples/iteration=0/purpose=train/scorer={scorer}"
+
+
+@pytest.mark.parametrize("damage", [torn, flipped, missing, newer])
+@pytest.mark.parametrize("where", ["completions", "samples"])
+def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
+                                                         where: str) -> None:
+    folder = COMPLETIONS if where == "completions" else samples(run)
+    damage(run.root / folder / "part-00001.parquet")
+    assert any("part-00001.parquet" in problem for problem in problems(run))
+    shown = CliRunner().invoke(cli, ["repair", str(run.root)])
+    assert shown.exit_code == 1 and "nothing was moved" in shown.output
+    moved = CliRunner().invoke(cli, ["repair", str(run.root), "--iteration", "0"])
+    assert moved.exit_code == 0, moved.output
+    assert ("policy 1 stays" in moved.output) == (where == "completions")
+    kept = [path for path in run.root.glob("broken/*/**/*") if path.is_file()]
+    assert (run.root / folder / "manifest.json").exists() is False
+    assert any(path.name == "repair.json" for path in kept)
+    assert any(path.name == "part-00001.parquet" for path in kept) or damage is missing
+    for step in STAGES[:2] if where == "completions" else STAGES[1:2]:
+        assert to_the_end(step, run).code == 0
+    assert contents(run) == contents(whole)
+    assert problems(run) == leftovers(run) == []
+
+
+def test_a_missing_part_stops_whoever_reads_it(run: Warehouse) -> None:
+    """The stage after it must not go on with fewer rows."""
+    (run.root / "completions/iteration=1/purpose=train/part-00001.parquet").unlink()
+    stopped = to_the_end(STAGES[4], run)
+    assert stopped.code == 1 and "part-00001.parquet is missing" in stopped.output
+    assert "Traceback" not in stopped.output
+
+
+def test_foreign_files_and_another_run_s_parts_are_put_aside(run: Warehouse, tmp_path: Path) -> None:
+    (run.root / COMPLETIONS / "notes.txt").write_text("mine")
+    shutil.copy(run.root / COMPLETIONS / "part-00000.parquet", run.root / COMPLETIONS / "part-00007.parquet")
+    assert len(problems(run)) == 2
+    before = contents(run)
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert contents(run) == before
+    assert problems(run) == leftovers(run) == []
+    assert [path.read_text() for path in run.root.glob("broken/*/**/notes.txt")] == ["mine"]
+    assert run.stage("rollout", iteration=0, purpose="train").is_complete()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "settings.json"])
+def test_a_damaged_document_is_one_sentence_and_made_again(whole: Warehouse, run: Warehouse,
+                                                           name: str) -> None:
+    torn(run.root / COMPLETIONS / name)
+    stopped = to_the_end(STAGES[0], run)
+    assert stopped.code == 1 and "is damaged" in stopped.output and "Traceback" not in stopped.output
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert to_the_end(STAGES[0], run).code == 0
+    assert contents(run) == contents(whole)
+    assert problems(run) == []
+
+
+def test_damage_of_a_policy_that_was_sampled_from_is_not_hidden_by_training_it_again(run: Warehouse) -> None:
+    flipped(run.policy_dir(1) / "adapter_model.safetensors")
+    assert any("were changed or damaged" in problem for problem in problems(run))
+    done = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
+    assert "later rows were sampled from it" in done.output and "nothing to put aside" in done.output
+    assert run.policy_dir(1).exists()
+
+
+def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Warehouse, run: Warehouse) -> None:
+    for table in ("completions", "prompts"):
+        shutil.rmtree(run.root / table / "iteration=1")
+    flipped(run.policy_dir(1) / "adapter_model.safetensors")
+    stopped = to_the_end(STAGES[3], run)
+    assert stopped.code == 1 and "were changed or damaged" in stopped.output      # nothing is sampled from it
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert run.policy_versions() == [0] and not (run.root / TRAIN).exists()
+    for step in STAGES[2:4]:
+        assert to_the_end(step, run).code == 0
+    assert contents(run) == contents(whole)
+    assert problems(run) == []
+
+
+def test_lost_rows_of_a_training_that_cannot_be_repeated_are_named_for_good(run: Warehouse) -> None:
+    torn(run.root / TRAIN / "samples-00000.parquet")
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert json.loads((run.root / TRAIN / "manifest.json").read_text())["lost"] == ["samples-00000.parquet"]
+    assert run.read("train_samples", iteration=0).num_rows == 0
+    assert problems(run) == []
+
+
+def test_a_compacted_rollout_with_damage_is_sampled_again_whole(whole: Warehouse, run: Warehouse) -> None:
+    assert to_the_end(Step("compact", 0), run).code == 0
+    flipped(run.root / COMPLETIONS / "part-00003.parquet")
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    for step in STAGES[:2]:
+        assert to_the_end(step, run).code == 0
+    assert contents(run) == contents(whole)
+    assert problems(run) == leftovers(run) == []
+
+
+def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
+    assert to_the_end(Step("compact", 0), run).code == 0
+    before = contents(run)
+    torn(run.root / COMPLETIONS / "manifest.json")
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert contents(run) == before
+    assert problems(run) == leftovers(run) == []
+
+
+def test_a_run_of_another_schema_version_is_refused(run: Warehouse) -> None:
+    for version in (0, 2):
+        facts = json.loads((run.root / "warehouse.json").read_text())
+        overwrite(run.root / "warehouse.json", json.dumps({**facts, "schema_version": version}).encode())
+        refused = CliRunner().invoke(cli, ["check", str(run.root)])
+        assert refused.exit_code == 1 and f"has schema version {version}" in refused.output
