@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from score.clock import Clock
 from score.completions import Questions
 from score.error_classes import ErrorClass
@@ -102,17 +104,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
         for path in parts:
             if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
-            with clock.phase("reading"):
-                completions = read_part(path)
-                items = questions.items(completions)
-            with clock.phase("running"):
-                outcomes = execute(executor, items, progress.ran)
-            stop_when_broken(outcomes, path)
-            with clock.phase("metrics"):
-                repetitions = repetition_columns(completions)
-                scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
-                                  repetitions["ngram4_unique_ratio"])
-                table = samples_table(completions, scored, scorer, tier.name, repetitions)
+            table = score_part(path, questions, scorer, executor, tier, clock, progress)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
             progress.wrote_part()
@@ -136,6 +128,22 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
     for line in summary_lines(samples, iteration, purpose, clock.seconds, executor.num_run - num_run):
         say(line)
     return True
+
+
+def score_part(path: Path, questions: Questions, scorer: Scorer, executor: Executor, tier: Tier, clock: Clock,
+               progress: Progress) -> pa.Table:
+    """The rows of samples for one part of completions."""
+    with clock.phase("reading"):
+        completions = read_part(path)
+        items = questions.items(completions)
+    with clock.phase("running"):
+        outcomes = execute(executor, items, progress.ran)
+    stop_when_broken(outcomes, path)
+    with clock.phase("metrics"):
+        repetitions = repetition_columns(completions)
+        scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
+                          repetitions["ngram4_unique_ratio"])
+        return samples_table(completions, scored, scorer, tier.name, repetitions)
 
 
 def check_alike(title: str, done: set[int], parts: list[Path]) -> None:

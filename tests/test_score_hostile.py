@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +159,32 @@ def test_a_program_that_kills_its_lane_is_infrastructure_and_harms_no_other():
     for endings in found.values():
         outcome = GridKind().judge(endings, Circumstances(LIMITS))
         assert np.array_equal(outcome.result[0], np.fliplr(GRID))
+
+
+READING_PARENT = """
+import os, sys
+jobs = sys.stdin.buffer.read().split(b"\\0")
+
+def run(source):
+    pid = os.fork()
+    if pid == 0:
+        names = {}
+        exec(source, names)
+        os._exit(int(names["transform"]([[0]])[0][0]))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+os.dup2(os.memfd_create("answer"), 3)
+honest, attack = jobs
+run(honest)
+del honest, jobs
+print(run(attack))
+"""
+
+
+def test_a_lane_that_read_its_jobs_would_leak_one_program_to_the_next():
+    [attack] = [attack for attack in ATTACKS if attack.name == "finds the program before it in the heap"]
+    honest = "def transform(grid):\n    return grid\n" + "# HONEST-PROGRAM\n" * 100
+    jobs = f"{honest}\0{attack.source}".encode()
+    command = [sys.executable, "-c", READING_PARENT]
+    found = subprocess.run(command, input=jobs, capture_output=True, check=True)
+    assert int(found.stdout) == REACHED

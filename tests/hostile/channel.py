@@ -211,8 +211,12 @@ INSIDE = [
         "finds the program before it in the heap",
         """
         libc.sbrk.restype = ctypes.c_size_t
-        end = libc.sbrk(0)
-        return ("HONEST" + "-PROGRAM").encode() in ctypes.string_at(end - 300_000, 300_000)""",
+        page = libc.sbrk(0) // 4096 * 4096
+        needle = ("HONEST" + "-PROGRAM").encode()
+        while libc.pwrite(3, ctypes.c_void_p(page - 4096), ctypes.c_size_t(8), ctypes.c_long(0)) == 8:
+            page -= 4096                     # writing from memory that is not there fails instead of crashing
+            if needle in ctypes.string_at(page, 4096): return True
+        return False""",
     ),
     attempt("reads a secret from the environment", "return 'HOSTILE_SECRET' in os.environ"),
     attempt(
