@@ -1,4 +1,4 @@
-"""What is wrong with the files of a stage or of a policy: parts torn, changed, foreign, missing or left over."""
+"""What is wrong with the files of a stage or of a policy: torn, changed, foreign, missing or left over."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def part_damage(warehouse: Warehouse, table: str, keys: dict[str, Any], path: Pa
     return ""
 
 
-def policypart_damage(warehouse: Warehouse, version: int) -> str:
+def policy_damage(warehouse: Warehouse, version: int) -> str:
     """What is wrong with a policy folder; empty if nothing, or if there is none."""
     if not warehouse.policy_dir(version).exists():
         return ""

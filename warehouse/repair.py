@@ -113,8 +113,9 @@ def _score_repairs(warehouse: Warehouse, stage: Stage, resampled: set[int]) -> I
     """Damaged samples, and those whose completions are damaged or gone."""
     keys = {key: stage.identity[key] for key in ("iteration", "purpose")}
     rollout = warehouse.stage("rollout", **keys)
-    scored = {part_number(path) for path in (warehouse.parts("completions", **keys) if readable_manifest(rollout)
-                                             else rollout.folder.glob("part-*.parquet"))}
+    sampled = (warehouse.parts("completions", **keys) if readable_manifest(rollout)
+               else rollout.folder.glob("part-*.parquet"))
+    scored = {part_number(path) for path in sampled}
     damaged = list(damaged_parts(warehouse, "samples", stage))
     damaged += [(path, "its completions are damaged or gone", True)
                 for path in sorted(stage.folder.glob("part-*.parquet"))
@@ -132,7 +133,7 @@ def _train_repairs(warehouse: Warehouse, iteration: int) -> Iterator[Move]:
     folder = warehouse.policy_dir(version)
     damaged = [found for table in ("train_samples", "train_steps")
                for found in damaged_parts(warehouse, table, stage)]
-    policy = policypart_damage(warehouse, version)
+    policy = policy_damage(warehouse, version)
     used = version in warehouse.iterations("completions") or warehouse.policy_dir(version + 1).exists()
     if policy and used:
         yield Move(None, f"policy {version} is damaged ({policy}) and later rows were sampled from it, so it "

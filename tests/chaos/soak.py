@@ -66,7 +66,7 @@ def soak(num_kills: int, seed: int, folder: Path) -> Tally:
             expected[True] = contents(real_reference)
         warehouse = new_run(folder / f"round-{number}")
         for step in _steps(real):
-            for _ in range(draw.randint(1, 4)):
+            for _ in range(draw.randint(1, 2) if step.name == "train" or step.real else draw.randint(2, 6)):
                 tally.count(step, "at random", at_random(step, warehouse, durations[step].seconds, draw))
             finish(tally, step, warehouse)
         compare(tally, f"round {number}", warehouse, expected[real])
