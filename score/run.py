@@ -99,6 +99,8 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = warehouse.parts("completions", **keys)
     check_alike(stage.title, done, parts)
+    # A row of samples is smaller than the completion it is about.
+    check_space(warehouse.root, sum(path.stat().st_size for path in parts), stage.title)
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
         for path in parts:
