@@ -42,11 +42,11 @@ isolation this machine offers and what would raise it.
 @iteration_option
 @purpose_option
 @click.option("--reward", type=click.Choice(REWARDS), default="arc-v1", help="How measures become a reward.")
-@click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE",
+@click.option("--parameter", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
-@click.option("--scorer", "user_reward", default=None, metavar="FILE.py:NAME",
+@click.option("--scorer", default=None, metavar="FILE.py:NAME",
               help="A reward function of your own, with TRL's signature, instead of --reward.")
-@click.option("--weight", "weights", multiple=True, metavar="PART=FACTOR",
+@click.option("--weight", multiple=True, metavar="PART=FACTOR",
               help="Factor of a part of the reward, for example pixel_score=0; may be repeated.")
 @click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")
 @click.option("--ngram-penalty", type=click.FloatRange(min=0), default=0.0,
@@ -54,9 +54,9 @@ isolation this machine offers and what would raise it.
 @click.option("--length-tie-break", type=click.FloatRange(min=0), default=0.0,
               help="Add up to this much to the shortest of a group's right answers.")
 @limit_options
-@click.option("--allow-import", "imports", multiple=True, metavar="MODULE",
+@click.option("--allow-import", multiple=True, metavar="MODULE",
               help="Further module that programs may import, for example scipy; may be repeated.")
-@click.option("--import-path", "import_paths", multiple=True, type=click.Path(exists=True, file_okay=False),
+@click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
               help="Folder with modules of your own named by --allow-import.")
 @click.option("--preload", multiple=True, metavar="MODULE",
               help="Import once per lane instead of once per program that mentions it.")
@@ -79,7 +79,8 @@ def score_rollouts(run: Path, **values: Any) -> None:
 
     scorer = scorer_of(values)
     shard = Shard.parse(values.pop("shard"))
-    run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, **values), click.echo)
+    run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
+                           unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
 
 
 def scorer_of(values: dict[str, Any]) -> Any:
@@ -92,12 +93,12 @@ def scorer_of(values: dict[str, Any]) -> Any:
     cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
                     **{name: values.pop(name) for name in OTHER_LIMITS})
-    shaping = Shaping(numbers_of(values.pop("weights"), "--weight", "pixel_score=0"),
+    shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
                       **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
                                                              "length_tie_break")})
-    user_reward = values.pop("user_reward")
-    return Scorer(values.pop("reward"), numbers_of(values.pop("parameters"), "--parameter", "shaping=0.2"),
-                  limits, tuple(sorted(values.pop("imports"))), shaping,
+    user_reward = values.pop("scorer")
+    return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
+                  limits, tuple(sorted(values.pop("allow_import"))), shaping,
                   load_user_reward(user_reward) if user_reward else None)
 
 

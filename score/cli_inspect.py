@@ -33,7 +33,7 @@ def limit_options(command: Any) -> Any:
 
 def tier_options(command: Any) -> Any:
     """The options that choose the isolation."""
-    unsafe = click.option("--unsafe-no-sandbox", "unsafe", is_flag=True,
+    unsafe = click.option("--unsafe-no-sandbox", is_flag=True,
                           help="Run foreign programs without isolation; every row then says so.")
     tier = click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
                         help="Isolation to insist on. [default: the best there is]")

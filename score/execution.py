@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from score.error_classes import ErrorClass
 from score.flight import Ending
 from score.judge import LOST
@@ -61,8 +63,12 @@ class Executor:
 
 def weight(outcome: Outcome) -> int:
     """Roughly the bytes that an outcome holds."""
-    cells = sum(getattr(item, "nbytes", len(str(item))) for item in outcome.result or ())
-    return 1024 + cells + len(outcome.error_message or "")
+    result = outcome.result
+    if isinstance(result, list):
+        size = sum(item.nbytes if isinstance(item, np.ndarray) else len(str(item)) for item in result)
+    else:
+        size = len(result or "")
+    return 1024 + size + len(outcome.error_message or "")
 
 
 def too_large(size: int, limit: int) -> Outcome:

@@ -29,6 +29,7 @@ from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
 from warehouse.errors import StageError
 from warehouse.parts import part_number, read_part
+from warehouse.space import check_space
 from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse, open_warehouse
 

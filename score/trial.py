@@ -21,8 +21,8 @@ from warehouse.errors import StageError
 from warehouse.store import open_warehouse
 
 
-def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None, unsafe: bool,
-          cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
+def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None,
+          unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
     tasks = warehouse.read("tasks", columns=["task_id", "scorer", "payload"]).to_pylist()
@@ -35,7 +35,7 @@ def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tie
     scorer = Scorer(reward, limits=limits)
     code = file.read_text()
     items = [Item(kind, kind.load(task_id, payload), task_id, "", Answer(code, code))]
-    pool, found = open_lanes(tier, unsafe=unsafe, limits=limits, num_lanes=1, config=LaneConfig)
+    pool, found = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1, config=LaneConfig)
     with pool:
         outcomes = execute(Executor(pool, isolated=found.isolated), items, lambda _outcome: None)
     sample = verdict_row(measure(items, outcomes, scorer)[0]) | {"sandbox_tier": found.name}

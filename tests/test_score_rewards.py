@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from score.cli import REWARDS as OFFERED
 from score.cli import score
 from score.diff import changes, scored_by
+from score.rewards import REWARDS
 from score.shaping import Shaping
 from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
 
@@ -85,6 +87,23 @@ def user_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(USER)
     return path
+
+
+def test_the_config_file_takes_the_options_by_their_names(warehouse):
+    (warehouse.root / "config.toml").write_text(
+        '[score]\nreward = "arc-exact-shaped"\nparameter = ["shaping=0.5"]\nweight = ["exact=3"]\n'
+        'allow-import = ["csv"]\ntruncated-zero = true\ncpu-seconds = 0.5\n')
+    assert invoke(warehouse.root).exit_code == 0
+    assert rows(warehouse, "arc-exact-shaped")[0]["reward"] == 3.0
+    [identity] = warehouse.scorers(0, "train")
+    settings = warehouse.stage("score", iteration=0, purpose="train", scorer=identity).settings()
+    assert settings["limits"]["cpu_seconds"] == 0.5 and settings["imports"] == ["csv"]
+    assert settings["parameters"] == {"shaping": 0.5, "invalid": -0.1}
+    assert settings["shaping"]["truncated_zero"] is True
+
+
+def test_the_command_offers_every_registered_reward():
+    assert set(REWARDS) == set(OFFERED)
 
 
 def test_a_reward_of_the_users_own(warehouse, user_file):
