@@ -107,6 +107,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
         for path in parts:
             if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
+            check_space(warehouse.root, path.stat().st_size, stage.title)
             table = score_part(path, questions, scorer, executor, tier, clock, progress)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)

@@ -167,8 +167,10 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
 def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
     from train.mismatch import MismatchError  # torch loads once rows and options are known to be good
     from train.run import train_iteration
+    from warehouse.space import saying_the_disk_is_full
     try:
-        train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
+        with saying_the_disk_is_full(warehouse.root):
+            train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
     except MismatchError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(MISMATCH_EXIT)

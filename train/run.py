@@ -25,6 +25,7 @@ from train.steps import Learner, take_steps
 from train.tables import sample_table, step_table
 from warehouse.database import refresh_sql
 from warehouse.errors import StageError
+from warehouse.space import check_space, training_bytes
 from warehouse.stop import StopRequest
 from warehouse.store import Warehouse
 
@@ -62,6 +63,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         check_fits(policy, inputs)
         shard = build_shard(inputs.groups, inputs.iteration, settings)
         learner = prepare(warehouse, inputs, settings, policy, shard, processes)
+        num_parameters = sum(parameter.numel() for parameter in policy.trainable().values())
+        check_space(warehouse.root, training_bytes(num_parameters), inputs.stage.title)
         clock.lap("start")
 
         if not learner.online:
