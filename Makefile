@@ -1,12 +1,13 @@
 # One short list of what people type. On a GPU machine: make demo REQUIREMENTS=requirements-gpu.txt
 PYTHON ?= python3
-REQUIREMENTS ?= requirements-cpu.txt
 VENV ?= .venv
+# What the environment was made from is remembered, so that a GPU environment is not overwritten.
+REQUIREMENTS ?= $(or $(shell cat $(VENV)/requirements 2>/dev/null),requirements-cpu.txt)
 BIN := $(VENV)/bin
 # The CPU set is complete and tested as a whole, so pip must not add to it (it would fetch CUDA packages).
 PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 
-.PHONY: demo test test-all chaos check starter clean help
+.PHONY: demo test chaos check starter clean help
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -37,6 +38,7 @@ $(VENV)/ready: pyproject.toml $(REQUIREMENTS)
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r $(REQUIREMENTS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo $(REQUIREMENTS) > $(VENV)/requirements
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready requirements-dev.txt

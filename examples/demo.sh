@@ -2,8 +2,8 @@
 # The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, on a CPU. Safe to run again.
 # usage: examples/demo.sh [RUN [ITERATIONS]]      STARTER=model-noised picks the noised starter
 set -euo pipefail
+run=$(realpath -m --relative-to="$(dirname "$0")/.." "${1:-$(dirname "$0")/../runs/demo}")
 cd "$(dirname "$0")/.."
-run=${1:-runs/demo}
 iterations=${2:-10}
 began=$SECONDS
 

@@ -44,3 +44,13 @@ def grid_encoder(name: str) -> Encoder:
         return "\n".join(rows)
 
     return encode
+
+
+def describe_cells(name: str) -> str:
+    """A sentence that says how the cells of an encoder are to be read."""
+    base = name.split("+")[0]
+    if base == "names":
+        numbered = ", ".join(f"{number} {color}" for number, color in enumerate(COLOR_NAMES))
+        return f"Each cell is the name of a colour, whose number is: {numbered}."
+    separated = "with spaces between them" if base == "spaced" else "without anything between them"
+    return f"Each row is a line of colour numbers, {separated}."

@@ -40,6 +40,7 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     quantization: str | None = None
+    revision: str | None = None  # commit of a hub model
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Engine(Protocol):
     device: str
     logprobs_mode: str
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
-        """All requests in one run, each yielded when it finishes; requests start in the order given."""
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+        """All requests in one run, each yielded when it finishes; requests start in the order given.
+
+        None may be yielded at any time, and is by an engine between its steps: a chance to stop.
+        """
         ...

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout.compact import choose_pairs, render_pairs
-from rollout.encoders import grid_encoder
+from rollout.encoders import describe_cells, grid_encoder
 from warehouse.errors import StageError
 
 Messages = list[dict[str, str]]
@@ -49,8 +49,15 @@ def _all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[in
 
 
 def _compact_pairs(pairs: list[dict[str, Any]], options: dict[str, str]) -> list[int]:
-    return choose_pairs(pairs, max_pairs=int(options["max_pairs"]),
-                        max_characters=int(options["max_characters"]))
+    return choose_pairs(pairs, max_pairs=_count(options, "max_pairs"),
+                        max_characters=_count(options, "max_characters"))
+
+
+def _count(options: dict[str, str], name: str) -> int:
+    if not options[name].isdigit() or int(options[name]) < 1:
+        raise StageError(f"--format-option {name}={options[name]} is not a whole number from 1 on. "
+                         "Correct it.")
+    return int(options[name])
 
 
 def _compact(shown: Shown, _options: dict[str, str]) -> Messages:
@@ -62,15 +69,15 @@ def _chat(shown: Shown, options: dict[str, str]) -> Messages:
     blocks = [f"Example {number}\nInput:\n{encode(pair['input'])}\n\nOutput:\n{encode(pair['output'])}\n"
               for number, pair in enumerate(shown.pairs, start=1)]
     test = ["Test input:", encode(shown.test_input), ""]
-    user = "\n".join([options["intro"], *blocks, *test, options["request"]])
-    return [{"role": "system", "content": options["system"]}, {"role": "user", "content": user}]
+    intro = options["intro"].replace("{cells}", describe_cells(options["encoder"]))
+    user = {"role": "user", "content": "\n".join([intro, *blocks, *test, options["request"]])}
+    return [{"role": "system", "content": options["system"]}, user] if options["system"] else [user]
 
 
 CHAT_OPTIONS = {
     "encoder": "names",
     "system": "You solve grid puzzles by writing Python programs.",
-    "intro": "A hidden rule turns each input grid into its output grid. The cells of a row are separated by "
-             "spaces and the rows by line breaks. The rule is the same in every example.\n",
+    "intro": "A hidden rule turns each input grid into its output grid, the same in every example. {cells}\n",
     "request": "Write a Python function `transform(grid)` that takes a 2-D numpy array of colour numbers "
                "0-9, applies the rule and returns the output grid. Answer with one ```python code block.",
     "prefill": "",

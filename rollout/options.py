@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +18,8 @@ from warehouse.store import Warehouse
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
                 "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling", "shard",
                 "spill_seconds", "time_limit", "grace", "accept_drift")
+# Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
+MAY_DRIFT = ("engine", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,32 @@ class RolloutOptions:
     accept_drift: tuple[str, ...] = ()
 
 
-def check_sampling(options: RolloutOptions) -> None:
+def check_options(options: RolloutOptions) -> None:
+    """Refuse values that the engine would refuse after minutes, or that would be stored but do nothing."""
+    sampling = options.sampling
+    temperature = sampling.temperature
+    for name, legal, wanted in [
+        ("temperature", temperature == 0 or 0.01 <= temperature <= 2, "0 or from 0.01 to 2"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        ("presence_penalty", abs(sampling.presence_penalty) <= 2, "from -2 to 2"),
+        ("frequency_penalty", abs(sampling.frequency_penalty) <= 2, "from -2 to 2"),
+        ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "above 0"),
+    ]:
+        if not legal:
+            raise StageError(f"--{name.replace('_', '-')} {getattr(sampling, name):g} is not possible: "
+                             f"it must be {wanted}.")
+    for name in options.accept_drift:
+        if name not in MAY_DRIFT:
+            raise StageError(f"--accept-drift {name} is not possible: rows of one rollout share it. "
+                             f"Only {', '.join(MAY_DRIFT)} may drift.")
+    if options.label and not options.evaluate:
+        raise StageError("--label names an evaluation. Give it together with --eval.")
+    if options.label and not re.fullmatch(r"[A-Za-z0-9_.-]+", options.label):
+        raise StageError(f"--label {options.label} may only have letters, digits, '_', '.' and '-'.")
+    _check_honest(options)
+
+
+def _check_honest(options: RolloutOptions) -> None:
     """Refuse training rollouts that do not sample from the policy itself, unless allowed by name."""
     departures = options.sampling.departures()
     if departures and not options.evaluate and not options.allow_truncated_sampling:

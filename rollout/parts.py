@@ -18,6 +18,7 @@ from rollout.options import Shard
 from rollout.plan import seed_of
 from rollout.spill import Spill
 from warehouse.schema import arrow_schema
+from warehouse.space import check_space
 from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse
 
@@ -61,8 +62,11 @@ def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
 
 
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
-                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, **keys: Any) -> float:
-    """Sample all parts in one engine run and write each as soon as it is whole; seconds spent writing.
+                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float,
+                 **keys: Any) -> tuple[float, int]:
+    """Sample all parts in one engine run and write each as soon as it is whole.
+
+    Returns the seconds spent writing and the tokens sampled by this call.
 
     What is finished of the parts in flight is spilled every `spill_seconds`, and when `stop` is due; then
     StageStopped is raised.
@@ -71,29 +75,49 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
         **keys, "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
         **asdict(sampling), "engine": engine.engine, "logprobs_mode": engine.logprobs_mode,
         "dtype": engine.dtype, "device": engine.device, "host": platform.node()}
-    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys)) for part in parts}
+    same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
+    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys), same)
+              for part in parts}
     members = [(part, member) for part in parts for member in part.members]
     missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
-    began, writing = time.perf_counter(), 0.0
+    began, writing, num_tokens = time.perf_counter(), 0.0, 0
     with tqdm(total=len(members), initial=len(members) - len(missing), unit="completion",
               desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
         for part in parts:
             writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
-        for sampled in engine.sample(_requests(members, missing), sampling):
-            part, member = members[sampled.index]
-            spills[part.number].add(_completion_row(member, sampled, constants))
-            progress.update()
-            writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
+        for sampled in _until_stopped(engine.sample(_requests(members, missing), sampling), stop):
+            if sampled is not None:
+                part, member = members[sampled.index]
+                spills[part.number].add(_completion_row(member, sampled, constants))
+                progress.update()
+                num_tokens += len(sampled.completion_ids)
+                writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
             if stop.due() or time.perf_counter() - began > spill_seconds:
                 began = time.perf_counter()
                 for spill in spills.values():
                     spill.save()
+                check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
                 writing += time.perf_counter() - began
             if stop.due() and progress.n < progress.total:
                 raise StageStopped(f"Stopped because {stop.reason}, with {progress.n} of {progress.total} "
                                    "completions kept. Run the same command again to go on.")
     assert progress.n == progress.total, "the engine ended with completions missing"
-    return writing
+    return writing, num_tokens
+
+
+def _until_stopped(sampled: Iterator[Sampled | None], stop: StopRequest) -> Iterator[Sampled | None]:
+    """The engine's results, and None once when the stop is due: before the first, or when the engine fails.
+
+    A signal to the whole process group also ends the workers of an engine that spans several GPUs.
+    """
+    if stop.due():
+        yield None
+    try:
+        yield from sampled
+    except Exception:
+        if not stop.due():
+            raise
+        yield None
 
 
 def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, **keys: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class PlanSettings:
     shuffle_pairs: bool
     max_prompt_tokens: int
     seed: int
+    visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations that had the task
 
 
 @dataclass
@@ -75,24 +76,15 @@ def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encod
     return plan
 
 
-def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) -> Iterator[dict[str, Any]]:
-    """Tasks as the iterations visit them: all once per epoch, each epoch in an order of its own.
+def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) -> list[dict[str, Any]]:
+    """Training visits the tasks it has visited least, drawn among equals: none twice before all once.
 
     Evaluations, and training on all tasks, take them in the order of import.
     """
     if settings.purpose != "train" or wanted == len(tasks):
-        yield from tasks
-        return
-    epoch, offset = divmod(settings.iteration * wanted, len(tasks))
-    seen: set[str] = set()
-    while len(seen) < len(tasks):
-        order = list(tasks)
-        random.Random(seed_of(settings.seed, "order", epoch)).shuffle(order)
-        for task in order[offset:]:
-            if task["task_id"] not in seen:
-                seen.add(task["task_id"])
-                yield task
-        epoch, offset = epoch + 1, 0
+        return tasks
+    return sorted(tasks, key=lambda task: (settings.visits.get(task["task_id"], 0), seed_of(
+        settings.seed, "order", settings.iteration, task["task_id"])))
 
 
 def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode: Encode) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
@@ -42,3 +43,13 @@ def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]
         raise StageError(f"--tasks-sql names {len(wanted)} tasks, none of them in the splits to sample. "
                          "Try the query with `warehouse sql`, or name the split with --split.")
     return chosen
+
+
+def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
+    """How many training iterations before this one had each task."""
+    visits: Counter[str] = Counter()
+    for iteration in warehouse.iterations("prompts"):
+        if iteration < before:
+            rows = warehouse.read("prompts", ["task_id"], iteration=iteration, purpose="train")
+            visits.update(set(rows["task_id"].to_pylist()))
+    return visits

@@ -22,15 +22,19 @@ Key = tuple[str, int]  # (task_id, sample_index)
 
 
 class Spill:
-    """The finished completions of one part, `rows` by key: those of earlier runs and those added."""
+    """The finished completions of one part, `rows` by key: those of earlier runs and those added.
 
-    def __init__(self, part: Path) -> None:
+    Of earlier runs only rows with the values `same` are taken: a group is of one policy and one engine.
+    """
+
+    def __init__(self, part: Path, same: dict[str, Any]) -> None:
         self.part = part
         self.rows: dict[Key, dict[str, Any]] = {}
         self.files = self._files()  # those whose rows are here; another worker's later ones are not touched
         for path in self.files:
             for row in _rows_of(path):
-                self.rows.setdefault((row["task_id"], row["sample_index"]), row)
+                if all(row[name] == value for name, value in same.items()):
+                    self.rows.setdefault((row["task_id"], row["sample_index"]), row)
         self.num_saved = len(self.rows)
 
     def _files(self) -> list[Path]:
@@ -59,7 +63,8 @@ class Spill:
         self.files, self.num_saved = [path], len(self.rows)
 
     def remove(self) -> None:
-        """Remove the files: the part is written."""
+        """Remove the files and free the rows: the part is written."""
+        self.rows, self.num_saved = {}, 0
         for file in self._files():
             file.unlink(missing_ok=True)
 

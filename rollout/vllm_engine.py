@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from jinja2 import TemplateError
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.lora.request import LoRARequest
@@ -44,9 +45,10 @@ class PromptEncoder:
             prompt = str(self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=not prefill,
                 continue_final_message=bool(prefill)))
-        except ValueError as error:
-            raise StageError(f"The model's tokenizer cannot render the prompt: {error}. Use a model with a "
-                             "chat template.") from error
+        except (ValueError, TemplateError) as error:
+            raise StageError(f"The model's chat template cannot render the prompt: {error}. If it takes no "
+                             "system turn, leave it out with --format-option system=; a model without a "
+                             "chat template needs one.") from error
         # The template writes its special tokens (BOS too) as text; adding them again would double them.
         return prompt, self.tokenizer.encode(prompt, add_special_tokens=False)
 
@@ -64,8 +66,8 @@ class VllmEngine:
         self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
         self.lora = LoRARequest("policy", 1, settings.adapter) if settings.adapter else None
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
-        """All requests in one continuous batch, each yielded when it finishes.
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+        """All requests in one continuous batch, each yielded when it finishes, and None after every step.
 
         The engine is handed a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
@@ -82,12 +84,14 @@ class VllmEngine:
                 if output.finished:
                     num_inside -= 1
                     yield _sampled(output, tokenizer)
+            yield None
 
 
 def _start(settings: EngineSettings) -> LLM:
     options: dict[str, Any] = {
         "model": settings.model, "dtype": settings.dtype, "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
+        "revision": settings.revision, "tokenizer_revision": settings.revision,
         "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
         "generation_config": "vllm",  # a model's own sampling defaults must not slip in
         "disable_log_stats": True, "use_tqdm_on_load": False,
@@ -110,6 +114,9 @@ def _start(settings: EngineSettings) -> LLM:
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
             raise StageError(f"The engine found too little free memory: {_first_line(error)} "
                              + _memory_advice()) from error
+        if isinstance(error, ValueError):
+            raise StageError(f"The engine refuses these options: {_first_line(error)} Correct the options of "
+                             "`rollout`.") from error
         raise
 
 

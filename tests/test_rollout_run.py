@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rollout.options import RolloutOptions, Shard
 from rollout.run import run_rollout
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.discard import discard
 from warehouse.errors import StageError
 from warehouse.stop import StageStopped
 from warehouse.store import Warehouse
@@ -135,6 +137,10 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
         ({"format_options": ("max_pairs",)}, "--format-option max_pairs has no value"),
         ({"format_options": ("colour=1",)}, "has no option 'colour'"),
         ({"label": "x"}, "--label names an evaluation"),
+        ({"evaluate": True, "label": "a/b"}, "--label a/b may only have"),
+        ({"sampling": Sampling(temperature=3)}, "--temperature 3 is not possible: it must be 0 or from"),
+        ({"sampling": Sampling(top_p=0)}, "--top-p 0 is not possible"),
+        ({"format_options": ("max_pairs=0",)}, "max_pairs=0 is not a whole number from 1 on"),
     ]:
         with pytest.raises(StageError, match=sentence):
             sample(warehouse, **values)
@@ -158,7 +164,7 @@ def ids_by_key(warehouse: Warehouse) -> dict:
 
 def test_a_signal_or_the_time_limit_keeps_what_is_finished(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
-    with pytest.raises(StageStopped, match="the time limit of 0 s is over, with 1 of 20 completions kept"):
+    with pytest.raises(StageStopped, match="the time limit of 0 s is over, with 0 of 20 completions kept"):
         sample(warehouse, time_limit=0.0)
 
     class Signalling(ScriptedEngine):
@@ -168,9 +174,9 @@ def test_a_signal_or_the_time_limit_keeps_what_is_finished(tmp_path: Path) -> No
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield sampled
 
-    with pytest.raises(StageStopped, match="SIGTERM was received, with 6 of 20 completions kept"):
+    with pytest.raises(StageStopped, match="SIGTERM was received, with 5 of 20 completions kept"):
         sample(warehouse, Signalling())
-    assert len(sample(warehouse).served) == 14
+    assert len(sample(warehouse).served) == 15
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -227,3 +233,83 @@ def test_a_query_over_the_warehouse_chooses_tasks_and_its_choice_is_kept(tmp_pat
     ]:
         with pytest.raises(StageError, match=sentence):
             sample(warehouse, iteration=1, policy_version=0, tasks_sql=wrong)
+
+
+def test_after_a_discard_the_plan_is_made_anew(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    with pytest.raises(StageError, match=r"group_size = 4, now it is 2.*`warehouse discard .* --iteration 0 "
+                                         r"--purpose train`"):
+        sample(warehouse, iteration=0, group_size=2)
+    aside = discard(warehouse, 0, "train")
+    sample(warehouse, iteration=0, group_size=2)
+    assert len(rows(warehouse)) == 10
+    assert (aside / "completions/iteration=0/purpose=train/manifest.json").exists()
+
+
+def test_a_plan_that_another_worker_stored_first_is_taken(tmp_path: Path) -> None:
+    """A query may answer differently each time; the answer that is stored counts."""
+    warehouse = small_run(tmp_path, num_tasks=9)
+    query = "select task_id from tasks where not heldout order by random() limit 2"
+
+    class Racing(ScriptedEngine):
+        def start(self, settings):
+            with contextlib.suppress(KeyboardInterrupt):   # another worker stores its plan meanwhile
+                sample(warehouse, ScriptedEngine(stop_after=0), tasks_sql=query)
+            return super().start(settings)
+
+    sample(warehouse, Racing(), tasks_sql=query)
+    prompts = warehouse.read("prompts", iteration=0, purpose="train").to_pylist()
+    assert {row["group_id"] for row in rows(warehouse)} == {row["group_id"] for row in prompts}
+
+
+def test_only_what_sampled_the_rows_may_drift(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="--accept-drift part_size is not possible"):
+        sample(small_run(tmp_path), accept_drift=("part_size",))
+
+
+def test_spilled_rows_of_another_dtype_are_sampled_again(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=13), part_size=100, spill_seconds=0.0)
+    other = ScriptedEngine()
+    other.dtype = "float16"
+    assert len(sample(warehouse, other, part_size=100, dtype="float16", accept_drift=("dtype",)).served) == 20
+    assert {row["dtype"] for row in rows(warehouse)} == {"float16"}
+
+
+def test_uneven_epochs_visit_tasks_evenly(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path, num_tasks=7)
+    visits: Counter[str] = Counter()
+    for iteration in range(5):
+        sample(warehouse, iteration=iteration, policy_version=0, num_tasks=3)
+        visits.update({row["task_id"] for row in rows(warehouse, iteration)})
+        counts = [visits[f"t{number}"] for number in range(7)]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_complete_rollout_stands_when_the_engine_is_another_version(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    monkeypatch.setattr("rollout.options.engine_version", lambda: "vllm 99")
+    assert sample(warehouse, iteration=0).served == []
+
+
+def test_options_that_the_engine_refuses_are_not_remembered(tmp_path: Path) -> None:
+    class Refusing(ScriptedEngine):
+        def start(self, settings):
+            raise StageError("The engine found too little free memory.")
+
+    warehouse = small_run(tmp_path)
+    with pytest.raises(StageError, match="too little free memory"):
+        sample(warehouse, Refusing(), seed=1)
+    assert not (warehouse.root / "completions").exists()
+    sample(warehouse, seed=2)
+
+
+def test_a_changed_base_model_is_refused(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
+    with pytest.raises(StageError, match="has changed since the run was made"):
+        sample(warehouse)

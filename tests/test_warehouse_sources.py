@@ -10,6 +10,8 @@ import pytest
 import zstandard
 
 from tests.runs import GRID_TASK, arc_file, fake_model
+from warehouse.base_model import find_model
+from warehouse.check import check_run
 from warehouse.errors import StageError
 from warehouse.init import init_run
 from warehouse.sources import parse_source, read_source
@@ -134,3 +136,39 @@ def test_a_model_inside_the_run_moves_with_it(tmp_path: Path) -> None:
     init_run(tmp_path / "run", str(tmp_path / "run" / "model"), (str(arc_file(tmp_path, ["a"])),))
     (tmp_path / "run").rename(tmp_path / "moved")
     assert open_warehouse(tmp_path / "moved").model == str(tmp_path / "moved" / "model")
+
+
+def test_a_split_is_trained_on_or_held_out(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="Split 'pool' would be trained on and held out"):
+        init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (f"pool={arc_file(tmp_path, ['a'])}",),
+                 (f"pool={arc_file(tmp_path, ['b'])}",))
+
+
+def test_what_a_killed_init_left_is_replaced(tmp_path: Path) -> None:
+    model = str(fake_model(tmp_path / "m"))
+    init_run(tmp_path / "run", model, (str(arc_file(tmp_path, ["a"])),))
+    (tmp_path / "run" / "warehouse.json").unlink()
+    init_run(tmp_path / "run", model, (str(arc_file(tmp_path, ["b"])),))
+    warehouse = open_warehouse(tmp_path / "run")
+    assert warehouse.read("tasks")["task_id"].to_pylist() == ["b"]
+    assert check_run(warehouse).problems == []
+
+
+def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(json.dumps({"a": GRID_TASK}).encode()))
+    packed[20] ^= 255
+    (tmp_path / "x.json.gz").write_bytes(packed)
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe{}")
+    for name in ("x.json.gz", "x.jsonl"):
+        with pytest.raises(StageError, match=r"cannot be read"):
+            read(str(tmp_path / name))
+
+
+def test_a_changed_byte_in_the_weights_changes_the_model(tmp_path: Path) -> None:
+    model = fake_model(tmp_path / "m")
+    (model / "model.safetensors").write_bytes(bytes(3 << 20))
+    before = find_model(str(model), tmp_path).sha256
+    changed = bytearray(3 << 20)
+    changed[(3 << 19)] = 1
+    (model / "model.safetensors").write_bytes(changed)
+    assert find_model(str(model), tmp_path).sha256 != before

@@ -185,7 +185,7 @@ def test_a_stage_is_complete_once_its_manifest_exists_and_keeps_its_settings(tmp
     stage.settle({"learning_rate": 1e-5, "splits": ("a",)})
     stage.settle({"learning_rate": 1e-5, "splits": ("a",)})
     with pytest.raises(StageError, match=r"train of iteration 0 was started with learning_rate = 1e-05, now "
-                                         r"it is 0.1. Run it with the former value, or remove"):
+                                         r"it is 0.1. Run it with the former value, or put aside what"):
         stage.settle({"learning_rate": 0.1, "splits": ("a",)})
     warehouse.write_part("train_steps", 0, steps(1), iteration=0)
     manifest = stage.complete({"num_steps": 1})

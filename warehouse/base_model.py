@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warehouse.errors import StageError
+from warehouse.store import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
-SAMPLE_BYTES = 1 << 20
+SAMPLE_BYTES, STRIDE = 1 << 20, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class BaseModel:
     stored_path: str
     sha256: str
     tokenizer_sha256: str
+    revision: str | None = None  # commit of a hub model
 
 
 def find_model(model: str, run: Path) -> BaseModel:
@@ -30,7 +32,10 @@ def find_model(model: str, run: Path) -> BaseModel:
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
                          "or the id of a model on the hub (owner/name).")
-    return _describe(_download(model), model)
+    snapshot = _download(model)
+    tokenizer = _tokenizer_files(snapshot)
+    sha256 = _hash([snapshot / "config.json"], snapshot.name)
+    return BaseModel(model, sha256, _hash(tokenizer, ""), snapshot.name)
 
 
 def _download(model: str) -> Path:
@@ -53,24 +58,42 @@ def _describe(folder: Path, stored_path: str) -> BaseModel:
     if not (folder / "config.json").exists():
         raise StageError(f"{folder} is not a model folder: it has no config.json. "
                          "Give the folder that `save_pretrained` wrote.")
+    weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
+    return BaseModel(stored_path, _hash([folder / "config.json", *weights], ""),
+                     _hash(_tokenizer_files(folder), ""))
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
     tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
     if not tokenizer:
         raise StageError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])}). "
                          "Save the model's tokenizer beside its weights.")
-    weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
-    snapshot = "" if weights else folder.name  # without weights at hand, the hub's commit stands for them
-    return BaseModel(stored_path, _hash([folder / "config.json", *weights], snapshot), _hash(tokenizer, ""))
+    return tokenizer
 
 
 def _hash(files: list[Path], salt: str) -> str:
-    """Hash of names, sizes, and the first and last MiB of each file: seconds, not minutes, for 100 GB."""
-    digest = hashlib.sha256(salt.encode())
+    """Hash of names, sizes, and the first MiB of every 64 MiB of each file: a second or two, not minutes.
+
+    Files of up to 64 MiB are read whole; in larger ones a change between two such MiB goes unseen.
+    """
+    digest = hashlib.sha256(salt.encode())  # the hub's commit stands for weights that are not at hand
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
         with file.open("rb") as stream:
-            digest.update(stream.read(SAMPLE_BYTES))
-            if size > SAMPLE_BYTES:
-                stream.seek(max(SAMPLE_BYTES, size - SAMPLE_BYTES))
+            if size <= STRIDE:
                 digest.update(stream.read())
+            for start in range(0, size if size > STRIDE else 0, STRIDE):
+                stream.seek(start)
+                digest.update(stream.read(SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def check_base(warehouse: Warehouse) -> None:
+    """StageError if the base model's folder is gone or holds other weights than the run was made with."""
+    if warehouse.facts.get("model_revision"):
+        return  # a hub model is pinned by its commit
+    expected, found = warehouse.facts["model_sha256"], find_model(warehouse.model, warehouse.root).sha256
+    if found != expected:
+        raise StageError(f"The base model in {warehouse.model} has changed since the run was made (sha256 "
+                         f"{found[:12]}, not {expected[:12]}). Restore it, or start a new run from it.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.cli_care import compact, repair
+from warehouse.cli_care import compact, discard, repair
 from warehouse.cli_files import export_command, import_command, prune
 from warehouse.cli_look import gaps, results, rollback, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors
@@ -58,8 +58,16 @@ def sql(run: Path, query: str, style: str, output: Path | None, limit: int | Non
     from warehouse.store import open_warehouse
     warehouse = open_warehouse(run)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and output is None else None
-    text = write_answer(warehouse, connect(warehouse, partial=partial), query, style=style, output=output,
-                        limit=limit, full=full, width=width)
+    text = write_answer(
+        warehouse,
+        connect(warehouse, partial=partial, comments=True),
+        query,
+        style=style,
+        output=output,
+        limit=limit,
+        full=full,
+        width=width,
+    )
     if text:
         click.echo(text)
 
@@ -122,7 +130,6 @@ def schema(name: str | None, markdown: bool) -> None:
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
 
 
-for command in (compact, export_command, gaps, import_command, prune, repair,
-                results, rollback, rollup, shell,
-                show, watch):
+for command in (compact, discard, export_command, gaps, import_command, prune, repair, results,
+                rollback, rollup, shell, show, watch):
     cli.add_command(command)

@@ -27,6 +27,22 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
 
 @click.command()
 @run_argument
+@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Which iteration.")
+@click.option("--purpose", default=None, help="Prompts, completions and samples of this purpose.")
+@click.option("--training", is_flag=True, help="The unfinished training alone.")
+@shows_errors
+def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> None:
+    """Put aside what an iteration wrote, to make it again with other settings; nothing is deleted."""
+    from warehouse.discard import discard as put_aside
+    from warehouse.errors import StageError
+    from warehouse.store import open_warehouse
+    if training == bool(purpose):
+        raise StageError("Say what to discard: --purpose NAME, or --training.")
+    click.echo(f"moved to {put_aside(open_warehouse(run), iteration, purpose)}")
+
+
+@click.command()
+@run_argument
 @one_iteration
 @click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
 @shows_errors

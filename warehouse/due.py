@@ -7,9 +7,12 @@ from warehouse.store import Warehouse
 
 
 def rollout_due(warehouse: Warehouse) -> int:
-    """The lowest iteration whose training rollout is not complete; its policy must exist."""
+    """The lowest iteration without a complete training rollout; the last complete one if it must be trained
+    first, for there is no policy to go on with."""
     iteration = 0
-    while warehouse.stage("rollout", iteration=iteration, purpose="train").manifest():
+    while warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        if iteration + 1 not in warehouse.policy_versions():
+            break
         iteration += 1
     return iteration
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import shutil
 import uuid
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,10 +37,11 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     rows = _unique([(source, task) for source in sources for task in read_source(source)])
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
              "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": _hash_tasks(rows),
-             "sources": [source.text for source in sources]}
+             "model_revision": base.revision, "sources": [source.text for source in sources]}
     if (run / "warehouse.json").exists():
-        return [_same_run(open_warehouse(run), facts)]
+        return _same_run(open_warehouse(run), facts, config)
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
+    _remove_unfinished(warehouse)
     warehouse.write_part("tasks", 0, _task_table(rows))
     _commit_base_policy(warehouse, base.sha256)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
@@ -54,12 +57,17 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
 def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
     """Drop a task that the same split names twice; refuse one that is both trained on and held out."""
     kept: dict[str, tuple[Source, Task]] = {}
+    heldout = {source.split: source.heldout for source, _ in rows}
+    for source, _ in rows:
+        if heldout[source.split] != source.heldout:
+            raise StageError(f"Split '{source.split}' would be trained on and held out. Name one of the two, "
+                             f"as in --heldout exam={source.place}.")
     for source, task in rows:
         before = kept.setdefault(task.task_id, (source, task))
         if before[0].split != source.split:
             raise StageError(f"Task {task.task_id} is in split '{before[0].split}' and in split "
                              f"'{source.split}'. Leave it out of one of them.")
-        if before[1].payload != task.payload:
+        if before[1] != task:
             raise StageError(f"Two different tasks are called {task.task_id} ({before[0].text} and "
                              f"{source.text}). Rename one of them.")
     return list(kept.values())
@@ -75,7 +83,8 @@ def _task_table(rows: list[tuple[Source, Task]]) -> pa.Table:
 def _hash_tasks(rows: list[tuple[Source, Task]]) -> str:
     digest = hashlib.sha256()
     for source, task in rows:
-        digest.update(json.dumps([task.task_id, source.split, source.heldout, task.payload]).encode())
+        digest.update(json.dumps([task.task_id, source.split, source.heldout, task.scorer, task.messages,
+                                  task.payload]).encode())
     return digest.hexdigest()
 
 
@@ -88,12 +97,26 @@ def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:
     warehouse.commit_policy(0, folder)
 
 
-def _same_run(warehouse: Warehouse, facts: dict) -> str:
+def _remove_unfinished(warehouse: Warehouse) -> None:
+    """What a killed init left: without warehouse.json it belongs to nobody."""
+    if warehouse.iterations("completions"):
+        raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
+                         "copy, or choose another folder.")
+    for part in warehouse.parts("tasks"):
+        part.unlink()
+    shutil.rmtree(warehouse.policy_dir(0), ignore_errors=True)
+
+
+def _same_run(warehouse: Warehouse, facts: dict[str, Any], config: Path | None) -> list[str]:
     for key, value in facts.items():
-        if warehouse.facts[key] != value:
-            raise StageError(f"{warehouse.root} exists already with {key} = {warehouse.facts[key]}, now it "
-                             f"is {value}. Choose another folder, or give the former arguments.")
-    return f"{warehouse.root} exists already with these tasks and this model; nothing to do."
+        if warehouse.facts.get(key) != value:
+            raise StageError(f"{warehouse.root} exists already with {key} = {warehouse.facts.get(key)}, now "
+                             f"it is {value}. Choose another folder, or give the former arguments.")
+    lines = [f"{warehouse.root} exists already with these tasks and this model; nothing to do."]
+    own = warehouse.root / "config.toml"
+    if config and own.exists() and own.read_bytes() != config.read_bytes():
+        lines.append(f"{own} differs from {config} and was kept.")
+    return lines
 
 
 CONFIG_TEMPLATE = """\

@@ -74,8 +74,8 @@ COMPLETIONS = (
     Column("completion", TEXT, "The completion as text, special tokens left out."),
     Column("completion_ids", TOKEN_IDS, "Token ids as sampled, the end token included."),
     Column("behaviour_logprobs", LOGPROBS,
-           "Log probability in nats of each sampled token under the distribution "
-                                           "it was drawn from, after temperature, penalties and truncation."),
+           "Log probability in nats of each sampled token under the distribution it was drawn from, "
+           "after temperature, penalties and truncation; at temperature 0 of the plain softmax."),
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
     Column("num_completion_tokens", COUNT, "Tokens in completion_ids."),
     Column("finish_reason", TEXT, "As vLLM reports it: 'stop' or 'length'."),

@@ -57,8 +57,7 @@ class Stage:
             if key not in accept_drift:
                 raise StageError(
                     f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
-                    f"{_shown(values['now'])}. Run it with the former value, or remove {self.folder} "
-                    "to discard what it wrote.")
+                    f"{_shown(values['now'])}. Run it with the former value, or {self._way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
             commit_json(self.folder / f"drift-{name}.json", record)
@@ -86,6 +85,14 @@ class Stage:
         written = self.manifest()
         assert written is not None
         return written
+
+    def _way_to_discard(self) -> str:
+        if self.name == "score":
+            return f"remove {self.folder} to score again"
+        run = self.folder.parents[2 if self.name == "rollout" else 1]
+        which = f"--purpose {self.identity['purpose']}" if self.name == "rollout" else "--training"
+        return (f"put aside what it wrote with `warehouse discard {run} --iteration "
+                f"{self.identity['iteration']} {which}`")
 
     @property
     def title(self) -> str:

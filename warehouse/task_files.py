@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +67,10 @@ def read_arc_json(path: Path) -> Iterator[Task]:
         challenges = {path.name.split(".")[0]: challenges}
     for task_id, pairs in challenges.items():
         if task_id in solutions and isinstance(pairs, dict) and isinstance(pairs.get("test"), list):
-            if len(solutions[task_id]) != len(pairs["test"]):
-                raise StageError(f"{solutions_path}: task {task_id} has {len(solutions[task_id])} solutions "
-                                 f"for {len(pairs['test'])} tests. Correct it.")
+            given = solutions[task_id]
+            if not isinstance(given, list) or len(given) != len(pairs["test"]):
+                raise StageError(f"{solutions_path}: task {task_id} has not one solution for each of its "
+                                 f"{len(pairs['test'])} tests. Correct it.")
             pairs = {**pairs, "test": [{**row, "output": solution} for row, solution
                                        in zip(pairs["test"], solutions[task_id], strict=True)]}
         yield grid_task(task_id, pairs, where=str(path))
@@ -81,7 +83,7 @@ def _load_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise StageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}, "
                          f"column {error.colno}. Correct it.") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise StageError(f"{path} cannot be read: {error}. Fetch it again.") from error
     if not isinstance(value, dict):
         raise StageError(f"{path} holds a {type(value).__name__}, not an object of tasks by id. Correct it.")
@@ -102,16 +104,18 @@ def read_jsonl(path: Path) -> Iterator[Task]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    if not path.name.endswith(".zst"):
-        with path.open(encoding="utf-8") as text:
-            yield from text
-        return
     import zstandard
+    number = 0
     try:
-        with path.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as reader:
-            yield from io.TextIOWrapper(reader, encoding="utf-8")
-    except zstandard.ZstdError as error:
-        raise StageError(f"{path} is not valid zstd: {error}. Fetch it again.") from error
+        with path.open("rb") as stream:
+            source: Any = stream
+            if path.name.endswith(".zst"):
+                source = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            for line in io.TextIOWrapper(source, encoding="utf-8"):
+                number += 1
+                yield line
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 
 def _generic_task(row: Any, where: str) -> Task:
