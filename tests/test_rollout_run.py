@@ -19,6 +19,7 @@ from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.discard import discard
 from warehouse.errors import StageError
+from warehouse.parts import part_number, read_part
 from warehouse.stop import StageStopped
 from warehouse.store import Warehouse
 
@@ -214,9 +215,14 @@ def test_long_completions_survive_a_kill_as_often_as_short_ones(tmp_path: Path) 
 
     reference, killed = small_run(tmp_path / "a", num_tasks=50), small_run(tmp_path / "b", num_tasks=50)
     sample(reference)
-    while not killed.stage("rollout", iteration=0, purpose="train").is_complete():
+    keys = {"iteration": 0, "purpose": "train"}
+    while not killed.stage("rollout", **keys).is_complete():
         with contextlib.suppress(KeyboardInterrupt):
             sample(killed, ByLength(), spill_seconds=0.0)
+        for part in killed.parts("completions", **keys):   # whole by the plan, not by who was first
+            columns = ["task_id", "sample_index", "completion_ids"]
+            whole = reference.part_path("completions", part_number(part), **keys)
+            assert read_part(part, columns).equals(read_part(whole, columns))
     assert ids_by_key(killed) == ids_by_key(reference)
 
 
