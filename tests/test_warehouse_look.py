@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.database import connect
+from warehouse.queries import saved_queries, write_answer
 from warehouse.results import result_table
 from warehouse.shell import run_shell
 from warehouse.show import parse_name, side_by_side
@@ -106,18 +107,17 @@ def test_saved_queries_take_parameters(run: Warehouse) -> None:
 
 
 def test_every_saved_query_runs(run: Warehouse) -> None:
-    from warehouse.queries import saved_queries
-    queries = saved_queries(run)
+    queries, connection = saved_queries(run), connect(run)
     assert len(queries) >= 12
     for name, query in queries.items():
         assert query.summary
-        result = warehouse("sql", run.root, f"@{name}")
-        assert result.exit_code == 0, (name, result.output)
+        assert write_answer(run, connection, f"@{name}"), name
 
 
 def test_a_run_has_saved_queries_of_its_own(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
-    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer"\n')
+    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer"\n'
+                                           '[warehouse]\nscorer = "arc-v1"\n')
     assert warehouse("sql", run.root, "@mine low=41", "--format", "csv").stdout == "answer\n42\n"
 
 

@@ -16,4 +16,4 @@ def open(run: str | Path) -> duckdb.DuckDBPyConnection:
     """
     from warehouse.database import connect
     from warehouse.store import open_warehouse
-    return connect(open_warehouse(run))
+    return connect(open_warehouse(run), comments=True)

@@ -15,8 +15,9 @@ import click
 from warehouse.errors import StageError
 from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
-# Tables that RUN/config.toml may hold: the stages, and commands of `warehouse` and `reports` by their names.
-TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "results", "build",
+# Tables that RUN/config.toml may hold: the stages, commands of `warehouse` and `reports` by their names, and
+# for all of them [warehouse] (which scorer to show) and [queries] (saved queries of the run).
+TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results", "build",
           "compare")
 
 

@@ -36,24 +36,24 @@ def write_answer(
     parameters = None
     if query.startswith("@"):
         query, parameters = saved_query(warehouse, query)
-    relation = run_query(connection, query, parameters)
-    if relation is None:
-        return ""
-    relation = _without_time_zones(relation)
-    if style == "parquet":
-        assert output is not None
-        with explained():
+    with explained():
+        relation = run_query(connection, query, parameters)
+        if relation is None:
+            return ""
+        relation = _without_time_zones(relation)
+        if style == "parquet":
+            assert output is not None
             wanted = relation if not limit else relation.limit(limit)
             interruptible(connection, lambda: wanted.to_parquet(str(output), compression="zstd"))
-        return ""
-    most = limit if limit is not None else SHOWN_ROWS if style in ("table", "markdown") else 0
-    with explained():
+            return ""
+        names = relation.columns
+        most = limit if limit is not None else SHOWN_ROWS if style in ("table", "markdown") else 0
         rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
     shown = rows[:most] if most else rows
-    text = {"table": lambda: as_table(relation.columns, shown, full=full, width=width),
-            "markdown": lambda: as_markdown(relation.columns, shown, full=full),
-            "csv": lambda: as_csv(relation.columns, shown),
-            "json": lambda: as_json(relation.columns, shown)}[style]()
+    text = {"table": lambda: as_table(names, shown, full=full, width=width),
+            "markdown": lambda: as_markdown(names, shown, full=full),
+            "csv": lambda: as_csv(names, shown),
+            "json": lambda: as_json(names, shown)}[style]()
     if output:
         output.write_text(text + "\n")
         return ""

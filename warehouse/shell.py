@@ -29,7 +29,7 @@ KEYWORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "iterati
 def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] = input,
               say: Callable[[str], None] = print) -> None:
     """Read queries until the end of input; errors are shown and the shell goes on."""
-    connection = connect(warehouse)
+    connection = connect(warehouse, comments=True)
     names = [name for name, in connection.execute(
         "SELECT DISTINCT name FROM (SELECT view_name AS name FROM duckdb_views() WHERE NOT internal "
         "UNION ALL "
@@ -50,7 +50,7 @@ def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] = input,
         if not pending and line.strip() == ".quit":
             return
         if not pending and line.strip() == ".refresh":
-            connection = connect(warehouse)
+            connection = connect(warehouse, comments=True)
             continue
         pending = f"{pending}\n{line}" if pending else line
         if not pending.strip():
