@@ -25,9 +25,9 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
     """
     if path.exists():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         reached("before write", path)
         write(temporary)
         temporary.chmod(0o444)
@@ -36,9 +36,10 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
         won = _link(temporary, path)
         reached("after link", path)
     except OSError as error:
-        raise _readable(error, path) from error
+        raise readable(error, path) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(PermissionError, NotADirectoryError):  # then it was not made either
+            temporary.unlink(missing_ok=True)
     _flush(path.parent)
     return won
 
@@ -68,7 +69,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
         reached("after replace", path)
     except OSError as error:
-        raise _readable(error, path) from error
+        raise readable(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -85,7 +86,7 @@ def commit_directory(folder: Path, final: Path) -> bool:
         os.rename(folder, final)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _readable(error, final) from error
+            raise readable(error, final) from error
         shutil.rmtree(folder)
         return False
     reached("after rename", final)
@@ -149,7 +150,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _readable(error: OSError, path: Path) -> Exception:
+def readable(error: OSError, path: Path) -> Exception:
     """A StageError that names the way out, where the system's error is the user's to mend."""
     reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
                errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied",

@@ -147,6 +147,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same command "
+                         "again.") from error
     except ValueError as error:  # not JSON, or not even text
         raise StageError(f"{path} is damaged ({error}). Run `warehouse repair` on the run, or restore the "
                          "file from a copy.") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.commit import TEMPORARY_MARK, commit_directory
+from warehouse.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.errors import StageError
 from warehouse.schema import SCHEMA_VERSION
 from warehouse.stage import Stage, read_json, weights_sha256
@@ -156,7 +156,10 @@ class Warehouse:
     def scratch(self, name: str) -> Path:
         """A fresh temporary folder on the run's filesystem, to be committed or removed by the caller."""
         folder = self.root / f"{TEMPORARY_MARK}{name}-{uuid.uuid4().hex[:12]}"
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise readable(error, folder) from error
         return folder
 
     def sweep(self) -> None:

@@ -1,0 +1,215 @@
+"""Faults of the machine: each is one sentence, nothing half-written stays, and the next run finishes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollout.engine import Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from tests.chaos.kills import Step, to_the_end
+from tests.chaos.loop import contents, leftovers, new_run, problems
+from tests.runs import small_run
+from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse import space
+from warehouse.errors import StageError
+from warehouse.store import Warehouse, open_warehouse
+
+
+def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact", part_size=8)
+    run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 100 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", str(folder)],
+                             capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a filesystem needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path, leave: int) -> Path:
+    """A file that leaves about `leave` bytes free."""
+    path = folder / "filler"
+    path.unlink(missing_ok=True)
+    with path.open("wb") as stream:
+        for _ in range(max(0, shutil.disk_usage(folder).free - leave) // 65536):
+            stream.write(bytes(65536))
+    return path
+
+
+def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
+        small_disk: Path, tmp_path: Path) -> None:
+    reference, warehouse = new_run(tmp_path / "reference"), new_run(small_disk / "tight")
+    for name in ("rollout", "score", "train"):
+        step = Step(name, 0)
+        assert to_the_end(step, reference).code == 0
+        filler = fill(small_disk, leave=70_000)
+        stopped = to_the_end(step, warehouse)
+        assert stopped.code == 1 and "Free some space" in stopped.output, stopped.output
+        assert "Traceback" not in stopped.output
+        filler.unlink()
+        assert to_the_end(step, warehouse).code == 0
+    assert contents(warehouse) == contents(reference)
+    assert leftovers(warehouse) == problems(warehouse) == []
+
+
+def test_a_disk_that_is_full_at_the_write_itself_is_one_sentence(
+        small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check beforehand: another process took the room meanwhile."""
+    warehouse = small_run(small_disk / "run", num_tasks=40)
+    monkeypatch.setattr(space, "RESERVE", -(2**40))
+    filler = fill(small_disk, leave=40_000)
+    with pytest.raises(StageError, match="the disk is full: free some space"):
+        sample(warehouse)
+    assert not list(warehouse.root.rglob("*.tmp-*"))
+    filler.unlink()
+    sample(warehouse)
+    assert problems(warehouse) == []
+
+
+def test_an_estimate_above_the_free_space_is_refused_before_the_engine_starts(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse, engine = small_run(tmp_path), ScriptedEngine()
+    monkeypatch.setattr(space, "BYTES_PER_TOKEN", 1e15)
+    with pytest.raises(StageError, match=r"rollout of iteration 0, purpose train needs about [\d,]+ MiB"):
+        sample(warehouse, engine)
+    assert engine.started == [] and not (warehouse.root / "completions").exists()
+
+
+@pytest.mark.parametrize(("error", "sentence"), [
+    (13, "permission was denied"), (30, "the filesystem is read-only"), (122, "the disk quota is used up"),
+    (24, "too many open files: raise `ulimit -n`"), (5, "the disk reports an error")])
+def test_what_the_system_refuses_is_said_with_the_way_out(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, sentence: str) -> None:
+    warehouse = small_run(tmp_path)
+    flush = "warehouse.commit._flush"
+    with monkeypatch.context() as failing, pytest.raises(StageError, match=sentence):
+        def refuse(path: Path) -> None:
+            raise OSError(error, os.strerror(error))
+        failing.setattr(flush, refuse)
+        sample(warehouse)
+    sample(warehouse)
+    assert problems(warehouse) == []
+
+
+def test_a_read_only_folder_is_one_sentence_for_a_user_who_is_not_root(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become a user without rights")
+    warehouse = small_run(tmp_path)
+    for folder in (warehouse.root, *warehouse.root.parents):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            sample(warehouse)
+        except StageError as error:
+            os._exit(0 if "permission was denied" in str(error) else 2)
+        except BaseException:
+            os._exit(3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_too_many_open_files_while_reading_do_not_pass_for_damage(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(StageError, match=r"cannot be opened: Too many open files"):
+            warehouse.read("completions", iteration=0, purpose="train")
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true, set_back = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(true)
+
+    class SetBack(ScriptedEngine):
+        def sample(self, requests, sampling):
+            for count, sampled in enumerate(super().sample(requests, sampling)):
+                if count == 9:
+                    monkeypatch.setattr(time, "time", lambda: 0.0)
+                yield sampled
+    sample(set_back, SetBack(), spill_seconds=0.0)
+    set_back.sweep()
+    assert contents(set_back) == contents(true)
+    assert problems(set_back) == []
+
+
+def test_a_damaged_spill_is_said_and_sampled_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    warehouse, whole = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(whole)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=5), spill_seconds=0.0)
+    for path in warehouse.root.rglob("*.spill-*"):
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:-20])
+    sample(warehouse)
+    assert "is damaged" in capfd.readouterr().err
+    assert contents(warehouse) == contents(whole)
+
+
+def test_what_died_long_ago_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    old, fresh = warehouse.scratch("policy-1"), warehouse.scratch("policy-1")
+    part = warehouse.part_path("completions", 0, iteration=0, purpose="train")
+    torn = part.with_name(f"{part.name}.tmp-0123456789ab")
+    torn.write_bytes(b"half")
+    for path in (old, torn):
+        os.utime(path, (0, 0))
+    warehouse.sweep()
+    assert fresh.exists() and part.exists() and not old.exists() and not torn.exists()
+
+
+def test_children_killed_for_memory_cost_no_row(tmp_path: Path) -> None:
+    """The system kills the children of a stage; those of score are the lanes that run programs."""
+    warehouse = new_run(tmp_path / "oom")
+    assert to_the_end(Step("rollout", 0), warehouse).code == 0
+    script = ("import os, signal, sys, threading, time\n"
+              "from pathlib import Path\n"
+              "def kill_children():\n"
+              "    time.sleep(0.6)\n"
+              "    own = f'/proc/{os.getpid()}/task/{os.getpid()}/children'\n"
+              "    for child in Path(own).read_text().split():\n"
+              "        os.kill(int(child), signal.SIGKILL)\n"
+              "threading.Thread(target=kill_children, daemon=True).start()\n"
+              "from score.cli import score\n"
+              f"score([{str(warehouse.root)!r}, '--iteration', '0'])\n")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          cwd=Path(__file__).parents[1])
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert to_the_end(Step("score", 0), warehouse).code == 0
+    scorer, = open_warehouse(warehouse.root).scorers(0, "train")
+    rewards = warehouse.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
+    assert len(rewards) == 20 and rewards.null_count == 0
