@@ -17,8 +17,8 @@ from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
 
 # Tables that RUN/config.toml may hold: the stages, commands of `warehouse` and `reports` by their names, and
 # for all of them [warehouse] (which scorer to show) and [queries] (saved queries of the run).
-TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results", "build",
-          "compare")
+TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
+          "build", "compare")
 
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
