@@ -20,7 +20,6 @@ class OutputLimit(Exception):
     """The answer is larger than the limit."""
 
 
-
 def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[str, int],
               lockdown: Lockdown) -> None:
     """Never returns. `fds` are job, result and, for scripts, stdin and stdout."""

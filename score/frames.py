@@ -21,6 +21,8 @@ REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"
+# Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
+OVERLOAD_PATIENCE = 5
 MAX_NAME, MAX_MESSAGE = 80, 500
 MAX_GRID_SIDE = 30
 

@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 from score import child, imports
-from score.frames import HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
+from score.frames import HELLO, HELLO_MAGIC, ORDER, OVERLOAD_PATIENCE, REPLY_CHILD, REPLY_HEADER, Verdict
 from score.lockdown import (
     LINK_FD,
     RESULT_FD,
@@ -36,7 +36,7 @@ SETUP_SECONDS = 20.0       # for a child to read its job and import what it ment
 CORES = os.cpu_count() or 1      # threads of one program use up CPU time this many times faster at most
 limits_in_force: dict[int, int] = {}
 MAX_FDS_SPACE = _socket.CMSG_SPACE(16 * 4)
-STARVED_SHARE, OVERLOAD_PATIENCE = 0.02, 5
+STARVED_SHARE = 0.02             # of the wall time
 SHORTEST_WAIT = 0.002
 
 

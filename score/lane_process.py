@@ -16,7 +16,7 @@ from pathlib import Path
 
 from score import bubblewrap
 from score.flight import Flight
-from score.frames import HELLO, HELLO_MAGIC
+from score.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE
 from score.imports import allowed_modules
 from score.limits import Limits
 from score.lockdown import Layer
@@ -105,7 +105,8 @@ class LaneProcess:
         """True when it has been silent for longer than any program can take, or was stopped by a signal."""
         if not self.flights:
             return False
-        return time.monotonic() - self.since > limits.wall_seconds + SILENT_SECONDS or self.is_stopped()
+        patience = limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
+        return time.monotonic() - self.since > patience or self.is_stopped()
 
     def is_stopped(self) -> bool:
         """True if the process is in state T."""

@@ -14,9 +14,11 @@ from score.frames import Verdict
 from score.lane_process import LaneConfig, LaneLost, LaneProcess, start_lanes
 from score.limits import Limits
 from score.program import Program
+from warehouse.errors import StageError
 
 DEPTH = 2                # one program running, one waiting in the lane's socket
 MAX_ATTEMPTS = 3
+MAX_RESTARTS = 100
 SIGKILL = 9
 CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
               ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
@@ -30,6 +32,7 @@ class LanePool:
         self.config, self.limits = config, limits
         self.lanes: list[LaneProcess] = []
         self.num_restarts = 0
+        self.last_look = time.monotonic()      # at lanes that may be stuck
         self.lanes += start_lanes(config, num_lanes)
 
     def __enter__(self) -> LanePool:
@@ -101,7 +104,8 @@ class LanePool:
             if any(ending.verdict in SETUP_VERDICTS for ending in endings):
                 time.sleep(0.05 * flight.attempts)        # fork fails for want of memory: give it a moment
             yield flight, endings
-        if not talking:
+        if time.monotonic() - self.last_look > 1.0:
+            self.last_look = time.monotonic()
             for lane in [lane for lane in self.lanes if lane.is_stuck(self.limits)]:
                 yield from ((flight, []) for flight in self._replace(lane))
 
@@ -114,6 +118,10 @@ class LanePool:
         self.lanes.remove(lane)
         self.lanes += start_lanes(self.config, 1)
         self.num_restarts += 1
+        if self.num_restarts > MAX_RESTARTS:
+            raise StageError(f"Lanes that run programs were lost {self.num_restarts} times. Something on "
+                             "this machine ends them, perhaps for want of memory: give it more, or use fewer "
+                             "--lanes.")
         return flights
 
 

@@ -25,6 +25,7 @@ from score.program import Program
 from score.tiers import TIERS, missing_for
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS
+from warehouse.errors import StageError
 
 # Modules that make attacks easier are there to be had.
 ARMED = ("signal", "resource", "socket", "mmap", "fcntl", "subprocess", "multiprocessing", "tempfile", "pty",
@@ -159,6 +160,13 @@ def test_a_program_that_kills_its_lane_is_infrastructure_and_harms_no_other():
     for endings in found.values():
         outcome = GridKind().judge(endings, Circumstances(LIMITS))
         assert np.array_equal(outcome.result[0], np.fliplr(GRID))
+
+
+def test_a_machine_that_keeps_ending_lanes_stops_the_stage(monkeypatch):
+    monkeypatch.setattr("score.lanes.MAX_RESTARTS", 1)
+    killer = "import os\ndef transform(g):\n    os.kill(os.getppid(), 9)\n    while True: pass\n"
+    with LanePool(LaneConfig(Layer(0)), LIMITS, 1) as pool, pytest.raises(StageError, match="lost 2 times"):
+        list(pool.run([grid_program(killer, GRID)]))
 
 
 READING_PARENT = """
