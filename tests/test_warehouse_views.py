@@ -156,6 +156,7 @@ def test_a_moved_run_answers_as_before(tmp_path: Path) -> None:
     before = build_run(tmp_path / "iteration=7" / "it's [my] run*", iterations=2, evals=())
     expected = rounded(connect(before), "SELECT * FROM iteration_stats ORDER BY iteration")
     text = (before.root / "warehouse.sql").read_text()
+    assert one(connect(before), "SELECT count(*) FROM parts") == 1 + 2 * 8
     after = tmp_path / "elsewhere" / "purpose=x" / "run"
     after.parent.mkdir(parents=True)
     shutil.move(before.root, after)
@@ -246,6 +247,13 @@ def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection,
                                   "pass_every_k(2)"])
 def test_deeper_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
     scans = scanned_files(connection, f"FROM {call}")
+    assert scans and all("iteration=2/" in path for path in scans), scans
+
+
+def test_a_window_over_one_iteration_opens_no_other(connection: duckdb.DuckDBPyConnection) -> None:
+    scans = scanned_files(connection, "SELECT sample_index, avg(reward) OVER (PARTITION BY task_id) "
+                                      "FROM samples "
+                                      "WHERE iteration = 2 AND purpose = 'train'")
     assert scans and all("iteration=2/" in path for path in scans), scans
 
 
