@@ -88,6 +88,15 @@ COMMENT ON COLUMN costs.completions_per_second IS 'num_completions over seconds.
 COMMENT ON COLUMN costs.bytes IS 'Size in bytes.';
 COMMENT ON COLUMN costs.host IS 'Machine that ran it.';
 
+COMMENT ON VIEW reward_parts IS 'Parts of the rewards, a row each, of every scorer.';
+COMMENT ON COLUMN reward_parts.iteration IS 'Iteration of the loop, from 0.';
+COMMENT ON COLUMN reward_parts.purpose IS '''train'', ''eval'' or ''eval-<label>''.';
+COMMENT ON COLUMN reward_parts.task_id IS 'The task; joins with tasks.';
+COMMENT ON COLUMN reward_parts.sample_index IS 'Index of the completion within (iteration, purpose, task_id), from 0.';
+COMMENT ON COLUMN reward_parts.scorer IS 'Identity of the scorer.';
+COMMENT ON COLUMN reward_parts.part IS 'Name of the part.';
+COMMENT ON COLUMN reward_parts.value IS 'Its share of the reward.';
+COMMENT ON COLUMN reward_parts.reward IS 'Total reward.';
 COMMENT ON VIEW errors IS 'Failures of programs by iteration, class and exception.';
 COMMENT ON COLUMN errors.iteration IS 'Iteration of the loop, from 0.';
 COMMENT ON COLUMN errors.purpose IS '''train'', ''eval'' or ''eval-<label>''.';

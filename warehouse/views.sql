@@ -1,7 +1,7 @@
 -- What people ask every day, over the physical tables. Keys everywhere: iteration, purpose, task_id.
 -- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
 
--- Seconds are the sum of the stage's phases; `import` is told apart but is a part of `start`.
+-- Seconds are the sum of the stage's phases.
 CREATE OR REPLACE VIEW stages AS
 SELECT document ->> '$.stage' AS stage,
        (document ->> '$.iteration')::INTEGER AS iteration,
@@ -11,7 +11,6 @@ SELECT document ->> '$.stage' AS stage,
                 CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
                      THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'),
                                                   lambda phase: phase::DOUBLE))
-                          - coalesce((document ->> '$.facts.seconds.import')::DOUBLE, 0)
                      ELSE (document ->> '$.facts.seconds')::DOUBLE END) AS seconds,
        list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
            AS bytes,
@@ -70,6 +69,16 @@ SELECT task_id,
 FROM task_results
 WHERE purpose = 'train' AND n > 0
 GROUP BY task_id;
+
+CREATE OR REPLACE VIEW reward_parts AS
+WITH parts AS (
+    SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts AS document,
+           unnest(json_keys(reward_parts)) AS part
+    FROM all_samples
+    WHERE reward_parts IS NOT NULL)
+SELECT iteration, purpose, task_id, sample_index, scorer, part,
+       (document ->> ('$."' || part || '"'))::DOUBLE AS value, reward
+FROM parts;
 
 CREATE OR REPLACE VIEW errors AS
 WITH kinds AS (
