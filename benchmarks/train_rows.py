@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from train.cli import train as train_command
-from train.model import Policy, load_lora
+from train.model import DTYPES, Policy, load_lora
 from train.rows import Group, Rollout
 from train.saving import save_policy
 from train.settings import Settings
@@ -48,9 +48,10 @@ def make_model(folder: Path, name: str) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     torch.manual_seed(0)
     config = Qwen2Config(**MODELS[name], max_position_embeddings=32768, tie_word_embeddings=name != "7b")
+    dtype = "float32" if name == "small" else "bfloat16"
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        Qwen2ForCausalLM(config).to(torch.float32 if name == "small" else torch.bfloat16).save_pretrained(folder)
-    policy = new_policy(folder, None, "float32" if name == "small" else "bfloat16")
+        Qwen2ForCausalLM(config).to(DTYPES[dtype]).save_pretrained(folder)
+    policy = new_policy(folder, None, dtype)
     for parameter in policy.trainable().values():
         parameter.data.normal_(std=0.02)
     (folder / "adapter").mkdir()

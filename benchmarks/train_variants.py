@@ -65,7 +65,8 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
         ids = [torch.from_numpy(one.completion_ids) for one in group.rollouts]
         prompt = torch.from_numpy(group.prompt_ids)
         rows = pad_sequence([torch.cat([prompt, one]) for one in ids], batch_first=True).to(policy.device)
-        behaviour = torch.stack([torch.tensor(one.behaviour_logprobs) for one in group.rollouts]).to(policy.device)
+        behaviour = torch.stack([torch.tensor(one.behaviour_logprobs) for one in group.rollouts])
+        behaviour = behaviour.to(policy.device)
         with torch.no_grad():
             old = logprobs(rows, len(prompt))
         rewards = torch.tensor([one.reward for one in group.rollouts], device=policy.device)
