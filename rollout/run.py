@@ -50,7 +50,6 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     purpose, iteration = _which(warehouse, options)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     policy = _find_policy(warehouse, iteration, options.policy_version)
-    warehouse.verify_policy(policy["policy_version"])
     stage = warehouse.stage("rollout", **keys)
     settings = stage_settings(warehouse, options, purpose, policy)
     if stage.is_complete():  # another engine since then changes nothing that stands
@@ -59,6 +58,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     if stage.settings():
         stage.settle(settings, options.accept_drift)
     check_base(warehouse)
+    warehouse.verify_policy(policy["policy_version"])
+    warehouse.sweep()
     prompts = warehouse.read("prompts", **keys).to_pylist()
     tasks = [] if prompts else choose_tasks(warehouse, options)
 

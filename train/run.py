@@ -17,7 +17,7 @@ from train.checkpoint import Checkpoints
 from train.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.model import Policy, load_full, load_lora
-from train.saving import OPTIMIZER, prune_policies, save_policy, weights_sha256
+from train.saving import OPTIMIZER, prune_policies, save_policy
 from train.scoring import collect, hand_out, score_old, score_reference
 from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
 from train.shard import RowGroup, build_shard, split_into_steps, weigh
@@ -26,6 +26,7 @@ from train.tables import sample_table, step_table
 from warehouse.database import refresh_sql
 from warehouse.errors import StageError
 from warehouse.space import check_space, training_bytes
+from warehouse.stage import weights_sha256
 from warehouse.stop import StopRequest
 from warehouse.store import Warehouse
 

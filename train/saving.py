@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -26,16 +25,6 @@ def save_policy(policy: Policy, folder: Path, *, base: str) -> None:
     else:
         policy.model.save_pretrained(str(folder))  # type: ignore[operator]
         copy_tokenizer(base, folder)
-
-
-def weights_sha256(folder: Path) -> str:
-    """Hash of a policy's weights: sha256 over its safetensors files in order of name."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def prune_policies(warehouse: Warehouse, *, keep: int) -> list[int]:

@@ -41,6 +41,7 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
             elif iteration is not None:
                 raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
     refresh_sql(warehouse)
+    warehouse.sweep()
     return lines or ["nothing to merge: no finished iteration has several small parts"]
 
 
