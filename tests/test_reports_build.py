@@ -56,7 +56,8 @@ def test_every_figure_is_drawn(page: str) -> None:
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
     assert "<b>No alarm.</b>" in page and "No alarm was raised." in page
-    run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4, group_size=8)
+    run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
+                    group_size=8)
     text = build_report(run.root).read_text()
     assert "<b>2 alarms since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
     assert text.count('href="#sample-5-train-') == 6
