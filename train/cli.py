@@ -112,8 +112,9 @@ class TrainCommand(click.Command):
               help="'all-linear' (without lm_head), or module names, a,b,c.")
 @click.option("--load-4bit", "load_in_4bit", is_flag=True,
               help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
-              help="Weights and activations; logits and losses are float32 always.")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
+              help="Weights and activations; logits and losses are float32 always. auto: as the engine that "
+              "sampled the rows.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
               help="Tokens with activations in memory: completions and 1/8 of the prompt for each, or a "
                    "piece of the prompt.  [default: 1024 on a CPU, 4096 on a GPU]")
@@ -153,10 +154,14 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
             return
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"iteration {iteration} is due")
-    if warehouse.stage("train", iteration=iteration).is_complete():
+    stage = warehouse.stage("train", iteration=iteration)
+    if stage.is_complete():
+        if before := stage.settings():  # other options than then are refused, not passed over
+            stage.settle(before | settings.results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
     inputs = read_inputs(warehouse, iteration, choose_scorer(warehouse, iteration, scorer), settings)
+    settings = settings.with_dtype_of(inputs.groups[0].engine_dtype)
     if finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
                    "complete now")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from warehouse.errors import StageError
 
+DTYPES = ("float32", "bfloat16", "float16")
 LOSS_NAMES = ("dapo", "grpo", "bnpo", "dr_grpo", "gspo", "luspo", "cispo", "sapo", "vespo", "dppo", "topr",
               "m2po",
               "soft_clip")
@@ -77,7 +78,17 @@ class Settings:
 
     def results(self) -> dict[str, Any]:
         """The settings that a stage is tied to: those that shape what it writes."""
-        return {key: value for key, value in asdict(self).items() if key not in NOT_RESULTS}
+        return {key: value for key, value in asdict(self).items()
+                if key not in NOT_RESULTS and not (key == "dtype" and value == "auto")}
+
+    def with_dtype_of(self, engine_dtype: str) -> Settings:
+        """The same with dtype 'auto' settled: what the engine that sampled the rows used."""
+        if self.dtype != "auto":
+            return self
+        if engine_dtype not in DTYPES:
+            raise StageError(f"The rows were sampled in {engine_dtype}, which is no dtype to train in. "
+                             f"Choose one with --dtype: {', '.join(DTYPES)}.")
+        return replace(self, dtype=engine_dtype)
 
 
 def check_settings(settings: Settings) -> None:
