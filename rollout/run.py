@@ -52,7 +52,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     policy = _find_policy(warehouse, iteration, options.policy_version)
     stage = warehouse.stage("rollout", **keys)
     settings = stage_settings(warehouse, options, purpose, policy)
-    if stage.is_complete():  # another engine since then changes nothing that stands
+    if stage.manifest():  # another engine since then changes nothing that stands
         stage.settle(settings, (*options.accept_drift, "engine"))
         return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
     if stage.settings():

@@ -28,7 +28,7 @@ from score.summary import summary_lines
 from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
 from warehouse.errors import StageError
-from warehouse.parts import part_number, read_part
+from warehouse.parts import part_number, read_part, stored_bytes
 from warehouse.space import check_space
 from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse, open_warehouse
@@ -101,13 +101,13 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
     parts = warehouse.parts("completions", **keys)
     check_alike(stage.title, done, parts)
     # A row of samples is smaller than the completion it is about.
-    check_space(warehouse.root, sum(path.stat().st_size for path in parts), stage.title)
+    check_space(warehouse.root, stored_bytes(parts), stage.title)
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
         for path in parts:
             if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
-            check_space(warehouse.root, path.stat().st_size, stage.title)
+            check_space(warehouse.root, stored_bytes([path]), stage.title)
             table = score_part(path, questions, scorer, executor, tier, clock, progress)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)

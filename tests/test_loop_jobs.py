@@ -35,7 +35,7 @@ def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed:
     warehouse, environment, draw = new_run(tmp_path / "killed"), commands(tmp_path / "bin"), random.Random(0)
     loop = ["bash", "examples/loop.sh", str(warehouse.root), "1"]
     kills = 0
-    for _ in range(4):
+    for _ in range(3):
         code, _ = run_until(loop, environment, preempt_after=draw.uniform(0.3, 4), number=signal.SIGKILL,
                             group=True)
         kills += code == -signal.SIGKILL

@@ -155,7 +155,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
-    if stage.is_complete():
+    if stage.manifest():
         if before := stage.settings():  # other options than then are refused, not passed over
             stage.settle(before | settings.results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")

@@ -71,8 +71,7 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=columns).replace_schema_metadata(None)
     except FileNotFoundError as error:
-        raise StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its "
-                         "stage again.") from error
+        raise _missing(path) from error
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Mend that, then run the "
@@ -98,6 +97,17 @@ def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = 
         raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
 
 
+def stored_bytes(paths: Iterable[Path]) -> int:
+    """Size of the parts together; StageError if one is missing."""
+    total = 0
+    for path in paths:
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError as error:
+            raise _missing(path) from error
+    return total
+
+
 def part_metadata(path: Path) -> dict[str, str]:
     """What the footer says: run_id, table, part_uuid, schema_version; StageError if it cannot be read."""
     try:
@@ -106,6 +116,11 @@ def part_metadata(path: Path) -> dict[str, str]:
         raise _damaged(path, error) from error
     return {key.decode().removeprefix("rollhouse."): value.decode() for key, value in found.items()
             if key.startswith(b"rollhouse.")}
+
+
+def _missing(path: Path) -> StageError:
+    return StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its stage "
+                      "again.")
 
 
 def _damaged(path: Path, error: Exception) -> StageError:
