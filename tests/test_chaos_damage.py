@@ -88,6 +88,19 @@ def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run:
     assert problems(run) == leftovers(run) == []
 
 
+@pytest.mark.parametrize("damage", [torn, missing])
+def test_damaged_prompts_are_drawn_again_and_their_completions_stay(whole: Warehouse, run: Warehouse,
+                                                                    damage: Damage) -> None:
+    sampled = {path: path.read_bytes() for path in (run.root / COMPLETIONS).glob("part-*")}
+    damage(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet")
+    assert problems(run)
+    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert to_the_end(STAGES[0], run).code == 0
+    assert {path: path.read_bytes() for path in (run.root / COMPLETIONS).glob("part-*")} == sampled
+    assert contents(run) == contents(whole)
+    assert problems(run) == leftovers(run) == []
+
+
 def test_a_missing_part_stops_whoever_reads_it(run: Warehouse) -> None:
     """The stage after it must not go on with fewer rows."""
     (run.root / "completions/iteration=1/purpose=train/part-00001.parquet").unlink()

@@ -97,6 +97,8 @@ def _rollout_repairs(warehouse: Warehouse, iteration: int, purpose: str) -> Iter
         numbers |= {part_number(path) for path in present}
     prompts = [(path, why) for path in warehouse.parts("prompts", **keys)
                if (why := part_damage(warehouse, "prompts", keys, path, None))]
+    if rollout.is_complete() and not warehouse.parts("prompts", **keys):
+        prompts = [(warehouse.part_path("prompts", 0, **keys), "it is missing")]
     for stage in scores:
         yield from _score_repairs(warehouse, stage, numbers)
     if damaged or prompts:
@@ -105,7 +107,7 @@ def _rollout_repairs(warehouse: Warehouse, iteration: int, purpose: str) -> Iter
         if numbers or prompts:
             yield from _open_again(rollout)
         yield from (Move(path, why) for path, why, _ in damaged if path.exists())
-        yield from (Move(path, why) for path, why in prompts)
+        yield from (Move(path, why) for path, why in prompts if path.exists())
     yield from _damaged_json(rollout)
 
 
