@@ -18,9 +18,9 @@ import click
 
 from rollout.engine import EngineSettings, Sampling
 from rollout.environment import prepare_environment
-from rollout.options import Shard
 from rollout.parts import missing_parts, sample_parts
 from warehouse.init import init_run
+from warehouse.shard import Shard
 from warehouse.stop import StopRequest
 from warehouse.store import open_warehouse
 

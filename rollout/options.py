@@ -12,6 +12,7 @@ from typing import Any
 from rollout.engine import Sampling
 from rollout.formats import find_format
 from warehouse.errors import StageError
+from warehouse.shard import Shard
 from warehouse.store import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
@@ -20,22 +21,6 @@ NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "samp
                 "spill_seconds", "time_limit", "grace", "accept_drift")
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
 MAY_DRIFT = ("engine", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The share of the parts that one of several workers samples: those with number % count == index."""
-
-    index: int = 0
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """From 'INDEX/COUNT', for example '3/16'; StageError if it is not 0 <= INDEX < COUNT."""
-        index, _, count = text.partition("/")
-        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-            raise StageError(f"--shard {text} is not INDEX/COUNT with INDEX from 0 to COUNT - 1, as in 3/16.")
-        return cls(int(index), int(count))
 
 
 @dataclass(frozen=True)

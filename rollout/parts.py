@@ -14,10 +14,10 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from rollout.engine import Engine, Request, Sampled, Sampling
-from rollout.options import Shard
 from rollout.plan import seed_of
 from rollout.spill import Spill
 from warehouse.schema import arrow_schema
+from warehouse.shard import Shard
 from warehouse.space import check_space
 from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse
@@ -44,7 +44,7 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
     parts = []
     for number, first in enumerate(range(0, len(prompts), per_part)):
         path = warehouse.part_path("completions", number, **keys)
-        if number % shard.count == shard.index and not path.exists():
+        if shard.holds(number) and not path.exists():
             members = [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
                        for prompt in prompts[first:first + per_part]
                        for sample in range(prompt["group_size"])]

@@ -15,7 +15,6 @@ from rollout.environment import prepare_environment
 from rollout.formats import find_format
 from rollout.options import (
     RolloutOptions,
-    Shard,
     check_options,
     format_options,
     prompt_limit,
@@ -29,6 +28,7 @@ from warehouse.commit import commit_json
 from warehouse.due import rollout_due
 from warehouse.errors import StageError
 from warehouse.schema import arrow_schema
+from warehouse.shard import Shard
 from warehouse.space import check_space, rollout_bytes
 from warehouse.stop import StopRequest
 from warehouse.store import Warehouse, open_warehouse
@@ -101,7 +101,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
                                             spill_seconds=options.spill_seconds, **keys)
     elsewhere = missing_parts(warehouse, prompts, options.part_size, Shard(), **keys)
     if elsewhere and not stage.is_complete():
-        return [f"shard {options.shard.index}/{options.shard.count} of iteration {iteration} ({purpose}) is "
+        return [f"shard {options.shard} of iteration {iteration} ({purpose}) is "
                 f"done; {len(elsewhere)} parts are left to the other shards"]
     seconds = {"import": planned - began, "start": started - planned,
                "sampling": time.perf_counter() - started - writing, "writing": writing}

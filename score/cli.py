@@ -75,7 +75,7 @@ def score_rollouts(run: Path, **values: Any) -> None:
     rows stand beside the former ones.
     """
     from score.run import ScoreOptions, run_score
-    from score.shard import Shard
+    from warehouse.shard import Shard
 
     scorer = scorer_of(values)
     shard = Shard.parse(values.pop("shard"))

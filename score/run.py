@@ -23,12 +23,12 @@ from score.progress import Progress
 from score.rewarding import rewarded
 from score.samples import repetition_columns, samples_table
 from score.scorer import Scorer
-from score.shard import Shard
 from score.summary import summary_lines
 from score.tiers import Tier, open_lanes
 from warehouse.due import rollouts_to_score
 from warehouse.errors import StageError
 from warehouse.parts import part_number, read_part, stored_bytes
+from warehouse.shard import Shard
 from warehouse.space import check_space
 from warehouse.stop import StageStopped, StopRequest
 from warehouse.store import Warehouse, open_warehouse

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from rollout.engine import Sampling
-from rollout.options import RolloutOptions, Shard
+from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.shard import Shard
 from warehouse.store import Warehouse
 
 WORKERS = 8

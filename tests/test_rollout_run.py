@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from rollout.engine import Sampling
-from rollout.options import RolloutOptions, Shard
+from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.discard import discard
 from warehouse.errors import StageError
 from warehouse.parts import part_number, read_part
+from warehouse.shard import Shard
 from warehouse.stop import StageStopped
 from warehouse.store import Warehouse
 

@@ -1,4 +1,4 @@
-"""The share of a rollout's parts that one of several workers scores."""
+"""The share of a rollout's parts that one of several workers takes."""
 
 from __future__ import annotations
 
