@@ -1,6 +1,7 @@
 """The train stage on a run folder: what it writes, what it refuses, and that a killed one ends the same."""
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -202,8 +203,9 @@ def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run
             "stage.take_step = take_step\n"
             "train()\n")
     options = [*OPTIONS[:-1], "1000"]
+    # One thread, as in this process: another number of threads rounds differently.
     result = subprocess.run([sys.executable, "-c", code, str(run.root), *options], capture_output=True,
-                            text=True)
+                            text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert result.returncode == 75, result.stderr
     assert "with 1 of 3 steps taken and saved" in result.stderr
     assert invoke(run).exit_code == 0
