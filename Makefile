@@ -15,7 +15,7 @@ help:                   ## show this list
 demo: $(VENV)/ready     ## rollout, score and train on ARC tasks for ten iterations
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
 
-test: $(VENV)/ready-dev ## the default tests, the real loop with the real engine among them
+test: check             ## lint, types and the default tests, the real loop with the real engine among them
 	$(BIN)/python -m pytest
 
 chaos: $(VENV)/ready-dev ## kill every command 300 times, compare with an undisturbed run (KILLS=.. SEED=..)
