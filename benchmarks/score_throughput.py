@@ -1,4 +1,4 @@
-"""Programs per second of the sandbox: every tier against a plain fork, a cold subprocess, and no process.
+"""Programs per second of the sandbox: every tier against a plain fork, a cold subprocess, joblib, and exec.
 
     python -m benchmarks.score_throughput [--programs 1000] [--rounds 5] [--max-lanes N]
 
@@ -159,6 +159,26 @@ class Cold:
         pass
 
 
+class JoblibWorkers:
+    """Warm joblib workers that execute programs in their own process, as graders without isolation do."""
+
+    def __init__(self, num_workers: int) -> None:
+        from joblib import Parallel
+        self.parallel, self.cores = Parallel(n_jobs=num_workers, backend="loky"), num_workers
+        self.measure(num_workers)  # starts the workers
+
+    def measure(self, count: int) -> dict:
+        from joblib import delayed
+        sources = [SOURCE.format(number=number) for number in range(count)]
+        started = time.perf_counter()
+        self.parallel(delayed(run_source)(source) for source in sources)
+        return {"rate": count / (time.perf_counter() - started), "times": [], "cores": self.cores}
+
+    def close(self) -> None:
+        from joblib.externals.loky import get_reusable_executor
+        get_reusable_executor().shutdown(wait=True)
+
+
 @click.command()
 @click.option("--programs", "num_programs", default=1000, show_default=True, help="Programs per round.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds; the best of each way counts.")
@@ -169,8 +189,9 @@ def main(num_programs: int, rounds: int, max_lanes: int, serve: str | None) -> N
     if serve:
         serve_baseline(serve)
         return
-    ways: dict[str, Baseline | Lanes | Cold] = {name: Baseline(name) for name in BASELINES}
+    ways: dict[str, Baseline | Lanes | Cold | JoblibWorkers] = {name: Baseline(name) for name in BASELINES}
     ways["cold subprocess"] = Cold()
+    ways[f"joblib, {max_lanes} workers"] = JoblibWorkers(max_lanes)
     for name in "DCBA":
         layers, _words = TIERS[name]
         if missing_for(layers) is None:
