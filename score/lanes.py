@@ -56,6 +56,8 @@ class LanePool:
         while True:
             self._hand_out(waiting, again, lonely)
             if not any(lane.flights for lane in self.lanes):
+                if again or lonely:
+                    continue        # a lane was lost while it was being handed work; its successor is idle
                 return
             for flight, endings in self._collect():
                 if endings and must_run_alone(flight, endings, self.limits):

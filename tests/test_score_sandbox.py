@@ -462,3 +462,14 @@ def test_help_is_quick_and_loads_nothing_heavy():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == []
+
+
+@pytest.mark.parametrize("num_lanes", [1, 2])
+def test_lanes_that_died_while_idle_cost_no_program(num_lanes: int) -> None:
+    programs = [Program(Kind.GRID, FLIP + f"# {number}\n", encode_grids([GRID])) for number in range(4)]
+    with LanePool(STRICT, Limits(), num_lanes) as pool:
+        for lane in pool.lanes:
+            os.kill(lane.pid, signal.SIGKILL)
+            lane.process.wait()
+        found = dict(pool.run(programs))
+    assert sorted(found) == [0, 1, 2, 3] and all(found.values())
