@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -26,6 +25,7 @@ from reports.page import (
 from reports.samples import chosen_samples
 from reports.scale import duration, number
 from warehouse.alarms import fired_alarms
+from warehouse.commit import replace_bytes
 from warehouse.database import connect, rows_of
 from warehouse.rollup import keep_rolled_up
 from warehouse.store import Warehouse, open_warehouse
@@ -119,10 +119,7 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
 
 def write_page(path: Path, text: str) -> None:
     """Replace the page at once, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    replace_bytes(path, text.encode())
 
 
 def _subtitle(warehouse: Warehouse) -> str:

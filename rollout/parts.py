@@ -19,7 +19,7 @@ from rollout.spill import Spill
 from warehouse.schema import arrow_schema
 from warehouse.shard import Shard
 from warehouse.space import check_space
-from warehouse.stop import StageStopped, StopRequest
+from warehouse.stop import StageStopped, StopRequest, first_line
 from warehouse.store import Warehouse
 
 Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
@@ -66,15 +66,11 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
                  **keys: Any) -> tuple[float, int]:
     """Sample all parts in one engine run and write each as soon as it is whole.
 
-    Returns the seconds spent writing and the tokens sampled by this call.
-
-    What is finished of the parts in flight is spilled every `spill_seconds`, and when `stop` is due; then
-    StageStopped is raised.
+    The seconds spent writing and the tokens sampled by this call come back. What is finished of the parts in
+    flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
+    is raised.
     """
-    constants = {
-        **keys, "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
-        **asdict(sampling), "engine": engine.engine, "logprobs_mode": engine.logprobs_mode,
-        "dtype": engine.dtype, "device": engine.device, "host": platform.node()}
+    constants = {**keys, **asdict(sampling), **_served_by(engine, policy)}
     same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
     spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys), same)
               for part in parts}
@@ -85,39 +81,56 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
               desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
         for part in parts:
             writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
-        for sampled in _until_stopped(engine.sample(_requests(members, missing), sampling), stop):
-            if sampled is not None:
+        for sampled in _and_its_failure(engine.sample(_requests(members, missing), sampling), stop):
+            if isinstance(sampled, Sampled):
                 part, member = members[sampled.index]
                 spills[part.number].add(_completion_row(member, sampled, constants))
                 progress.update()
                 num_tokens += len(sampled.completion_ids)
                 writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
-            if stop.due() or time.perf_counter() - began > spill_seconds:
+            failure = sampled if isinstance(sampled, Exception) else None
+            if failure or stop.due() or time.perf_counter() - began > spill_seconds:
                 began = time.perf_counter()
                 for spill in spills.values():
                     spill.save()
                 check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
                 writing += time.perf_counter() - began
-            if stop.due() and progress.n < progress.total:
-                raise StageStopped(f"Stopped because {stop.reason}, with {progress.n} of {progress.total} "
-                                   "completions kept. Run the same command again to go on.")
+            if (failure or stop.due()) and progress.n < progress.total:
+                raise _reason_to_end(failure, stop, f"{progress.n} of {progress.total} completions")
     assert progress.n == progress.total, "the engine ended with completions missing"
     return writing, num_tokens
 
 
-def _until_stopped(sampled: Iterator[Sampled | None], stop: StopRequest) -> Iterator[Sampled | None]:
-    """The engine's results, and None once when the stop is due: before the first, or when the engine fails.
+def _served_by(engine: Engine, policy: dict[str, Any]) -> dict[str, Any]:
+    """What served the rows, and where."""
+    return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
+            "engine": engine.engine, "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype,
+            "device": engine.device, "host": platform.node()}
 
-    A signal to the whole process group also ends the workers of an engine that spans several GPUs.
+
+def _and_its_failure(sampled: Iterator[Sampled | None],
+                     stop: StopRequest) -> Iterator[Sampled | Exception | None]:
+    """The engine's results, and its failure as the last of them: what it finished before is saved first.
+
+    None comes first if the stop is due already.
     """
     if stop.due():
         yield None
     try:
         yield from sampled
-    except Exception:
-        if not stop.due():
-            raise
-        yield None
+    except Exception as error:
+        yield error
+
+
+def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> Exception:
+    """StageStopped when told to stop, which tells the engine's failure if there is one; else the failure."""
+    if failure and not stop.asked():
+        return failure
+    told = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""
+    stopped = StageStopped(f"Stopped because {stop.reason}, with {kept} kept.{told} Run the same command "
+                           "again to go on.")
+    stopped.__cause__ = failure
+    return stopped
 
 
 def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, **keys: Any) -> float:

@@ -88,8 +88,10 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             # Before anything is written: options that the engine cannot serve must not be settled.
             adapter = warehouse.policy_dir(policy["policy_version"]) if policy["kind"] == "lora" else None
             longest = max(prompt["num_prompt_tokens"] for prompt in prompts)
-            engine = start_engine(_engine_settings(options, model, adapter, longest, encoder.model_length,
-                                                   warehouse.facts.get("model_revision")))
+            engine_settings = _engine_settings(options, model, adapter, longest, encoder.model_length,
+                                               warehouse.facts.get("model_revision"))
+            with stop.excusing("The start of the engine"):
+                engine = start_engine(engine_settings)
         started, writing, sampled = time.perf_counter(), 0.0, 0
         stage.settle(settings, options.accept_drift)
         commit_json(plan_file, {"prompts_too_long": too_long, "tasks_sql": options.tasks_sql})

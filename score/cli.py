@@ -64,6 +64,10 @@ isolation this machine offers and what would raise it.
               help="Programs running at a time. [default: one per usable core]")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
+@click.option("--time-limit", type=click.FloatRange(min=0), default=None,
+              help="Seconds after which to stop and exit with 75, to be run again.")
+@click.option("--grace", type=click.FloatRange(min=0), default=30.0,
+              help="Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.")
 @tier_options
 @shows_errors
 def score_rollouts(run: Path, **values: Any) -> None:
@@ -71,8 +75,8 @@ def score_rollouts(run: Path, **values: Any) -> None:
 
     Scores every complete rollout that this scorer has not scored, or the one named. Run again after a
     kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
-    exits with 75, as it does on SIGTERM. With another reward or other limits it is another scorer, whose
-    rows stand beside the former ones.
+    exits with 75, as it does on SIGTERM and at the time limit. With another reward or other limits it is
+    another scorer, whose rows stand beside the former ones.
     """
     from score.run import ScoreOptions, run_score
     from warehouse.shard import Shard

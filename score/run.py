@@ -51,11 +51,13 @@ class ScoreOptions:
     import_paths: tuple[str, ...] = ()
     unsafe: bool = False
     shard: Shard = field(default_factory=Shard)
+    time_limit: float | None = None      # seconds
+    grace: float = 0.0                   # seconds for the part in hand after a signal
 
 
 def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     """Score every rollout that is due; what was done is told to `say`."""
-    warehouse = open_warehouse(options.run)
+    warehouse, stop = open_warehouse(options.run), StopRequest(options.time_limit, options.grace)
     due = rollouts_to_score(warehouse, options.scorer.identity, options.iteration, options.purpose)
     if not due:
         say(f"Nothing to score: {options.scorer.identity} has scored every complete rollout of "
@@ -69,7 +71,7 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                                                                  options.preload, options.import_paths))
     say(f"scorer {options.scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
-    with pool, StopRequest() as stop:
+    with stop, pool:
         executor = Executor(pool, isolated=tier.isolated)
         for iteration, purpose in due:
             complete = score_rollout(warehouse, iteration, purpose, options, executor, tier, clock, say, stop)
@@ -86,7 +88,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
                   stop: StopRequest) -> bool:
     """Score one rollout part by part, those that stand are kept; False if the rollout is still under way.
 
-    Raises StageStopped after the part in hand when `stop` is due.
+    Raises StageStopped after the part in hand when told to stop, and without that part when `stop` is due.
     """
     scorer = options.scorer
     stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
@@ -107,14 +109,12 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
         for path in parts:
             if part_number(path) in done or not options.shard.holds(part_number(path)):
                 continue
+            check_stop(stop, progress)
             check_space(warehouse.root, stored_bytes([path]), stage.title)
-            table = score_part(path, questions, scorer, executor, tier, clock, progress)
+            table = score_part(path, questions, scorer, executor, tier, clock, progress, stop)
             with clock.phase("writing"):
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
             progress.wrote_part()
-            if stop.due():
-                raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of "
-                                   f"{len(parts)} parts scored. Run the same command again to go on.")
     if not complete:
         return False
     missing = len(parts) - len(warehouse.parts("samples", **keys, scorer=scorer.identity))
@@ -135,19 +135,31 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
 
 
 def score_part(path: Path, questions: Questions, scorer: Scorer, executor: Executor, tier: Tier, clock: Clock,
-               progress: Progress) -> pa.Table:
+               progress: Progress, stop: StopRequest) -> pa.Table:
     """The rows of samples for one part of completions."""
+    def ran(outcome: Outcome) -> None:
+        progress.ran(outcome)
+        check_stop(stop, progress, path)
+
     with clock.phase("reading"):
         completions = read_part(path)
         items = questions.items(completions)
     with clock.phase("running"):
-        outcomes = execute(executor, items, progress.ran)
+        outcomes = execute(executor, items, ran)
     stop_when_broken(outcomes, path)
     with clock.phase("metrics"):
         repetitions = repetition_columns(completions)
         scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
                           repetitions["ngram4_unique_ratio"])
         return samples_table(completions, scored, scorer, tier.name, repetitions)
+
+
+def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:
+    """StageStopped when told to stop: between parts at once, inside `part` when the grace is over."""
+    if stop.due() if part else stop.asked():
+        dropped = f" and {part.name} dropped" if part else ""
+        raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of {progress.num_parts} "
+                           f"parts scored{dropped}. Run the same command again to go on.")
 
 
 def check_alike(title: str, done: set[int], parts: list[Path]) -> None:

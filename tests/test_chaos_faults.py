@@ -90,7 +90,7 @@ def test_an_estimate_above_the_free_space_is_refused_before_the_engine_starts(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse, engine = small_run(tmp_path), ScriptedEngine()
     monkeypatch.setattr(space, "BYTES_PER_TOKEN", 1e15)
-    with pytest.raises(StageError, match=r"rollout of iteration 0, purpose train needs about [\d,]+ MiB"):
+    with pytest.raises(StageError, match=r"rollout of iteration 0, purpose train needs about [\d,.]+ MiB"):
         sample(warehouse, engine)
     assert engine.started == [] and not (warehouse.root / "completions").exists()
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from train.model import Policy
 from train.saving import OPTIMIZER
 from warehouse.commit import commit_directory
+from warehouse.space import check_space, checkpoint_bytes
 from warehouse.store import Warehouse
 
 SCORES, PARAMETERS, STATE = "scores.safetensors", "parameters.safetensors", "state.json"
@@ -42,7 +43,12 @@ class Checkpoints:
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
              steps: list[dict[str, Any]]) -> None:
-        """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed."""
+        """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed.
+
+        StageError before it if the disk has no room for it, and after it if there is none for the next.
+        """
+        num_bytes = checkpoint_bytes(sum(value.numel() for value in policy.trainable().values()))
+        check_space(self._warehouse.root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
         scratch = self._warehouse.scratch(f"checkpoint-{step}")
         parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
         save_file(parameters, str(scratch / PARAMETERS))
@@ -53,6 +59,7 @@ class Checkpoints:
             if 0 < older < step:
                 # Half of an older one is harmless: the newest is read. A twin may be removing it too.
                 shutil.rmtree(self._path(older), ignore_errors=True)
+        check_space(self._warehouse.root, num_bytes, f"What follows step {step}, which is saved,")
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         """Load the latest checkpoint; the metrics of the steps it holds, none if there is none."""

@@ -128,7 +128,8 @@ class TrainCommand(click.Command):
               help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
 @click.option("--checkpoint-seconds", type=float, default=120.0,
               help="Save a checkpoint in the stage this often.")
-@click.option("--time-limit", type=float, help="Stop after this many seconds, save, exit with 75.")
+@click.option("--time-limit", type=click.FloatRange(min=0),
+              help="Seconds after which to stop, save and exit with 75, to be run again.")
 @click.option("--keep-policies", type=click.IntRange(min=2),
               help="Remove the weights of all but the last policies when done.  [default: all are kept]")
 @click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
@@ -173,12 +174,12 @@ def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
     from train.mismatch import MismatchError  # torch loads once rows and options are known to be good
     from train.run import train_iteration
     from warehouse.space import saying_the_disk_is_full
-    try:
-        with saying_the_disk_is_full(warehouse.root):
+    with saying_the_disk_is_full(warehouse.root):
+        try:
             train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
-    except MismatchError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(MISMATCH_EXIT)
+        except MismatchError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(MISMATCH_EXIT)
 
 
 if __name__ == "__main__":

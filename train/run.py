@@ -25,7 +25,7 @@ from train.steps import Learner, take_steps
 from train.tables import sample_table, step_table
 from warehouse.database import refresh_sql
 from warehouse.errors import StageError
-from warehouse.space import check_space, training_bytes
+from warehouse.space import check_space, checkpoint_bytes, training_bytes
 from warehouse.stage import weights_sha256
 from warehouse.stop import StopRequest
 from warehouse.store import Warehouse
@@ -64,12 +64,11 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         check_fits(policy, inputs)
         shard = build_shard(inputs.groups, inputs.iteration, settings)
         learner = prepare(warehouse, inputs, settings, policy, shard, processes)
-        num_parameters = sum(parameter.numel() for parameter in policy.trainable().values())
-        check_space(warehouse.root, training_bytes(num_parameters), inputs.stage.title)
+        check_space(warehouse.root, training_bytes(learner.num_parameters()), inputs.stage.title)
         clock.lap("start")
 
         if not learner.online:
-            score(warehouse, learner)
+            score(warehouse, learner, stop)
             gate(inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
@@ -118,20 +117,20 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
                    inputs.parent.get("global_step", 0), online)
 
 
-def score(warehouse: Warehouse, learner: Learner) -> None:
+def score(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
     stored = learner.checkpoints.scores()
     if stored is not None:
         hand_out(learner.shard, stored)
         return
-    policy, settings = learner.policy, learner.settings
-    score_old(policy, learner.shard, learner.processes, settings)
+    policy, settings, rows = learner.policy, learner.settings, (learner.shard, learner.processes)
+    score_old(policy, *rows, settings, stop)
     if settings.kl_beta and policy.kind == "lora":
         with policy.without_adapter():
-            score_reference(policy, learner.shard, learner.processes, settings)
+            score_reference(policy, *rows, settings, stop)
     elif settings.kl_beta:
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device)
-        score_reference(base, learner.shard, learner.processes, settings)
+        score_reference(base, *rows, settings, stop)
 
 
 def gate(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
@@ -160,6 +159,8 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     The facts come back, and whether the policy is this process's own: a twin may have been first.
     """
     settings, shard = learner.settings, learner.shard
+    check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
+                keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
              "num_processes": learner.processes.count, "groups": group_counts(shard),
              "mismatch": as_facts(mismatch_table(shard, settings))}

@@ -13,24 +13,28 @@ from train.model import Policy
 from train.settings import Settings
 from train.shard import Row, RowGroup
 from train.shared_prompt import score_group
+from warehouse.stop import StageStopped, StopRequest
 
 Scores = dict[str, Tensor]
 
 
-def score_old(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings) -> None:
-    """Set old logprobs and entropy of every row that has none yet."""
+def score_old(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings,
+              stop: StopRequest | None = None) -> None:
+    """Set old logprobs and entropy of every row that has none yet; StageStopped when told to stop."""
     def missing(one: RowGroup) -> list[Row]:
         return [row for row in one.forwardable if not len(row.old_logprobs)]
 
-    for index, logprobs, entropies in _score(policy, shard, processes, settings, missing, "old logprobs"):
+    for index, logprobs, entropies in _score(policy, shard, processes, settings, missing, "old logprobs",
+                                             stop):
         for row, row_logprobs, row_entropy in zip(missing(shard[index]), logprobs, entropies, strict=True):
             row.old_logprobs, row.entropy = row_logprobs, row_entropy
 
 
-def score_reference(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings) -> None:
-    """Set reference logprobs of every row; `policy` is the base model."""
+def score_reference(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings,
+                    stop: StopRequest | None = None) -> None:
+    """Set reference logprobs of every row; `policy` is the base model. StageStopped when told to stop."""
     for index, logprobs, _ in _score(policy, shard, processes, settings, lambda one: one.forwardable,
-                                     "reference"):
+                                     "reference", stop):
         for row, row_logprobs in zip(shard[index].forwardable, logprobs, strict=True):
             row.ref_logprobs = row_logprobs
 
@@ -68,13 +72,16 @@ def share(shard: list[RowGroup], groups: list[int], processes: Processes) -> lis
 
 
 def _score(policy: Policy, shard: list[RowGroup], processes: Processes, settings: Settings,
-           rows_of: Callable[[RowGroup], list[Row]],
-           name: str) -> list[tuple[int, list[Tensor], list[Tensor]]]:
+           rows_of: Callable[[RowGroup], list[Row]], name: str,
+           stop: StopRequest | None) -> list[tuple[int, list[Tensor], list[Tensor]]]:
     """(group, logprobs, entropies) of the rows that `rows_of` names, from all processes."""
     wanted = [index for index, one in enumerate(shard) if rows_of(one)]
     found = []
     for index in tqdm(share(shard, wanted, processes), desc=name, unit="group", disable=not processes.first,
                       leave=False):
+        if processes.count == 1 and stop and stop.due():
+            raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
+                               "saved. Run the same command again.")
         one, rows = shard[index], rows_of(shard[index])
         logprobs, entropies = score_group(
             policy, one.prompt_ids.to(policy.device), [row.completion_ids.to(policy.device) for row in rows],

@@ -35,6 +35,10 @@ class Learner:
     global_step: int                # optimizer steps before this stage
     online: bool                    # a single step: pi_old comes from its own forward
 
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.policy.trainable().values())
+
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
                say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:

@@ -38,8 +38,7 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
     except OSError as error:
         raise readable(error, path) from error
     finally:
-        with contextlib.suppress(PermissionError, NotADirectoryError):  # then it was not made either
-            temporary.unlink(missing_ok=True)
+        _drop(temporary)
     _flush(path.parent)
     return won
 
@@ -63,6 +62,8 @@ def replace_bytes(path: Path, content: bytes) -> None:
     """Replace `path` atomically; for files that are derived and may be made again at any time."""
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reached("before write", path)
         _write(temporary, content)
         _flush(temporary)
         reached("before replace", path)
@@ -71,7 +72,13 @@ def replace_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         raise readable(error, path) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        _drop(temporary)
+
+
+def remove_committed(path: Path) -> None:
+    """Remove a committed file whose name nobody uses again, and its claim if the filesystem needed one."""
+    path.unlink(missing_ok=True)
+    shutil.rmtree(path.with_name(f"{path.name}{CLAIM_SUFFIX}"), ignore_errors=True)
 
 
 def commit_directory(folder: Path, final: Path) -> bool:
@@ -140,6 +147,11 @@ def _claim(temporary: Path, path: Path) -> bool:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+
+
+def _drop(temporary: Path) -> None:
+    with contextlib.suppress(PermissionError, NotADirectoryError):  # then it was not made either
+        temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

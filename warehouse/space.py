@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warehouse.errors import StageError
+from warehouse.stop import StageStopped
 
 MIB = 2**20
 RESERVE = 64 * MIB          # stays free, so that what is finished, and the manifest, can always be written
@@ -17,12 +18,16 @@ BYTES_PER_PARAMETER = 12    # float32 weights and the two moments of AdamW
 POLICY_COPIES = 3           # the checkpoint before, the one being written, and the policy
 
 
-def check_space(folder: Path, num_bytes: float, what: str) -> None:
-    """StageError if the filesystem of `folder` has not room for `num_bytes` and the reserve."""
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + RESERVE:
-        raise StageError(f"{what} needs about {num_bytes / MIB:,.0f} MiB and a reserve of {RESERVE // MIB}, "
-                         f"but {folder} has {free / MIB:,.0f} MiB free. Free some space, then run the same "
+def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
+    """StageError if the filesystem of `folder` has not room for `num_bytes` and the reserve.
+
+    Without `keep_reserve` the reserve may be used: for what is finished already.
+    """
+    free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
+    if free < num_bytes + reserve:
+        also = f" and a reserve of {reserve // MIB}" if reserve else ""
+        raise StageError(f"{what} needs about {num_bytes / MIB:,.1f} MiB{also}, "
+                         f"but {folder} has {free / MIB:,.1f} MiB free. Free some space, then run the same "
                          "command again; what was written before is kept.")
 
 
@@ -33,7 +38,12 @@ def rollout_bytes(num_completions: int, max_tokens: int) -> float:
 
 def training_bytes(num_parameters: int) -> float:
     """Bytes of a training's checkpoints and of the policy that it writes."""
-    return POLICY_COPIES * BYTES_PER_PARAMETER * num_parameters
+    return POLICY_COPIES * checkpoint_bytes(num_parameters)
+
+
+def checkpoint_bytes(num_parameters: int) -> float:
+    """Most bytes of one checkpoint, or of the policy with its optimizer."""
+    return BYTES_PER_PARAMETER * num_parameters
 
 
 @contextmanager
@@ -41,7 +51,9 @@ def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
     """Turn any error on a disk without room into the sentence for it: libraries do not always say why."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError) as error:
+    except (StageError, StageStopped):
+        raise
+    except Exception as error:  # safetensors and torch have errors of their own for it
         if shutil.disk_usage(folder).free > MIB:
             raise
         raise StageError(f"The disk of {folder} is full ({str(error).splitlines()[0]}). Free some space, "

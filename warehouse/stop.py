@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
@@ -11,6 +13,11 @@ STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what bat
 
 class StageStopped(Exception):
     """The stage stopped before its end, everything it finished is committed; run it again to go on."""
+
+
+def first_line(error: Exception) -> str:
+    """An error in one line, with its type."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0].rstrip('.')}"
 
 
 class StopRequest:
@@ -23,6 +30,7 @@ class StopRequest:
     def __init__(self, time_limit: float | None = None, grace: float = 0.0) -> None:
         self.deadline = None if time_limit is None else time.monotonic() + time_limit
         self.grace = grace
+        self.signalled = False
         self.reason = f"the time limit of {time_limit:g} s is over" if time_limit is not None else ""
         self.former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -37,9 +45,28 @@ class StopRequest:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.__exit__()
+        self.signalled = True
         until = time.monotonic() + self.grace
         if self.deadline is None or until < self.deadline:
             self.deadline, self.reason = until, f"{signal.Signals(number).name} was received"
+
+    @contextmanager
+    def excusing(self, what: str) -> Iterator[None]:
+        """A failure of `what` after a signal is a stop that tells the failure.
+
+        A signal to the whole process group ends the children too, and their parent only sees them fail.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not self.asked():
+                raise
+            raise StageStopped(f"Stopped because {self.reason}. {what} failed meanwhile: "
+                               f"{first_line(error)}. Run the same command again to go on.") from error
+
+    def asked(self) -> bool:
+        """True once the stage should begin nothing new; it may finish what is in hand until `due`."""
+        return self.signalled or self.due()
 
     def due(self) -> bool:
         """True once the stage should commit what it has and end."""

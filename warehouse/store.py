@@ -172,7 +172,7 @@ class Warehouse:
         probe.rmdir()
         tables = [path for table in ("completions", "prompts", "samples", "train")
                   for path in (self.root / table).rglob(f"*{TEMPORARY_MARK}*")]
-        for path in [*self.root.glob(f"{TEMPORARY_MARK}*"), *tables]:
+        for path in [*self.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
             with contextlib.suppress(FileNotFoundError):  # another process sweeps too
                 if now - path.stat().st_mtime > SWEEP_SECONDS:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,141 @@
+"""Stopping in order, for every stage: what is finished is kept, the exit code is 75, the reason is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from rollout.engine import Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from score import execution
+from score.cli import score
+from tests import score_run, train_run
+from tests.chaos.loop import contents
+from tests.runs import small_run
+from tests.scripted import ScriptedEncoder, ScriptedEngine
+from train.cli import train
+from warehouse.stop import StageStopped
+from warehouse.store import Warehouse
+
+
+def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> ScriptedEngine:
+    engine = engine or ScriptedEngine()
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact", part_size=100)
+    run_rollout(replace(options, **values), engine.start, ScriptedEncoder)
+    return engine
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Failing(ScriptedEngine):
+    """Fails after seven completions, as an engine does whose processes got the signal too."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.before = before
+
+    def sample(self, requests, sampling):
+        for count, sampled in enumerate(super().sample(requests, sampling)):
+            if count == 7:
+                self.before()
+                raise RuntimeError("worker 1 died\nand a long trace")
+            yield sampled
+
+
+@pytest.mark.parametrize("grace", [0.0, 1000.0])
+def test_an_engine_that_fails_while_a_rollout_stops_is_told_and_nothing_is_lost(tmp_path: Path,
+                                                                                grace: float) -> None:
+    warehouse = small_run(tmp_path)
+    sentence = (r"SIGTERM was received, with 7 of 20 completions kept\. "
+                r"The engine failed meanwhile: RuntimeError: worker 1 died\. Run")
+    with pytest.raises(StageStopped, match=sentence) as stopped:
+        sample(warehouse, Failing(terminate), grace=grace)
+    assert isinstance(stopped.value.__cause__, RuntimeError)
+    assert len(sample(warehouse).served) == 13
+
+
+def test_an_engine_that_fails_by_itself_keeps_its_error_and_what_it_finished(tmp_path: Path) -> None:
+    warehouse, whole = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(whole)
+    with pytest.raises(RuntimeError, match="worker 1 died"):
+        sample(warehouse, Failing())
+    assert len(sample(warehouse).served) == 13
+    assert contents(warehouse) == contents(whole)
+
+
+def test_an_engine_whose_start_a_signal_ends_is_a_stop_that_tells_it(tmp_path: Path) -> None:
+    class Interrupted(ScriptedEngine):
+        def start(self, settings):
+            terminate()
+            raise RuntimeError("Engine core initialization failed")
+
+    with pytest.raises(StageStopped, match=r"SIGTERM was received\. The start of the engine failed "
+                                           r"meanwhile: RuntimeError: Engine core initialization failed\. Run"):
+        sample(small_run(tmp_path), Interrupted())
+
+
+@pytest.fixture
+def completed(tmp_path: Path) -> Warehouse:
+    """A rollout of six different programs in two parts."""
+    warehouse = score_run.make_run(tmp_path / "run", {"turn": ("grid", score_run.TURN)})
+    programs = [f"def transform(grid):\n    return grid + {number}\n" for number in range(6)]
+    score_run.add_rollout(warehouse, [("turn", score_run.fenced(text)) for text in programs], part_size=3)
+    return warehouse
+
+
+def run_score(warehouse: Warehouse, *options: str) -> Result:
+    return CliRunner().invoke(score, [str(warehouse.root), "--lanes", "1", *options])
+
+
+def test_score_stops_at_its_time_limit_with_the_parts_it_finished(completed: Warehouse) -> None:
+    stopped = run_score(completed, "--time-limit", "0")
+    assert stopped.exit_code == 75
+    assert "Stopped because the time limit of 0 s is over, with 0 of 2 parts scored. Run" in stopped.output
+    assert run_score(completed, "--time-limit", "1000").exit_code == 0
+
+
+@pytest.mark.parametrize(("grace", "kept"), [("0", 0), ("1000", 1)])
+def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
+        completed: Warehouse, monkeypatch: pytest.MonkeyPatch, grace: str, kept: int) -> None:
+    remember = execution.Executor._remember
+
+    def signalled(self, program, outcome):
+        monkeypatch.undo()
+        terminate()
+        remember(self, program, outcome)
+    monkeypatch.setattr(execution.Executor, "_remember", signalled)
+    monkeypatch.setattr("score.run.check_golden", lambda *_: 0)     # its programs are the first to run
+    stopped = run_score(completed, "--grace", grace)
+    dropped = "" if kept else " and part-00000.parquet dropped"
+    assert stopped.exit_code == 75, stopped.output
+    assert f"SIGTERM was received, with {kept} of 2 parts scored{dropped}. Run" in stopped.output
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert run_score(completed).exit_code == 0
+    scorer, = completed.scorers(0, "train")
+    rewards = completed.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
+    assert len(rewards) == 6 and rewards.null_count == 0
+
+
+def test_train_stops_at_its_time_limit_before_the_first_step_and_while_it_scores(tmp_path: Path) -> None:
+    whole, run = train_run.make_run(tmp_path / "a"), tmp_path / "b"
+    train_run.sample_rows(whole, 0)
+    killed = train_run.copy_run(whole, run)
+    options = [*train_run.OPTIONS, "--threads", "1"]
+    stopped = CliRunner().invoke(train, [str(run), *options, "--time-limit", "0"])
+    assert stopped.exit_code == 75, stopped.output
+    assert "the time limit of 0 s is over, before the first step: nothing had to be saved" in stopped.output
+    for warehouse in (whole, killed):
+        assert CliRunner().invoke(train, [str(warehouse.root), *options]).exit_code == 0
+    adapters = [train_run.load_policy(warehouse, 1).trainable() for warehouse in (whole, killed)]
+    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
