@@ -10,7 +10,7 @@ from tests.chaos.kills import Step, at_next_instant, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.store import Warehouse
 
-COMMANDS = [Step(name, 0) for name in ("rollout", "score", "train", "compact")]
+COMMANDS = [Step(name, 0) for name in ("rollout", "score", "train", "compact", "report")]
 # All instants in `make chaos`; here the first part stands for all, and these for train, which starts slowly.
 TRAIN = ("after rename train/iteration=0/checkpoint-1", "before rename policies/1", "after rename policies/1")
 
@@ -36,6 +36,8 @@ def test_commands_pass_the_instants_that_the_promise_names(
     assert sum("manifest.json" in instant for instant in instants["score"]) == 3
     assert "before rename policies/1" in instants["train"] and "after rename policies/1" in instants["train"]
     assert f"before replace {rollout}/manifest.json" in instants["compact"]
+    assert [f"{point} report.html" for point in ("before write", "before replace", "after replace")] == [
+        instant for instant in instants["report"] if "report.html" in instant]
 
 
 def test_killed_at_every_instant_a_run_ends_like_an_undisturbed_one(
@@ -51,6 +53,23 @@ def test_killed_at_every_instant_a_run_ends_like_an_undisturbed_one(
         while (ended := at_next_instant(step, killed, passed)).killed:
             kills += 1
         assert ended.code == 0, ended.output
-    assert kills >= 35
+    assert kills >= 38
     assert contents(killed) == contents(reference)
     assert leftovers(killed) == problems(killed) == []
+
+
+def test_a_report_killed_at_every_instant_is_the_former_page_or_the_whole_new_one(
+        undisturbed: tuple[Warehouse, dict[str, list[str]]], tmp_path: Path) -> None:
+    """The same run gives the same page, to the byte."""
+    warehouse, instants = undisturbed
+    page, step = warehouse.root / "report.html", Step("report", 0)
+    new = page.read_bytes()
+    assert new.endswith(b"</html>\n") and b"<svg" in new
+    page.write_text("the former page")
+    seen = []
+    while (ended := at_next_instant(step, warehouse, tmp_path / "passed")).killed:
+        seen.append(page.read_bytes())
+        assert seen[-1] in (b"the former page", new)
+    assert ended.code == 0, ended.output
+    assert len(seen) == len(instants["report"]) and set(seen) == {b"the former page", new}
+    assert page.read_bytes() == new

@@ -80,8 +80,9 @@ def test_an_engine_whose_start_a_signal_ends_is_a_stop_that_tells_it(tmp_path: P
             terminate()
             raise RuntimeError("Engine core initialization failed")
 
-    with pytest.raises(StageStopped, match=r"SIGTERM was received\. The start of the engine failed "
-                                           r"meanwhile: RuntimeError: Engine core initialization failed\. Run"):
+    sentence = (r"SIGTERM was received\. The start of the engine failed meanwhile: "
+                r"RuntimeError: Engine core initialization failed\. Run")
+    with pytest.raises(StageStopped, match=sentence):
         sample(small_run(tmp_path), Interrupted())
 
 

@@ -64,6 +64,12 @@ def contents(warehouse: Warehouse) -> dict[str, Any]:
     return found
 
 
+def page(warehouse: Warehouse) -> bytes:
+    """The report, which the same run gives to the byte; empty if there is none."""
+    path = warehouse.root / "report.html"
+    return path.read_bytes() if path.exists() else b""
+
+
 def leftovers(warehouse: Warehouse) -> list[str]:
     """Parts that a reader of the folders could pick up although no stage stands behind them."""
     listed = {path for paths in take_inventory(warehouse).parts.values() for path in paths}

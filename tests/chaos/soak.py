@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.kills import Ended, Step, at_next_instant, at_random, orphans, to_the_end
-from tests.chaos.loop import contents, leftovers, new_run, problems
+from tests.chaos.loop import contents, leftovers, new_run, page, problems
 from warehouse.store import Warehouse
 
 STEPS = ("rollout", "score", "train", "compact", "report")
@@ -100,6 +100,11 @@ def compare(tally: Tally, title: str, warehouse: Warehouse, expected: dict[str, 
             tally.failures.append(f"{title}: {key} differs from the undisturbed run ({warehouse.root})")
     tally.failures += [f"{title}: {path} could be picked up by a reader" for path in leftovers(warehouse)]
     tally.failures += [f"{title}: check says: {problem}" for problem in problems(warehouse)]
+    killed = page(warehouse)
+    (warehouse.root / "report.html").unlink(missing_ok=True)
+    finish(tally, Step("report", 1), warehouse)
+    if not killed or killed != page(warehouse):
+        tally.failures.append(f"{title}: the report differs from an undisturbed one of the same run")
     tally.failures += [f"{title}: {process} outlived its command" for process in orphans(warehouse)]
 
 
