@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,25 @@ class Shape(NamedTuple):
 def parse_shape(text: str) -> Shape:
     """'1024x16x128' as a Shape."""
     return Shape(*(int(part) for part in text.split("x")))
+
+
+def useful_flops(model: str, shape: Shape) -> float:
+    """FLOPs of a step that forwards the prompt once, base frozen: 2 a weight forward, 2 back."""
+    config = MODELS[model]
+    size, layers = config["hidden_size"], config["num_hidden_layers"]
+    key_value = size // config["num_attention_heads"] * config["num_key_value_heads"]
+    weights = layers * (2 * size * size + 2 * size * key_value + 3 * size * config["intermediate_size"])
+    answers = shape.group * shape.completion
+    pairs = shape.prompt**2 / 2 + answers * (shape.prompt + shape.completion / 2)
+    return 4 * (weights * (shape.prompt + answers) + config["vocab_size"] * size * answers) \
+        + 12 * layers * size * pairs
+
+
+def peak_mb() -> float:
+    """Peak memory so far: of the GPU's tensors where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def make_model(folder: Path, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from pathlib import Path
@@ -15,7 +14,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.train_rows import LEARNING_RATE, Shape
+from benchmarks.train_rows import LEARNING_RATE, Shape, peak_mb
+from train.model import DTYPES
 from train.rows import Group
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "starter" / "model"
@@ -34,11 +34,15 @@ class StepClock(TrainerCallback):
     on_train_end = on_step_begin
 
 
-def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, checkpointing: bool) -> dict[str, float]:
-    """Train on the groups, one per step, and save the adapter."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, dtype: str, batch: int,
+                checkpointing: bool) -> dict[str, float]:
+    """Train on the groups, one per step in device batches of `batch` completions, and save the adapter."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
     model = PeftModel.from_pretrained(model, str(folder / "adapter"), is_trainable=True)
-    trainer = _trainer(model, groups, shape, checkpointing=checkpointing)
+    trainer = _trainer(model, groups, shape, dtype=dtype, batch=batch, checkpointing=checkpointing)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     clock = StepClock()
     trainer.add_callback(clock)
     trainer.train()
@@ -47,10 +51,11 @@ def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, checkpointin
     pairs = list(zip(clock.marks[1:-1], clock.marks[2:], strict=True))
     return {"cpu_seconds": statistics.median(after[0] - before[0] for before, after in pairs),
             "wall_seconds": statistics.median(after[1] - before[1] for before, after in pairs),
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}
+            "peak_mb": peak_mb()}
 
 
-def _trainer(model: Any, groups: list[Group], shape: Shape, *, checkpointing: bool) -> GRPOTrainer:
+def _trainer(model: Any, groups: list[Group], shape: Shape, *, dtype: str, batch: int, checkpointing: bool
+             ) -> GRPOTrainer:
     def replay(prompts: list[str], trainer: Any) -> dict[str, Any]:
         seen: dict[str, int] = {}
         rows = []
@@ -66,10 +71,12 @@ def _trainer(model: Any, groups: list[Group], shape: Shape, *, checkpointing: bo
         return stored_reward
 
     config = GRPOConfig(
-        output_dir="/tmp/train-trl", per_device_train_batch_size=shape.group, num_generations=shape.group,
+        output_dir="/tmp/train-trl", per_device_train_batch_size=batch,
+        gradient_accumulation_steps=shape.group // batch, num_generations=shape.group,
         max_completion_length=shape.completion, max_steps=len(groups), learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant", epsilon=0.2, epsilon_high=0.28, beta=0.0, max_grad_norm=1.0, bf16=False,
-        use_cpu=True, gradient_checkpointing=checkpointing, shuffle_dataset=False, report_to="none",
+        lr_scheduler_type="constant", epsilon=0.2, epsilon_high=0.28, beta=0.0, max_grad_norm=1.0,
+        bf16=dtype == "bfloat16", use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=checkpointing, shuffle_dataset=False, report_to="none",
         save_strategy="no", logging_steps=10**6, disable_tqdm=True, optim="adamw_torch", weight_decay=0.0,
         vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=3.0)
     trainer = GRPOTrainer(

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.train_rows import LEARNING_RATE, Shape, make_groups, new_policy, parse_shape, settings
+from benchmarks.train_flex import backward_packed
+from benchmarks.train_rows import (
+    LEARNING_RATE,
+    Shape,
+    make_groups,
+    new_policy,
+    parse_shape,
+    peak_mb,
+    settings,
+)
+from train import gradients
 from train.accelerator import Processes
 from train.checkpoint import Checkpoints
 from train.losses import clipped_surrogate
-from train.model import Policy
+from train.model import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.rows import Group
 from train.saving import save_policy
 from train.scoring import score_old
 from train.shard import build_shard, weigh
+from train.shared_prompt import backward_group
 from train.steps import Learner, take_step
 from warehouse.stop import StopRequest
 
 Step = Callable[[int], object]
 
 
-def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: int) -> Step:
-    """This project: one group per optimizer step; `online` takes pi_old from the training forward."""
+def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: int, way: str = SHARED_PROMPT
+                  ) -> Step:
+    """This project: one group per optimizer step; `online` takes pi_old from the training forward.
+
+    `way` shares the prompt by merged attention, by a cache that each row copies, or by FlexAttention.
+    """
+    policy.use_attention(way)
+    gradients.backward_group = backward_packed if way == "flex_attention" else backward_group
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     shard, processes = build_shard(groups, 0, chosen), Processes()
     plan = [[index] for index in range(len(groups))]
@@ -92,30 +109,30 @@ def measure(step: Step, count: int) -> dict[str, float]:
             torch.cuda.synchronize()
         cpu.append(time.process_time() - started[0])
         wall.append(time.perf_counter() - started[1])
-    peak = (torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available()
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     return {"cpu_seconds": statistics.median(cpu[1:]), "wall_seconds": statistics.median(wall[1:]),
-            "peak_mb": peak}
+            "peak_mb": peak_mb()}
 
 
-def run(variant: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int) -> dict[str, float]:
+def run(variant: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int, trl_batch: int
+        ) -> dict[str, float]:
     """Measure one variant and save the adapter it ends with."""
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
+    if variant.startswith("trl"):
+        from benchmarks.train_trl import measure_trl
+        del policy
+        return measure_trl(folder, groups, shape, dtype=dtype, batch=trl_batch,
+                           checkpointing=variant == "trl-checkpointing")
+    shared = partial(shared_prompt, policy, groups, online=True, budget=budget)
+    steps = {"shared": shared,
+             "shared-cache": partial(shared, way=CACHED_PROMPT),
+             "shared-two-pass": partial(shared, online=False),
+             "flex": partial(shared, way="flex_attention"),
+             "padded": partial(padded_rows, policy, groups, checkpointing=False),
+             "padded-checkpointing": partial(padded_rows, policy, groups, checkpointing=True)}
     if torch.cuda.is_available():
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    if variant == "trl":
-        from benchmarks.train_trl import measure_trl
-        del policy
-        return measure_trl(folder, groups, shape, checkpointing=False)
-    if variant == "trl-checkpointing":
-        from benchmarks.train_trl import measure_trl
-        del policy
-        return measure_trl(folder, groups, shape, checkpointing=True)
-    steps = {"shared": lambda: shared_prompt(policy, groups, online=True, budget=budget),
-             "shared-two-pass": lambda: shared_prompt(policy, groups, online=False, budget=budget),
-             "padded": lambda: padded_rows(policy, groups, checkpointing=False),
-             "padded-checkpointing": lambda: padded_rows(policy, groups, checkpointing=True)}
     result = measure(steps[variant](), count)
     target = folder / f"after-{variant}-{'x'.join(map(str, shape))}"
     target.mkdir(exist_ok=True)
@@ -124,5 +141,6 @@ def run(variant: str, folder: Path, shape: Shape, count: int, dtype: str, budget
 
 
 if __name__ == "__main__":
-    name, where, text, steps, precision, tokens = sys.argv[1:]
-    print(json.dumps(run(name, Path(where), parse_shape(text), int(steps), precision, int(tokens))))
+    name, where, text, steps, precision, tokens, completions = sys.argv[1:]
+    print(json.dumps(run(name, Path(where), parse_shape(text), int(steps), precision, int(tokens),
+                         int(completions))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
+from train.attention import NAME as SHARED_PROMPT
+from train.attention import Prefix, PromptKV, is_supported
 from train.saving import ADAPTER_CONFIG
 from warehouse.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CACHED_PROMPT = "sdpa"
 FLOAT16_LOSS_SCALE = 2.0**14
-PromptKV = list[tuple[Tensor, Tensor]]
 disable_progress_bar()
 
 
@@ -34,6 +36,8 @@ class Policy:
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
+        self.compute_dtype = autocast or self.model.dtype
+        self.attention = CACHED_PROMPT
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
         self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
@@ -44,11 +48,15 @@ class Policy:
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
         """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
-        return self._forward(prompt_ids[None], before)[1] if len(prompt_ids) else before
+        return self._forward(prompt_ids[None], before)[1]() if len(prompt_ids) else before
 
     def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
         """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
         return self._forward(input_ids, prompt_kv)[0]
+
+    def prompt_copied(self, prompt_ids: Tensor) -> int:
+        """Prompt tokens whose keys and values each row holds a copy of."""
+        return len(prompt_ids) if self.attention == CACHED_PROMPT else 0
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [.., vocabulary] of last hidden states [.., D]."""
@@ -78,18 +86,32 @@ class Policy:
         return {name: parameter for name,
                 parameter in self.model.named_parameters() if parameter.requires_grad}
 
+    def use_attention(self, name: str) -> None:
+        """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT."""
+        inner: Any = self.model.get_base_model() if self.kind == "lora" else self.model  # type: ignore[operator]
+        inner.set_attn_implementation(name)
+        self.attention = name
+
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
         """The base model, for a while; only for an adapter policy."""
         with self.model.disable_adapter():  # type: ignore[operator]
             yield
 
-    def _forward(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, PromptKV]:
-        cache = _cache(prompt_kv, len(input_ids))
+    def _forward(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, Callable[[], PromptKV]]:
+        """Last hidden states of rows that continue the prompt, and what gives the keys and values of both."""
+        if self.attention != SHARED_PROMPT:
+            cache = _cache(prompt_kv, len(input_ids))
+            with self._precision():
+                output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
+            layers: list[Any] = cache.layers
+            return output.last_hidden_state, lambda: [(layer.keys, layer.values) for layer in layers]
+        prefix, start = Prefix(prompt_kv), prompt_kv[0][0].shape[2] if prompt_kv else 0
+        positions = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)[None]
         with self._precision():
-            output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
-        layers: list[Any] = cache.layers
-        return output.last_hidden_state, [(layer.keys, layer.values) for layer in layers]
+            output = self._decoder(input_ids=input_ids, position_ids=positions, use_cache=False,
+                                   prefix=prefix)
+        return output.last_hidden_state, prefix.joined
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
@@ -105,7 +127,7 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
     model = _pretrained(base, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
     if parent is not None and (parent / ADAPTER_CONFIG).exists():
         adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
-        return _checked(Policy(adapted, kind="lora", device=device))
+        return _adapter_policy(adapted, dtype, device)
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
                         target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
@@ -115,7 +137,7 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
     except ValueError as error:
         raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
                          "Name modules of the model, or 'all-linear'.") from error
-    return _checked(Policy(adapted, kind="lora", device=device))
+    return _adapter_policy(adapted, dtype, device)
 
 
 def load_full(weights: str, *, dtype: str, device: torch.device) -> Policy:
@@ -131,7 +153,7 @@ def merge_adapter(policy: Policy) -> Any:
 
 
 def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) -> nn.Module:
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": CACHED_PROMPT}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
@@ -142,6 +164,16 @@ def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) 
         first = str(error).strip().splitlines()[0]
         raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error
+
+
+def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
+    """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
+    if dtype == "float32":
+        return _checked(Policy(adapted, kind="lora", device=device))
+    for module in adapted.modules():
+        if hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False     # else PEFT makes a float32 copy of every activation
+    return _checked(Policy(adapted, kind="lora", device=device, autocast=DTYPES[dtype]))
 
 
 def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
@@ -157,15 +189,25 @@ def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
 
 
 def _checked(policy: Policy) -> Policy:
-    """StageError if the cached prompt does not give the logits of the model's own forward on a probe."""
+    """The policy with the first way of sharing prompts that gives the model's own logits on a probe.
+
+    StageError if not even the prompt in a cache, which suits most architectures, gives them.
+    """
     probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
+    exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
+    tolerance, difference = 1e-3 if exact else 0.25, Tensor()
+    shareable = is_supported(policy.model, policy.device, policy.compute_dtype)
     with torch.no_grad():
         expected = policy.full_logits(probe[None])[0, 5:].float()
-        found = policy.logits(policy.completion_hidden(probe[None, 5:],
-                                                       policy.prompt_kv(probe[:5], [])))[0].float()
-    tolerance = 1e-3 if policy.model.dtype == torch.float32 and policy._autocast is None else 0.25
-    if not torch.allclose(expected, found, atol=tolerance, rtol=tolerance):
-        raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
-                         f"(difference {(expected - found).abs().max():.2g}), so it cannot be trained here. "
-                         "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
-    return policy
+        for attention in (SHARED_PROMPT, CACHED_PROMPT) if shareable else (CACHED_PROMPT,):
+            policy.use_attention(attention)
+            try:
+                rest = policy.completion_hidden(probe[None, 5:], policy.prompt_kv(probe[:5], []))
+            except (NotImplementedError, TypeError):
+                continue
+            difference = (policy.logits(rest)[0].float() - expected).abs()
+            if (difference <= tolerance * (1 + expected.abs())).all():
+                return policy
+    raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
+                     f"(difference {difference.max():.2g}), so it cannot be trained here. "
+                     "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")

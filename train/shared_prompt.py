@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from train.model import Policy, PromptKV
 
 LOGIT_ELEMENTS = 2**25          # logits held at a time: 128 MiB in float32
-PROMPT_TOKENS_PER_TOKEN = 8     # a row copies the prompt's keys and values: 1/8 of a token's memory each
+COPIED_TOKENS_PER_TOKEN = 8     # keys and values alone take about 1/8 of a token's memory
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 
@@ -34,7 +34,7 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
     with torch.no_grad():
         prompt_kv = prompt_kv_of(policy, prompt_ids[:-1], token_budget)
         lengths_of = [len(completions[rows[0]]) for rows in same]
-        for batch in micro_batches(lengths_of, len(prompt_ids), token_budget):
+        for batch in micro_batches(lengths_of, policy.prompt_copied(prompt_ids), token_budget):
             distinct = [completions[same[index][0]] for index in batch]
             flat = _score_rows(policy, prompt_kv, prompt_ids[-1:], distinct, temperature)
             lengths = [len(ids) for ids in distinct]
@@ -59,7 +59,8 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
         prompt_kv = prompt_kv_of(policy, prefix, token_budget)
     leaves = _leaves(prompt_kv, len(prefix))
     same = equal_completions(completions)
-    for batch in micro_batches([len(completions[rows[0]]) for rows in same], len(prompt_ids), token_budget):
+    for batch in micro_batches([len(completions[rows[0]]) for rows in same], policy.prompt_copied(prompt_ids),
+                               token_budget):
         distinct = [completions[same[index][0]] for index in batch]
         flat = _score_rows(policy, leaves, prompt_ids[-1:], distinct, temperature)
         lengths = [len(ids) for ids in distinct]
@@ -90,16 +91,17 @@ def equal_completions(completions: Sequence[Tensor]) -> list[list[int]]:
     return list(same.values())
 
 
-def micro_batches(lengths: Sequence[int], num_prompt_tokens: int, token_budget: int) -> list[list[int]]:
+def micro_batches(lengths: Sequence[int], num_copied_tokens: int, token_budget: int) -> list[list[int]]:
     """Indices of completions in batches, the longest first so that memory peaks at once and padding stays
     small.
 
-    A row counts its padded tokens plus an eighth of the prompt's; a batch holds at least one row.
+    A row counts its padded tokens plus an eighth of the prompt tokens that it copies; a batch holds at least
+    one row.
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     batches: list[list[int]] = []
     for row in order:
-        cost = lengths[batches[-1][0]] + num_prompt_tokens // PROMPT_TOKENS_PER_TOKEN if batches else 0
+        cost = lengths[batches[-1][0]] + num_copied_tokens // COPIED_TOKENS_PER_TOKEN if batches else 0
         if batches and (len(batches[-1]) + 1) * cost <= token_budget:
             batches[-1].append(row)
         else:

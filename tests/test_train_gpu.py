@@ -1,0 +1,126 @@
+"""On a GPU, training computes what it computes on a CPU in float32, up to the rounding of its dtype."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tests.train_run import OPTIONS, copy_run, make_run, sample_rows
+from train.attention import NAME, MergedAttention
+from train.cli import train as train_command
+from train.model import load_full, load_lora
+from train.shared_prompt import backward_group, score_group
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
+                     num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=512)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("base")
+    Qwen2ForCausalLM(CONFIG).save_pretrained(folder)
+    return str(folder)
+
+
+def lora(base, dtype, device, **options):
+    policy = load_lora(base, None, dtype=dtype, device=torch.device(device), seed=3, rank=4, alpha=8,
+                       rslora=True, targets="all-linear", **options)
+    generator = torch.Generator().manual_seed(4)
+    for parameter in policy.trainable().values():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return policy
+
+
+def group(device):
+    generator = torch.Generator().manual_seed(5)
+    def draw(length):
+        return torch.randint(0, 997, (length,), generator=generator).to(device)
+    return draw(150), [draw(length) for length in (40, 1, 90, 90, 17)]
+
+
+def results(policy, token_budget=200):
+    prompt_ids, completions = group(policy.device)
+    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=0.8, token_budget=token_budget)
+    def rows_loss(rows, row_logprobs, entropy):
+        return sum((row_logprobs[place] * (row + 1)).sum() for place, row in enumerate(rows)) - entropy.sum()
+    backward_group(policy, prompt_ids, completions, rows_loss, temperature=0.8, token_budget=token_budget)
+    gradients = torch.cat([parameter.grad.float().flatten().cpu() / policy.loss_scale
+                           for parameter in policy.trainable().values()])
+    return torch.cat(logprobs).cpu(), gradients
+
+
+def assert_near(found, expected, tolerance):
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= tolerance * other.norm()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_merged_attention_is_attention_over_the_prompt_copied_to_each_row(head_dim):
+    torch.manual_seed(0)
+    shapes = [(5, 8, 40), (5, 2, 40), (5, 2, 40), (1, 2, 300), (1, 2, 300)]
+    tensors = [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16).requires_grad_()
+               for shape in shapes]
+    attended = MergedAttention.apply(*tensors, head_dim**-0.5)
+    gradient = torch.randn_like(attended)
+    found = torch.autograd.grad(attended, tensors, gradient)
+    query, key, value, prompt_keys, prompt_values = exact = [one.detach().double().requires_grad_()
+                                                             for one in tensors]
+    mask = torch.cat([torch.ones(40, 300), torch.ones(40, 40).tril()], dim=1).bool().cuda()
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, torch.cat([prompt_keys.expand(5, -1, -1, -1), key], dim=2),
+        torch.cat([prompt_values.expand(5, -1, -1, -1), value], dim=2), attn_mask=mask, enable_gqa=True)
+    assert_near([attended.double()], [expected], 5e-3)
+    assert_near([one.double() for one in found], torch.autograd.grad(expected, exact, gradient.double()), 1e-2)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 3e-2), ("float16", 5e-3)])
+@pytest.mark.parametrize("token_budget", [64, 200, 10_000])
+def test_adapter_scores_and_gradients_are_those_of_a_cpu(base, dtype, tolerance, token_budget):
+    policy = lora(base, dtype, "cuda")
+    assert (policy.attention == NAME) == (dtype != "float32")
+    assert_near(results(policy, token_budget), results(lora(base, "float32", "cpu")), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 3e-2)])
+def test_gradients_of_all_weights_are_those_of_a_cpu(base, dtype, tolerance):
+    expected = results(load_full(base, dtype="float32", device=torch.device("cpu")))
+    assert_near(results(load_full(base, dtype=dtype, device=torch.device("cuda"))), expected, tolerance)
+
+
+def test_an_adapter_trains_over_a_4_bit_base(base):
+    pytest.importorskip("bitsandbytes")
+    found = results(lora(base, "bfloat16", "cuda", load_in_4bit=True))
+    assert_near(found, results(lora(base, "float32", "cpu")), 0.4)
+    assert found[1].norm() > 0
+
+
+def adapter(folder):
+    return load_file(str(folder / "policies" / "1" / "adapter_model.safetensors"))
+
+
+def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
+    """With two GPUs or more, also when they share the groups."""
+    run = make_run(tmp_path / "run")
+    sample_rows(run, 0)
+    options = [option for option in OPTIONS if option not in ("--device", "cpu")]
+    folders = [copy_run(run, tmp_path / name).root for name in ("cpu", "gpu", "gpus")]
+    CliRunner().invoke(train_command, [str(folders[0]), *OPTIONS], catch_exceptions=False)
+    CliRunner().invoke(train_command, [str(folders[1]), *options], catch_exceptions=False)
+    expected, found = adapter(folders[0]), adapter(folders[1])
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=2e-3, atol=2e-4)
+    if torch.cuda.device_count() < 2:
+        return
+    subprocess.run([sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes",
+                    "2", "-m", "train.cli", str(folders[2]), *options], check=True,
+                   cwd=Path(__file__).parents[1])
+    for name, values in adapter(folders[2]).items():
+        torch.testing.assert_close(found[name], values, rtol=2e-3, atol=2e-4)

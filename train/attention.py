@@ -1,0 +1,138 @@
+"""Attention of rows to a prompt they share, without a copy of it for each row.
+
+A row attends to the prompt's keys and values and, causally, to its own. Both parts go through a flash kernel
+and are merged by their log-normalizers; backward hands the kernels the merged output and normalizer, which
+gives the exact gradients of either part, as ring attention does (Liu et al., 2310.01889).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+NAME = "shared_prompt"
+PromptKV = list[tuple[Tensor, Tensor]]
+# What a layer may ask of its attention that is not computed here; not None means unsupported.
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
+
+
+@dataclass
+class Prefix:
+    """What rows continue, per layer [1, heads, P, head_dim] or nothing, and their own, noted in turn."""
+
+    prompt_kv: PromptKV
+    own_kv: PromptKV = field(default_factory=list)
+
+    def joined(self) -> PromptKV:
+        """Keys and values of prefix and row of a single row, per layer."""
+        if not self.prompt_kv:
+            return self.own_kv
+        return [(torch.cat([before[0], own[0]], dim=2), torch.cat([before[1], own[1]], dim=2))
+                for before, own in zip(self.prompt_kv, self.own_kv, strict=True)]
+
+
+def is_supported(model: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether all layers attend to everything before them, in a dtype and width that a flash kernel takes."""
+    config = model.config.get_text_config()  # type: ignore[operator]
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if device.type == "cuda":
+        kernel = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
+    else:
+        kernel = device.type == "cpu"
+    local = any(getattr(config, name, None)
+                for name in ("sliding_window", "attention_chunk_size", "attn_logit_softcapping"))
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return kernel and not local and layers == {"full_attention"}
+
+
+def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
+           scaling: float | None = None, prefix: Prefix | None = None,
+           **options: Any) -> tuple[Tensor, None]:
+    """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
+    asked = [name for name in UNSUPPORTED if options.get(name) is not None]
+    if asked or attention_mask is not None:
+        raise NotImplementedError(f"shared prompts with {asked or 'a mask'}")
+    if prefix is None or not prefix.prompt_kv:
+        if prefix is not None:
+            prefix.own_kv.append((key, value))
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
+    prompt_keys, prompt_values = prefix.prompt_kv[len(prefix.own_kv)]
+    prefix.own_kv.append((key, value))
+    query, key, prompt_keys = (one.to(value.dtype) for one in (query, key, prompt_keys))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    attended = MergedAttention.apply(query, key, value, prompt_keys, prompt_values, scale)
+    return attended.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+class MergedAttention(torch.autograd.Function):
+    """Softmax attention of rows [B, H, T, D] over a prompt [1, Hk, P, D] and causally over themselves."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, prompt_keys: Tensor,
+                prompt_values: Tensor, scale: float) -> Tensor:
+        """The attended values, [B, H, T, D]."""
+        one_row = _as_one_row(query)
+        own, own_normalizer, own_state = _flash(query, key, value, True, scale)
+        prompt, prompt_normalizer, prompt_state = _flash(one_row, prompt_keys, prompt_values, False, scale)
+        prompt = _as_rows(prompt, query.shape)
+        prompt_normalizer = _as_rows(prompt_normalizer, query.shape)
+        normalizer = torch.logaddexp(own_normalizer, prompt_normalizer)
+        merged = own * (own_normalizer - normalizer).exp()[..., None]
+        merged += prompt * (prompt_normalizer - normalizer).exp()[..., None]
+        merged = merged.to(query.dtype)
+        ctx.save_for_backward(query, key, value, prompt_keys, prompt_values, merged, normalizer)
+        ctx.scale, ctx.states = scale, (own_state, prompt_state)
+        return merged
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of queries, keys and values of the rows, and of the prompt's keys and values."""
+        query, key, value, prompt_keys, prompt_values, merged, normalizer = ctx.saved_tensors
+        own_state, prompt_state = ctx.states
+        own = _flash_backward(gradient, query, key, value, merged, normalizer, True, ctx.scale, own_state)
+        prompt = _flash_backward(_as_one_row(gradient), _as_one_row(query), prompt_keys, prompt_values,
+                                 _as_one_row(merged), _as_one_row(normalizer), False, ctx.scale,
+                                 prompt_state)
+        return own[0] + _as_rows(prompt[0], query.shape), own[1], own[2], prompt[1], prompt[2], None
+
+
+def _as_one_row(rows: Tensor) -> Tensor:
+    """[B, H, T, ..] as [1, H, B * T, ..]: without causality the rows' queries are as good as one row's."""
+    return rows.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
+
+
+def _as_rows(one_row: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of `_as_one_row` for rows of [B, H, T, ..]."""
+    return one_row.transpose(1, 2)[0].unflatten(0, (shape[0], shape[2])).transpose(1, 2)
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+           ) -> tuple[Tensor, Tensor, Any]:
+    """Attended values, log-normalizers [B, H, T] in float32, and what the backward kernel needs besides."""
+    if query.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return *kernel(query, key, value, 0.0, causal, scale=scale), None
+    attended, normalizer, *state = torch.ops.aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, causal, scale=scale)
+    return attended, normalizer, state[:6]
+
+
+def _flash_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor,
+                    normalizer: Tensor, causal: bool, scale: float, state: Any) -> tuple[Tensor, ...]:
+    if query.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return kernel(gradient, query, key, value, attended, normalizer, 0.0, causal, scale=scale)
+    cumulative_q, cumulative_k, max_q, max_k, seed, offset = state
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        gradient, query, key, value, attended, normalizer.contiguous(), cumulative_q, cumulative_k, max_q,
+        max_k, 0.0, causal, seed, offset, scale=scale)
