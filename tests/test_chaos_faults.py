@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -12,16 +13,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
+from tests import train_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
+from train import steps
+from train.checkpoint import Checkpoints
+from train.cli import train
 from warehouse import space
 from warehouse.errors import StageError
 from warehouse.store import Warehouse, open_warehouse
@@ -90,9 +97,60 @@ def test_an_estimate_above_the_free_space_is_refused_before_the_engine_starts(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse, engine = small_run(tmp_path), ScriptedEngine()
     monkeypatch.setattr(space, "BYTES_PER_TOKEN", 1e15)
-    with pytest.raises(StageError, match=r"rollout of iteration 0, purpose train needs about [\d,.]+ MiB"):
+    with pytest.raises(StageError, match=r"rollout of iteration 0, purpose train needs about [\d,]+ MiB"):
         sample(warehouse, engine)
     assert engine.started == [] and not (warehouse.root / "completions").exists()
+
+
+@pytest.mark.parametrize(("num_taken", "free", "sentence"), [
+    (2, 0, "The checkpoint after step 2 needs about 1 MiB, but .* has 0 MiB free"),
+    (2, space.RESERVE, "What follows step 2, which is saved, needs about 1 MiB and a reserve"),
+    (3, 0, "Policy 1 needs about 1 MiB, but .* has 0 MiB free")])
+def test_a_disk_that_fills_up_while_a_training_runs_stops_it_with_what_it_saved(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_taken: int, free: int, sentence: str) -> None:
+    whole = train_run.make_run(tmp_path / "whole")
+    train_run.sample_rows(whole, 0)
+    tight = train_run.copy_run(whole, tmp_path / "tight")
+    options = [*train_run.OPTIONS, "--threads", "1"]
+    taken: list[int] = []
+
+    def usage(_: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=free if len(taken) == num_taken else 2**40)
+
+    take_step = steps.take_step
+
+    def counted(learner, step, *others):
+        taken.append(step)
+        return take_step(learner, step, *others)
+    with monkeypatch.context() as filling:
+        filling.setattr(space, "shutil", SimpleNamespace(disk_usage=usage))
+        filling.setattr(steps, "take_step", counted)
+        stopped = CliRunner().invoke(train, [str(tight.root), *options])
+    assert stopped.exit_code == 1 and re.search(sentence, stopped.output), stopped.output
+    assert "Free some space, then run the same command again; what was written" in stopped.output
+    assert tight.policy_versions() == [0] and list(tight.root.glob("train/*/checkpoint-[12]"))
+    for run in (whole, tight):
+        assert CliRunner().invoke(train, [str(run.root), *options]).exit_code == 0
+    assert whole.policy(1)["sha256"] == tight.policy(1)["sha256"]
+
+
+def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
+        small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the checks beforehand: another process took the room meanwhile."""
+    warehouse = train_run.make_run(small_disk / "run")
+    train_run.sample_rows(warehouse, 0)
+    monkeypatch.setattr("train.checkpoint.check_space", lambda *_, **__: None)
+    save, fillers = Checkpoints.save, []
+
+    def on_a_full_disk(*arguments):
+        fillers.append(fill(small_disk, leave=40_000))
+        save(*arguments)
+    with monkeypatch.context() as filling:
+        filling.setattr(Checkpoints, "save", on_a_full_disk)
+        stopped = CliRunner().invoke(train, [str(warehouse.root), *train_run.OPTIONS])
+    assert stopped.exit_code == 1 and "is full (" in stopped.output, stopped.output
+    fillers[0].unlink()
+    assert CliRunner().invoke(train, [str(warehouse.root), *train_run.OPTIONS]).exit_code == 0
 
 
 @pytest.mark.parametrize(("error", "sentence"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +27,8 @@ def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool
     free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
     if free < num_bytes + reserve:
         also = f" and a reserve of {reserve // MIB}" if reserve else ""
-        raise StageError(f"{what} needs about {num_bytes / MIB:,.1f} MiB{also}, "
-                         f"but {folder} has {free / MIB:,.1f} MiB free. Free some space, then run the same "
+        raise StageError(f"{what} needs about {math.ceil(num_bytes / MIB):,} MiB{also}, "
+                         f"but {folder} has {free // MIB:,} MiB free. Free some space, then run the same "
                          "command again; what was written before is kept.")
 
 
