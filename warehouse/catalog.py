@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from warehouse.inventory import Inventory
-from warehouse.rollup_files import Rollup
+from warehouse.rollup_files import ROLLED, Rollup
 from warehouse.schema import TABLES
 from warehouse.scorers import Choice
 
@@ -35,29 +35,49 @@ FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration",
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
                "train_steps": ("iteration",)}
 STORED_AS = {"all_samples": "samples", "fresh_samples": "samples", "fresh_train_samples": "train_samples"}
+UNTYPED = {"stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
+           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
+           "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
+                         "NULL::TIMESTAMPTZ AS modified"}
 BASELINE_ITERATIONS = 3
 PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
               "samples/*/*/*/*.parquet", "train/*/*.parquet")
 
 
-def table_views(root: Path, inventory: Inventory) -> str:
-    """CREATE VIEW and COMMENT statements of the physical tables and of what the inventory knows."""
+def table_views(inventory: Inventory) -> str:
+    """CREATE VIEW and COMMENT statements of the physical tables, without rows, and of what is known besides.
+
+    DuckDB checks every view when it is made, and the views stand on each other: over tables without files
+    that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
+    """
     baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
-    return "\n".join([*(_table_view(name, inventory.parts[name]) for name in TABLE_COMMENTS),
+    return "\n".join([*(_table_view(name) for name in TABLE_COMMENTS),
                       _scorers_view(inventory.choices),
-                      _documents_view("stage_manifests", inventory.manifests),
-                      _documents_view("policy_documents", inventory.policies), _part_files_view(root),
+                      *(_plain_view(name, columns) for name, columns in UNTYPED.items()),
                       f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
 
 
-def rolled_macro(name: str, rollup: Rollup | None) -> str:
-    """Rows of a table that were computed before; none where nothing was."""
-    rows = "fresh_train_samples" if name == "mismatch" else "fresh_samples"
-    body = f"{name.replace('iteration_', '')}_of('{rows}') WHERE false"
-    if rollup:
-        path = _file_list([rollup.folder / f"{name}.parquet"])
-        body = f"read_parquet({path}, hive_partitioning = false)"
-    return f"CREATE OR REPLACE MACRO rolled_{name}() AS TABLE FROM {body};\n"
+def stored_rows(root: Path, inventory: Inventory) -> str:
+    """The files of every table that has any, of the documents, and of what lies in the run folder."""
+    bodies = {name: _table_rows(name, paths) for name, paths in inventory.parts.items() if paths}
+    for name, paths in (("stage_manifests", inventory.manifests), ("policy_documents", inventory.policies)):
+        if paths:
+            bodies[name] = f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})"
+    bodies["part_files"] = _part_files(root)
+    return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
+
+
+def rolled_views(rollup: Rollup | None) -> str:
+    """Views of what a rollup holds: its rows, and those of stages since computed afresh."""
+    views = []
+    for name in ROLLED:
+        rows = "fresh_train_samples" if name == "mismatch" else "fresh_samples"
+        body = f"FROM {name.replace('iteration_', '')}_of('{rows}')"
+        if rollup:
+            path = _file_list([rollup.folder / f"{name}.parquet"])
+            body = f"FROM read_parquet({path}, hive_partitioning = false) UNION ALL BY NAME {body}"
+        views.append(f"CREATE OR REPLACE VIEW {name} AS {body};\n")
+    return "".join(views)
 
 
 def quoted(text: object) -> str:
@@ -65,22 +85,27 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def _table_view(name: str, paths: list[Path]) -> str:
-    """One physical table as a view; typed and without rows while it has no part."""
-    stored = STORED_AS.get(name, name)
-    columns = TABLES[stored]
-    if paths:
-        by_name = _by_name(stored, paths[0])
-        selected = ", ".join(_column(stored, column.name, by_name) for column in columns)
-        body = f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
-    else:
-        body = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
-                                     for column in columns) + " WHERE false"
-    # The list of files stands in a macro: every COMMENT copies its view's whole text.
-    stored_rows = f"CREATE OR REPLACE MACRO stored_{name}() AS TABLE {body};"
+def _table_view(name: str) -> str:
+    """One physical table as a view, typed and without rows."""
+    columns = TABLES[STORED_AS.get(name, name)]
+    empty = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                                  for column in columns) + " WHERE false"
     comments = [f"COMMENT ON VIEW {name} IS {quoted(TABLE_COMMENTS[name])};"]
     comments += [f"COMMENT ON COLUMN {name}.{column.name} IS {quoted(column.comment)};" for column in columns]
-    return "\n".join([stored_rows, f"CREATE OR REPLACE VIEW {name} AS FROM stored_{name}();", *comments, ""])
+    return "\n".join([_stored_macro(name, empty), f"CREATE OR REPLACE VIEW {name} AS FROM stored_{name}();",
+                      *comments, ""])
+
+
+def _table_rows(name: str, paths: list[Path]) -> str:
+    """The rows of a physical table's files."""
+    stored = STORED_AS.get(name, name)
+    by_name = _by_name(stored, paths[0])
+    selected = ", ".join(_column(stored, column.name, by_name) for column in TABLES[stored])
+    return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
+
+
+def _stored_macro(name: str, body: str) -> str:
+    return f"CREATE OR REPLACE MACRO stored_{name}() AS TABLE {body};"
 
 
 def _column(table: str, column: str, by_name: bool) -> str:
@@ -122,11 +147,10 @@ def _literal(path: Path) -> str:
     return re.sub(r"([\[*?])", r"[\1]", str(path))
 
 
-def _part_files_view(root: Path) -> str:
+def _part_files(root: Path) -> str:
     globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
-    return ("CREATE OR REPLACE VIEW part_files AS SELECT filename AS path, "
-            f"substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, last_modified AS modified "
-            f"FROM read_blob([{globs}]);\n")
+    return (f"SELECT filename AS path, substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, "
+            f"last_modified AS modified FROM read_blob([{globs}])")
 
 
 def _scorers_view(choices: list[Choice]) -> str:
@@ -141,8 +165,6 @@ def _scorers_view(choices: list[Choice]) -> str:
     return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
 
 
-def _documents_view(name: str, paths: list[Path]) -> str:
-    """A view of JSON files: their path and content."""
-    body = (f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})" if paths
-            else "SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS document WHERE false")
-    return f"CREATE OR REPLACE VIEW {name} AS {body};\n"
+def _plain_view(name: str, columns: str) -> str:
+    empty = _stored_macro(name, f"SELECT {columns} WHERE false")
+    return f"{empty}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();\n"

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warehouse.catalog import rolled_macro, table_views
+from warehouse.catalog import rolled_views, stored_rows, table_views
 from warehouse.commit import replace_bytes
 from warehouse.errors import StageError
 from warehouse.inventory import Inventory, empty_inventory, take_inventory
@@ -18,15 +18,9 @@ from warehouse.store import Warehouse
 if TYPE_CHECKING:
     import duckdb
 
-SQL_FILES = (
-    "macros.sql",
-    "measures.sql",
-    "views.sql",
-    "collapse.sql",
-    "alarms.sql",
-    "forensics.sql",
-    "comments.sql",
-)
+MEASURE_FILES = ("macros.sql", "measures.sql")
+VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql", "comments.sql")
+SQL_FILES = MEASURE_FILES + VIEW_FILES
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -35,6 +29,8 @@ HEADER = """\
 -- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
 SET disabled_optimizers = 'window_self_join';
 SET TimeZone = 'UTC';
+-- Parts never change once written, so what their footers say is read once.
+SET parquet_metadata_cache = true;
 """
 
 
@@ -134,13 +130,9 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
 
 
 def _all_views(root: Path, inventory: Inventory) -> str:
-    """Tables of the run, then the shipped macros and views, each after what it is made of."""
+    """Tables, then the shipped macros and views, each after what it is made of; last the files of the run."""
     def shipped(*names: str) -> str:
         return "\n".join(files("warehouse").joinpath(name).read_text() for name in names)
 
-    def rolled(*names: str) -> str:
-        return "".join(rolled_macro(name, inventory.rollup) for name in names)
-
-    return "\n".join([table_views(root, inventory), shipped("macros.sql", "measures.sql"),
-                      rolled("groups", "task_results", "mismatch"), shipped("views.sql"),
-                      rolled("iteration_stats"), shipped(*SQL_FILES[3:])])
+    return "\n".join([table_views(inventory), shipped(*MEASURE_FILES), rolled_views(inventory.rollup),
+                      shipped(*VIEW_FILES), stored_rows(root, inventory)])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from warehouse.scorers import Choice
 from warehouse.store import Warehouse
 
-ROLLED = ("groups", "task_results", "mismatch", "iteration_stats")
+ROLLED = ("groups", "task_results", "mismatch", "iteration_stats")  # each made from those before it
 FOLDER = "iterations"
 
 

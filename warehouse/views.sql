@@ -33,12 +33,6 @@ SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS polic
        document::JSON AS facts
 FROM policy_documents;
 
-CREATE OR REPLACE VIEW groups AS
-FROM rolled_groups() UNION ALL BY NAME FROM groups_of('fresh_samples');
-
-CREATE OR REPLACE VIEW task_results AS
-FROM rolled_task_results() UNION ALL BY NAME FROM task_results_of('fresh_samples');
-
 CREATE OR REPLACE VIEW pass_curve AS
 WITH results AS (SELECT iteration, purpose, task_id, n, c FROM task_results WHERE n > 0),
      points AS (SELECT iteration, purpose, n, c,
@@ -98,9 +92,6 @@ SELECT iteration, purpose, sandbox_tier, count(*)::INTEGER AS num,
        avg(cpu_seconds) AS cpu_seconds_mean, max(max_rss_mib) AS max_rss_mib
 FROM samples
 GROUP BY iteration, purpose, sandbox_tier;
-
-CREATE OR REPLACE VIEW mismatch AS
-FROM rolled_mismatch() UNION ALL BY NAME FROM mismatch_of('fresh_train_samples');
 
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (
