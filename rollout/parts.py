@@ -77,7 +77,8 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     members = [(part, member) for part in parts for member in part.members]
     missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
     began, writing, num_tokens = time.perf_counter(), 0.0, 0
-    with tqdm(total=len(members), initial=len(members) - len(missing), unit="completion",
+    num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
+    with tqdm(total=len(members), initial=num_kept, unit="completion",
               desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
         for part in parts:
             writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
@@ -86,6 +87,7 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
                 part, member = members[sampled.index]
                 spills[part.number].add(_completion_row(member, sampled, constants))
                 progress.update()
+                num_kept += 1
                 num_tokens += len(sampled.completion_ids)
                 writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
             failure = sampled if isinstance(sampled, Exception) else None
@@ -95,9 +97,9 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
                     spill.save()
                 check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
                 writing += time.perf_counter() - began
-            if (failure or stop.due()) and progress.n < progress.total:
-                raise _reason_to_end(failure, stop, f"{progress.n} of {progress.total} completions")
-    assert progress.n == progress.total, "the engine ended with completions missing"
+            if (failure or stop.due()) and num_kept < len(members):
+                raise _reason_to_end(failure, stop, f"{num_kept} of {len(members)} completions")
+    assert num_kept == len(members), "the engine ended with completions missing"
     return writing, num_tokens
 
 

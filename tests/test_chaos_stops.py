@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,3 +142,15 @@ def test_train_stops_at_its_time_limit_before_the_first_step_and_while_it_scores
         assert CliRunner().invoke(train, [str(warehouse.root), *options]).exit_code == 0
     adapters = [train_run.load_policy(warehouse, 1).trainable() for warehouse in (whole, killed)]
     assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
+
+
+def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
+    """tqdm reads TQDM_DISABLE when it is imported, so another process has to run it."""
+    warehouse = small_run(tmp_path)
+    code = ("import pathlib, sys\n"
+            "from tests.test_chaos_stops import sample\n"
+            "from warehouse.store import open_warehouse\n"
+            "sample(open_warehouse(pathlib.Path(sys.argv[1])))\n")
+    subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[1],
+                   env=os.environ | {"TQDM_DISABLE": "1"})
+    assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()

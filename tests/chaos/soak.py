@@ -121,10 +121,11 @@ def main() -> None:
     """Run, print the counts and the failures; exit code 1 if there is one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=300, help="how many commands have to die (default 300)")
+    parser.add_argument("--folder", help="where the runs lie, to try a filesystem (default: the system's)")
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default 0)")
     options = parser.parse_args()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+    with tempfile.TemporaryDirectory(prefix="chaos-", dir=options.folder) as folder:
         tally = soak(options.kills, options.seed, Path(folder))
         for failure in tally.failures:
             print(f"FAILED {failure}")

@@ -1,0 +1,60 @@
+"""Races and kills on real filesystems: this machine's own, and those without hard links that it can mount."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.filesystem import survives
+from tests.chaos.kills import Step, to_the_end
+from tests.chaos.loop import contents, leftovers, new_run, problems
+
+WAYS = {"exfat": (["mount", "-t", "exfat"], ["mount.exfat-fuse"]), "vfat": (["mount", "-t", "vfat"],)}
+
+
+@pytest.fixture(params=list(WAYS))
+def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A fresh filesystem of that kind, in a file."""
+    kind, image, folder = request.param, tmp_path / "image", tmp_path / "mounted"
+    with image.open("wb") as stream:
+        stream.truncate(200 * 2**20)
+    folder.mkdir()
+    make = shutil.which(f"mkfs.{kind}")
+    if not make or subprocess.run([make, image], capture_output=True).returncode:
+        pytest.skip(f"mkfs.{kind} does not make one here")
+    loop = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, text=True)
+    ways = [way for way in WAYS[kind] if not loop.returncode and shutil.which(way[0])]
+    device = loop.stdout.strip()
+    if not any(subprocess.run([*way, device, folder], capture_output=True).returncode == 0 for way in ways):
+        subprocess.run(["losetup", "-d", device], capture_output=True)
+        pytest.skip(f"{kind} cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+    subprocess.run(["losetup", "-d", device], check=True)
+
+
+def test_the_local_disk_holds_what_is_promised(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    said = list(survives([tmp_path / "here"], tmp_path / "reference"))
+    assert "hard links: yes" in said and len(said) == 7
+
+
+def test_a_disk_without_hard_links_holds_what_is_promised(mounted: Path, tmp_path: Path) -> None:
+    said = list(survives([mounted], tmp_path / "reference"))
+    assert "hard links: no, first writer wins by renamed folders" in said and len(said) == 7
+
+
+def test_a_whole_iteration_on_a_disk_without_hard_links_is_that_of_the_local_disk(mounted: Path,
+                                                                                  tmp_path: Path) -> None:
+    local, there = new_run(tmp_path / "local"), new_run(mounted / "there")
+    for name in ("rollout", "score", "train", "compact", "report"):
+        for warehouse in (local, there):
+            ended = to_the_end(Step(name, 0), warehouse)
+            assert ended.code == 0, ended.output
+    assert contents(there) == contents(local)
+    assert leftovers(there) == problems(there) == []
+    assert not list(there.root.rglob("*.spill-*"))
