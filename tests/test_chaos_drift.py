@@ -1,0 +1,70 @@
+"""What changed between a kill and the next run: refused with both values, or accepted and recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollout.engine import Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from tests.runs import small_run
+from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.errors import StageError
+from warehouse.store import Warehouse, open_warehouse
+
+NAMES = {"policy_sha256": "another adapter under the same name", "tokenizer_sha256": "another tokenizer",
+         "tasks_sha256": "changed tasks", "engine": "another version of vLLM"}
+
+
+def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact", part_size=8)
+    run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           name: str) -> None:
+    warehouse = small_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=13))
+    stage = warehouse.stage("rollout", iteration=0, purpose="train")
+    before = (stage.settings() or {})[name]
+    if name == "engine":
+        monkeypatch.setattr("rollout.options.engine_version", lambda: "changed")
+    else:
+        path = warehouse.root / ("policies/0/policy.json" if name == "policy_sha256" else "warehouse.json")
+        path.chmod(0o644)
+        key = "sha256" if name == "policy_sha256" else name
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: "changed"}))
+    changed = open_warehouse(warehouse.root)
+    with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed"'):
+        sample(changed)
+    sample(changed, accept_drift=(name,))
+    drift = [{"setting": name, "before": before, "now": "changed"}]
+    assert (stage.manifest() or {})["drift"] == drift
+    assert changed.read("completions", iteration=0, purpose="train").num_rows == 20
+
+
+def test_hosts_that_differ_can_be_told_apart_in_every_row(tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+    first, second = ScriptedEngine(stop_after=16), ScriptedEngine()
+    second.device, second.dtype, second.engine = "NVIDIA H200", "bfloat16", "scripted 2"
+    for host, engine in (("node1", first), ("node2", second)):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        try:
+            sample(warehouse, engine, dtype=engine.dtype, accept_drift=("dtype", "engine"))
+        except KeyboardInterrupt:
+            assert engine is first
+    columns = ["host", "device", "dtype", "engine", "policy_sha256"]
+    rows = warehouse.read("completions", columns, iteration=0, purpose="train").to_pylist()
+    found = {tuple(row.values())[:4] for row in rows}
+    assert found == {("node1", "cpu", "float32", "scripted 1"),
+                     ("node2", "NVIDIA H200", "bfloat16", "scripted 2")}
+    assert len({row["policy_sha256"] for row in rows}) == 1
