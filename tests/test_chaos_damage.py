@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.cli import cli
+from warehouse.schema import SCHEMA_VERSION
 from warehouse.store import Warehouse, open_warehouse
 
 COMPLETIONS, TRAIN = "completions/iteration=0/purpose=train", "train/iteration=0"
@@ -54,11 +55,15 @@ def missing(path: Path) -> None:
     path.unlink()
 
 
-def newer(path: Path) -> None:
+def newer(path: Path, version: int = SCHEMA_VERSION + 1) -> None:
     table = pq.read_table(path)
     path.unlink()
-    metadata = {**table.schema.metadata, b"rollhouse.schema_version": b"2"}
+    metadata = {**table.schema.metadata, b"rollhouse.schema_version": str(version).encode()}
     pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def older(path: Path) -> None:
+    newer(path, SCHEMA_VERSION - 1)
 
 
 def samples(run: Warehouse) -> str:
@@ -66,7 +71,7 @@ def samples(run: Warehouse) -> str:
     return f"samples/iteration=0/purpose=train/scorer={scorer}"
 
 
-@pytest.mark.parametrize("damage", [torn, flipped, missing, newer])
+@pytest.mark.parametrize("damage", [torn, flipped, missing, newer, older])
 @pytest.mark.parametrize("where", ["completions", "samples"])
 def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
                                                          where: str) -> None:
@@ -183,7 +188,7 @@ def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
 
 
 def test_a_run_of_another_schema_version_is_refused(run: Warehouse) -> None:
-    for version in (0, 2):
+    for version in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1):
         facts = json.loads((run.root / "warehouse.json").read_text())
         overwrite(run.root / "warehouse.json", json.dumps({**facts, "schema_version": version}).encode())
         refused = CliRunner().invoke(cli, ["check", str(run.root)])

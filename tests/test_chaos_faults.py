@@ -79,6 +79,18 @@ def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
+def test_a_disk_mounted_read_only_is_one_sentence_in_each_stage(small_disk: Path) -> None:
+    warehouse = new_run(small_disk / "archive")
+    for name in ("rollout", "score", "train", "compact"):
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        stopped = to_the_end(Step(name, 0), warehouse)
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        assert stopped.code == 1 and "the filesystem is read-only" in stopped.output, stopped.output
+        assert "Traceback" not in stopped.output
+        assert to_the_end(Step(name, 0), warehouse).code == 0
+    assert problems(warehouse) == []
+
+
 def test_a_disk_that_is_full_at_the_write_itself_is_one_sentence(
         small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check beforehand: another process took the room meanwhile."""

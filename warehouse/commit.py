@@ -151,8 +151,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _drop(temporary: Path) -> None:
-    with contextlib.suppress(PermissionError, NotADirectoryError):  # then it was not made either
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the error before it counts; what cannot be removed is swept later
+        temporary.unlink()
 
 
 def _flush(path: Path) -> None:

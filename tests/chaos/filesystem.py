@@ -59,7 +59,7 @@ def first_writer_wins(folders: list[Path]) -> str:
         winners = [number for number, mine in enumerate(won) if mine[name]]
         assert len(winners) == 1, f"file {name} was made by {winners}"
         for folder in folders:
-            assert (folder / "race" / f"{name}.json").read_bytes() == b"%d" % winners[0] * 1000, name
+            assert _seen(folder / "race" / f"{name}.json") == b"%d" % winners[0] * 1000, name
     return f"{WORKERS} writers of {FILES} files: one winner of each"
 
 
@@ -71,7 +71,7 @@ def a_killed_writer_is_replaced(folders: list[Path], linked: bool) -> str:
         assert status == (0 if instant == "after claim" and linked else -signal.SIGKILL), (instant, status)
         made = commit.commit_bytes(folders[-1] / "killed" / f"{number}.json", b"next")
         assert made == (number < 2), instant
-        assert path.read_bytes() == (b"next" if made else b"dead"), instant
+        assert _seen(path) == (b"next" if made else b"dead"), instant
     return f"a writer killed at {len(INSTANTS)} instants: its file is there whole, or made by the next"
 
 
@@ -204,6 +204,14 @@ def _holds_links(folder: Path) -> bool:
 def _settle() -> None:
     """Longer than another client may keep what it knows of a folder, where that is asked for."""
     time.sleep(float(os.environ.get("SETTLE_SECONDS", "0")))
+
+
+def _seen(path: Path) -> bytes:
+    """The content, as soon as this client sees the file: over NFS that may take a minute."""
+    until = time.monotonic() + 90
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.5)
+    return path.read_bytes()
 
 
 if __name__ == "__main__":
