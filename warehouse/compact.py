@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.commit import commit_file, commit_json, json_bytes, replace_bytes
 from warehouse.database import refresh_sql
 from warehouse.errors import StageError
-from warehouse.parts import part_metadata, part_number, part_writer
+from warehouse.parts import part_metadata, part_number, part_writer, row_group_size
 from warehouse.stage import Stage, part_facts
 from warehouse.store import Warehouse
 
@@ -124,21 +125,28 @@ def _merge_part(warehouse: Warehouse, stage: Stage, number: int, numbers: list[i
 
 
 def _write(temporary: Path, table: str, old: list[Path], run_id: str, merged: str) -> None:
-    """Copy the rows of the old parts, a row group at a time."""
-    num_rows = 0
+    """Copy the rows of the old parts, about a row group at a time."""
+    num_rows, size = 0, row_group_size(table)
     with part_writer(temporary, table, {"run_id": run_id, "merged": merged}) as writer:
-        for batch in _row_groups(old):
-            writer.write_table(batch.cast(writer.schema))
+        for batch in _batches(old, size):
+            writer.write_table(batch.cast(writer.schema), row_group_size=size)
             num_rows += batch.num_rows
     written = pq.read_metadata(temporary).num_rows
     assert written == num_rows == sum(pq.read_metadata(path).num_rows for path in old), "rows were lost"
 
 
-def _row_groups(paths: list[Path]) -> Iterator[Any]:
+def _batches(paths: list[Path], size: int) -> Iterator[pa.Table]:
+    """Rows of the parts in order, small row groups together until they are `size` rows."""
+    held: list[pa.Table] = []
     for path in paths:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
-                yield file.read_row_group(group).replace_schema_metadata(None)
+                held.append(file.read_row_group(group).replace_schema_metadata(None))
+                if sum(batch.num_rows for batch in held) >= size:
+                    yield pa.concat_tables(held)
+                    held = []
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _remove_replaced(stage: Stage) -> int:
