@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -79,10 +81,11 @@ def _trainer(model: Any, groups: list[Group], shape: Shape, *, dtype: str, batch
         gradient_checkpointing=checkpointing, shuffle_dataset=False, report_to="none",
         save_strategy="no", logging_steps=10**6, disable_tqdm=True, optim="adamw_torch", weight_decay=0.0,
         vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=3.0)
+    table = pa.table({"prompt": [str(number) for number in range(len(groups))]})
     trainer = GRPOTrainer(
         model=model, reward_funcs=stored, args=config, rollout_func=replay,
         processing_class=AutoTokenizer.from_pretrained(TOKENIZER),
-        train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(len(groups))]))
+        train_dataset=Dataset(InMemoryTable(table), fingerprint="rows"))     # hashing it fails in Python 3.12
     # The rows bring the engine's logprobs; a stub in place of the engine switches the correction on.
     trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "stub", -1
     trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)

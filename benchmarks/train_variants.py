@@ -73,7 +73,8 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
         model.train()
 
     def logprobs(rows: torch.Tensor, num_prompt: int) -> torch.Tensor:
-        output = model(input_ids=rows, use_cache=False, logits_to_keep=rows.shape[1] - num_prompt + 1)
+        with policy._precision():
+            output = model(input_ids=rows, use_cache=False, logits_to_keep=rows.shape[1] - num_prompt + 1)
         scores = output.logits[:, :-1].float().log_softmax(-1)
         return scores.gather(-1, rows[:, num_prompt:, None]).squeeze(-1)
 

@@ -14,9 +14,9 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-import train.shared_prompt as shared_prompt
 from train.model import load_full, load_lora
 from train.shared_prompt import backward_group, micro_batches, score_group
+from train.token_logprobs import CHUNK_ELEMENTS
 from warehouse.errors import StageError
 
 torch.set_num_threads(1)
@@ -155,7 +155,7 @@ def test_logits_in_chunks_change_neither_logprobs_nor_gradients(base, monkeypatc
     whole = shared_gradients(policy, prompt_ids, completions, weights, 10_000)
     widest = []
     original = policy.logits
-    monkeypatch.setattr(shared_prompt, "LOGIT_ELEMENTS", 5 * 97)
+    monkeypatch.setitem(CHUNK_ELEMENTS, "cpu", 5 * 97)
     monkeypatch.setattr(policy, "logits", lambda hidden: widest.append(len(hidden)) or original(hidden))
     assert_same(shared_gradients(policy, prompt_ids, completions, weights, 10_000), whole)
     assert max(widest) == 5

@@ -37,9 +37,8 @@ class Prefix:
                 for before, own in zip(self.prompt_kv, self.own_kv, strict=True)]
 
 
-def is_supported(model: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
+def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether all layers attend to everything before them, in a dtype and width that a flash kernel takes."""
-    config = model.config.get_text_config()  # type: ignore[operator]
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if device.type == "cuda":
         kernel = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256

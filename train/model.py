@@ -36,7 +36,7 @@ class Policy:
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
-        self.compute_dtype = autocast or self.model.dtype
+        self.compute_dtype: torch.dtype = autocast or inner.dtype
         self.attention = CACHED_PROMPT
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
@@ -170,8 +170,9 @@ def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Pol
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
     if dtype == "float32":
         return _checked(Policy(adapted, kind="lora", device=device))
+    from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
-        if hasattr(module, "cast_input_dtype_enabled"):
+        if isinstance(module, BaseTunerLayer):
             module.cast_input_dtype_enabled = False     # else PEFT makes a float32 copy of every activation
     return _checked(Policy(adapted, kind="lora", device=device, autocast=DTYPES[dtype]))
 
@@ -196,7 +197,7 @@ def _checked(policy: Policy) -> Policy:
     probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
     exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
     tolerance, difference = 1e-3 if exact else 0.25, Tensor()
-    shareable = is_supported(policy.model, policy.device, policy.compute_dtype)
+    shareable = is_supported(policy.config, policy.device, policy.compute_dtype)
     with torch.no_grad():
         expected = policy.full_logits(probe[None])[0, 5:].float()
         for attention in (SHARED_PROMPT, CACHED_PROMPT) if shareable else (CACHED_PROMPT,):

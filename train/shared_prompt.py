@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 
-from train.model import Policy, PromptKV
+from train.attention import PromptKV
+from train.model import Policy
+from train.token_logprobs import token_logprobs
 
-LOGIT_ELEMENTS = 2**25          # logits held at a time: 128 MiB in float32
 COPIED_TOKENS_PER_TOKEN = 8     # keys and values alone take about 1/8 of a token's memory
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
@@ -107,29 +107,6 @@ def micro_batches(lengths: Sequence[int], num_copied_tokens: int, token_budget: 
         else:
             batches.append([row])
     return batches
-
-
-def token_logprobs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, *, temperature: float,
-                   vocabulary_size: int) -> tuple[Tensor, Tensor]:
-    """Logprob of each target and entropy of its distribution, [M] in float32, from hidden states [M, D].
-
-    Logits exist for a chunk of tokens at a time and are computed again in the backward pass.
-    """
-    def chunk_logprobs(chunk: Tensor, chunk_targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(chunk).float() / temperature
-        log_normalizer = logits.logsumexp(dim=-1)
-        logprobs = logits.gather(-1, chunk_targets[:, None]).squeeze(-1) - log_normalizer
-        shifted = logits - log_normalizer[:, None]
-        return logprobs, -(shifted.exp() * shifted).sum(dim=-1)
-
-    size = max(1, LOGIT_ELEMENTS // vocabulary_size)
-    if len(targets) <= size or not torch.is_grad_enabled():
-        parts = [chunk_logprobs(*chunk) for chunk in zip(hidden.split(size), targets.split(size),
-                                                         strict=True)]
-    else:
-        parts = [checkpoint(chunk_logprobs, *chunk, use_reentrant=False)
-                 for chunk in zip(hidden.split(size), targets.split(size), strict=True)]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
 def _backward_in_pieces(policy: Policy, prompt_ids: Tensor, leaves: PromptKV, token_budget: int) -> None:
