@@ -16,11 +16,13 @@ from click.testing import CliRunner
 from tests.synthetic_run import SCORER, build_run
 from warehouse.check import check_run
 from warehouse.cli import cli
+from warehouse.errors import StageError
 from warehouse.store import Warehouse, open_warehouse
 
 COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
 SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/part-00000.parquet"
 TRAINED = "train/iteration=0/samples-00000.parquet"
+PROMPTS = "prompts/iteration=0/purpose=train/part-00000.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,34 @@ def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
     shutil.copy(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet", wrong)
     assert any("lies in the folder of iteration 1 but holds iteration 0" in problem
                for problem in check_run(run).problems)
+
+
+def test_lost_prompts_are_named(run: Warehouse) -> None:
+    (run.root / PROMPTS).unlink()
+    assert any(f"{PROMPTS} is missing, though the manifest" in problem
+               for problem in check_run(run, quick=True).problems)
+    with pytest.raises(StageError, match=r"part-00000.parquet is missing"):
+        run.read("prompts", iteration=0, purpose="train")
+
+
+def test_changed_prompts_are_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["prompt"] += " please"
+
+    rewrite(run.root / PROMPTS, change)
+    problem = only_problem(run)
+    assert PROMPTS in problem and "does not match its manifest (sha256 differs)" in problem
+
+
+def test_a_rollout_from_before_manifests_listed_prompts_is_still_checked(run: Warehouse) -> None:
+    manifest = (run.root / COMPLETIONS).with_name("manifest.json")
+    facts = json.loads(manifest.read_text())
+    assert facts.pop("prompts")
+    manifest.chmod(0o644)
+    manifest.write_text(json.dumps(facts))
+    assert check_run(run).problems == []
+    shutil.rmtree((run.root / PROMPTS).parent)
+    assert "holds no prompts, though rollout of iteration 0" in check_run(run, quick=True).problems[0]
 
 
 def shorter_logprobs(rows: list[dict[str, Any]]) -> None:

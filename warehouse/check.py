@@ -131,29 +131,16 @@ def _check_policies(warehouse: Warehouse, report: Report, *, quick: bool) -> Non
 def _check_stage(warehouse: Warehouse, stage: Stage, report: Report, *, quick: bool) -> None:
     """Manifest against the parts in the folder, and the numbers of the parts."""
     manifest = stage.manifest()
-    present = {part.name: part for part in stage.folder.glob("*-*.parquet")}
     if manifest is None:
         report.notes.append(f"{stage.title} is not complete; run it again to finish it.")
         return
-    listed = {part["name"]: part for part in manifest["parts"]}
-    for name in sorted(listed.keys() - present.keys()):
-        report.problems.append(f"{stage.folder / name} is missing, though the manifest of {stage.title} "
-                               f"lists it. "
-                               f"Restore it, or remove {stage.folder} and run the stage again.")
     replaced = set(manifest.get("replaced", []))
-    for name in sorted(present.keys() - listed.keys()):
-        if name in replaced:
-            report.notes.append(f"{present[name]} was merged into another; run `warehouse compact` again.")
-            continue
-        report.problems.append(f"{present[name]} is not in the manifest of {stage.title}. Move it out "
-                               f"of the run.")
-    for name in sorted(listed.keys() & present.keys()):
-        part, facts = present[name], listed[name]
-        changed = part.stat().st_size != facts["bytes"] or (not quick and sha256_of(part) != facts["sha256"])
-        if changed:
-            report.problems.append(f"{part} does not match its manifest "
-                                   f"({'size' if quick else 'sha256'} differs). "
-                                   f"Restore it, or remove {stage.folder} and run the stage again.")
+    _check_listed(stage, stage.folder, manifest["parts"], replaced, report, quick=quick)
+    if stage.prompts and "prompts" in manifest:
+        _check_listed(stage, stage.prompts, manifest["prompts"], set(), report, quick=quick)
+    elif stage.prompts and not any(stage.prompts.glob("part-*.parquet")):
+        report.problems.append(f"{stage.prompts} holds no prompts, though {stage.title} is complete. Restore "
+                               "them, or let `warehouse repair` open the stage again.")
     if stage.name == "score":
         _check_scored_parts(warehouse, stage, report)
     if stage.name == "train":
@@ -162,6 +149,27 @@ def _check_stage(warehouse: Warehouse, stage: Stage, report: Report, *, quick: b
             report.problems.append(f"{stage.title} is complete, but policy {written} is missing. "
                                    f"Restore it, or "
                                    f"remove {stage.folder} and train again.")
+
+
+def _check_listed(stage: Stage, folder: Path, facts: list[dict[str, Any]], replaced: set[str],
+                  report: Report, *, quick: bool) -> None:
+    """The parts in one folder against those that the stage's manifest lists."""
+    listed = {part["name"]: part for part in facts}
+    present = {part.name: part for part in folder.glob("*-*.parquet")}
+    for name in sorted(listed.keys() - present.keys()):
+        report.problems.append(f"{folder / name} is missing, though the manifest of {stage.title} lists it. "
+                               "Restore it, or let `warehouse repair` open the stage again.")
+    for name in sorted(present.keys() - listed.keys()):
+        if name in replaced:
+            report.notes.append(f"{present[name]} was merged into another; run `warehouse compact` again.")
+            continue
+        report.problems.append(f"{present[name]} is not in the manifest of {stage.title}. Move it out of the "
+                               "run.")
+    for name in sorted(listed.keys() & present.keys()):
+        part, one = present[name], listed[name]
+        if part.stat().st_size != one["bytes"] or (not quick and sha256_of(part) != one["sha256"]):
+            report.problems.append(f"{part} does not match its manifest ({'size' if quick else 'sha256'} "
+                                   "differs). Restore it, or let `warehouse repair` open the stage again.")
 
 
 def _check_scored_parts(warehouse: Warehouse, stage: Stage, report: Report) -> None:

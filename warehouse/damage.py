@@ -15,15 +15,20 @@ from warehouse.store import TRAIN_TABLES, Warehouse
 
 def damaged_parts(warehouse: Warehouse, table: str, stage: Stage) -> Iterator[tuple[Path, str, bool]]:
     """Parts with what is wrong with them; the last says whether the stage lacks their rows then."""
-    manifest = readable_manifest(stage)
+    manifest, folder, key = readable_manifest(stage), stage.folder, "parts"
+    if table == "prompts":
+        assert stage.prompts, "prompts belong to a rollout"
+        folder, key = stage.prompts, "prompts"
+    if manifest and key not in manifest:  # a rollout from before manifests listed the prompts
+        manifest = None
     prefix = TRAIN_TABLES.get(table, "part")
-    listed = {part["name"]: part for part in (manifest or {"parts": []})["parts"]
+    listed = {part["name"]: part for part in (manifest or {key: []})[key]
               if part["name"].startswith(f"{prefix}-")}
     replaced = set((manifest or {}).get("replaced", []))
     keys = dict(stage.identity)
     if table == "train_samples":
         keys = {"trained_iteration": keys["iteration"]}
-    for path in sorted(stage.folder.glob(f"{prefix}-*.parquet")):
+    for path in sorted(folder.glob(f"{prefix}-*.parquet")):
         if manifest and path.name not in listed:
             if path.name not in replaced:
                 yield path, "its stage is complete without it", False
@@ -32,8 +37,8 @@ def damaged_parts(warehouse: Warehouse, table: str, stage: Stage) -> Iterator[tu
         elif why := part_damage(warehouse, table, keys, path, listed.get(path.name)):
             yield path, why, True
     for name in sorted(listed):
-        if not (stage.folder / name).exists():
-            yield stage.folder / name, f"{name} is missing", True
+        if not (folder / name).exists():
+            yield folder / name, f"{name} is missing", True
 
 
 def part_damage(warehouse: Warehouse, table: str, keys: dict[str, Any], path: Path,

@@ -99,11 +99,11 @@ def _list_again(stage: Stage) -> None:
     manifest = stage.manifest()
     if manifest is None:
         return
-    parts = [part_facts(stage.folder / part["name"]) for part in manifest["parts"]]
-    if parts != manifest["parts"]:
-        replace_bytes(
-            stage.folder / "manifest.json", json_bytes({**manifest, "parts": parts, "pruned": True})
-        )
+    now = {"parts": [part_facts(stage.folder / part["name"]) for part in manifest["parts"]]}
+    if stage.prompts and "prompts" in manifest:
+        now["prompts"] = [part_facts(stage.prompts / part["name"]) for part in manifest["prompts"]]
+    if any(manifest[name] != listed for name, listed in now.items()):
+        replace_bytes(stage.folder / "manifest.json", json_bytes({**manifest, **now, "pruned": True}))
 
 
 def _is_pruned(table: str, parts: list[Path]) -> bool:

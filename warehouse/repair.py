@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from warehouse.check import EXPECTED, TABLES
 from warehouse.commit import CLAIM_SUFFIX, TEMPORARY_MARK, json_bytes, replace_bytes
-from warehouse.damage import damaged_parts, is_compacted, part_damage, policy_damage, readable_manifest
+from warehouse.damage import damaged_parts, is_compacted, policy_damage, readable_manifest
 from warehouse.errors import StageError
 from warehouse.parts import part_number
 from warehouse.stage import Stage, read_json
@@ -95,19 +95,17 @@ def _rollout_repairs(warehouse: Warehouse, iteration: int, purpose: str) -> Iter
         damaged += [(path, "its rollout is sampled again whole, having been compacted", True)
                     for path in present]
         numbers |= {part_number(path) for path in present}
-    prompts = [(path, why) for path in warehouse.parts("prompts", **keys)
-               if (why := part_damage(warehouse, "prompts", keys, path, None))]
-    if rollout.is_complete() and not warehouse.parts("prompts", **keys):
-        prompts = [(warehouse.part_path("prompts", 0, **keys), "it is missing")]
+    prompts = list(damaged_parts(warehouse, "prompts", rollout))
+    if rollout.is_complete() and not any(warehouse.folder("prompts", **keys).glob("part-*.parquet")):
+        prompts = [(warehouse.part_path("prompts", 0, **keys), "it is missing", True)]
     for stage in scores:
         yield from _score_repairs(warehouse, stage, numbers)
     if damaged or prompts:
         if numbers and purpose == "train" and warehouse.stage("train", iteration=iteration).is_complete():
             yield Move(None, f"policy {iteration + 1} stays: it was trained on the rows as they were")
-        if numbers or prompts:
+        if numbers or any(counts for _, _, counts in prompts):
             yield from _open_again(rollout)
-        yield from (Move(path, why) for path, why, _ in damaged if path.exists())
-        yield from (Move(path, why) for path, why in prompts if path.exists())
+        yield from (Move(path, why) for path, why, _ in [*damaged, *prompts] if path.exists())
     yield from _damaged_json(rollout)
 
 

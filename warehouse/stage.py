@@ -25,6 +25,7 @@ class Stage:
     folder: Path
     identity: dict[str, Any]
     run_id: str = ""
+    prompts: Path | None = None  # folder of the prompts of a rollout, which its manifest lists as well
 
     def settings(self) -> dict[str, Any] | None:
         """What the stage was started with; None if it never started."""
@@ -74,11 +75,14 @@ class Stage:
         """
         parts = sorted(self.folder.glob("*-*.parquet"))
         check_parts(parts, self.run_id, numbers)
+        asked = sorted(self.prompts.glob("part-*.parquet")) if self.prompts else []
+        check_parts(asked, self.run_id)
         manifest = {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "drift": self.drift(),
             "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
             "parts": [part_facts(part) for part in parts],
+            **({"prompts": [part_facts(part) for part in asked]} if self.prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
         commit_json(self.folder / "manifest.json", manifest)

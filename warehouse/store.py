@@ -62,11 +62,11 @@ class Warehouse:
         adds, or that was merged into another, is nobody's row.
         """
         folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
-        manifest = read_json(folder / "manifest.json")
-        if manifest is None:
+        stage = self.folder("completions", **keys) if table == "prompts" else folder
+        listed = (read_json(stage / "manifest.json") or {}).get("prompts" if table == "prompts" else "parts")
+        if listed is None:  # not complete, or a rollout from before manifests listed the prompts
             return sorted(folder.glob(f"{name}-*.parquet"))
-        return sorted(folder / part["name"] for part in manifest["parts"]
-                      if part["name"].startswith(f"{name}-"))
+        return sorted(folder / part["name"] for part in listed if part["name"].startswith(f"{name}-"))
 
     def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
         """All rows of a table under the given keys, in part order."""
@@ -92,7 +92,8 @@ class Warehouse:
         table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
         identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
         identity = {key: value for key, value in identity.items() if value is not None}
-        return Stage(name, self.folder(table, **identity), identity, self.run_id)
+        prompts = self.folder("prompts", **identity) if name == "rollout" else None
+        return Stage(name, self.folder(table, **identity), identity, self.run_id, prompts)
 
     def iterations(self, table: str) -> list[int]:
         """Iterations that have a folder in `table`, in order."""
