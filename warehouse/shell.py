@@ -23,6 +23,7 @@ SQL ends with a semicolon and may take several lines.
 .show COMPLETION one completion          .queries         saved queries; run one with @name key=value
 .refresh         see what is new         .quit            leave (also Ctrl-D)"""
 HISTORY = Path.home() / ".rollhouse_history"
+COMMANDS = (".help", ".views", ".schema", ".show", ".queries", ".refresh", ".quit")
 KEYWORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "iteration", "purpose", "DESC")
 
 
@@ -35,7 +36,7 @@ def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] = input,
         "UNION ALL "
         "SELECT column_name FROM duckdb_columns() WHERE NOT internal UNION ALL SELECT function_name FROM "
         "duckdb_functions() WHERE NOT internal) ORDER BY name").fetchall()]
-    _set_up_line_editing(names)
+    _set_up_line_editing([*names, *COMMANDS, *KEYWORDS, *(f"@{name}" for name in saved_queries(warehouse))])
     say(f"{warehouse.root}: {len(warehouse.iterations('completions'))} iterations. .help for help")
     pending = ""
     while True:
@@ -86,21 +87,21 @@ def _answer(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, line: s
         say("(interrupted)")
 
 
-def _set_up_line_editing(names: list[str]) -> None:
+def _set_up_line_editing(words: list[str]) -> None:
     """History across sessions and completion with Tab, where the terminal has them."""
     if not sys.stdin.isatty():
         return
     import atexit
     import readline
-    words = sorted({*names, *KEYWORDS})
 
     def complete(text: str, state: int) -> str | None:
-        fitting = [word for word in words if word.lower().startswith(text.lower())]
+        fitting = sorted({word for word in words if word.lower().startswith(text.lower())})
         return fitting[state] if state < len(fitting) else None
 
     readline.set_completer(complete)
     readline.set_completer_delims(" \t\n,();=<>")
-    readline.parse_and_bind("tab: complete")
+    libedit = "libedit" in (readline.__doc__ or "")  # what macOS has in the place of GNU readline
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
     if HISTORY.exists():
         readline.read_history_file(HISTORY)
     readline.set_history_length(2000)

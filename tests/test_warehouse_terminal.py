@@ -1,0 +1,135 @@
+"""The shell and Ctrl-C through a real terminal: completion with Tab, history, and queries that are ended."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.synthetic_run import build_run
+from warehouse.store import Warehouse
+
+# Three joined ranges take hours; the sum keeps the optimizer from counting them without a look.
+ENDLESS = "SELECT sum(a.range * b.range % (c.range + 1)) FROM range(99999) a, range(99999) b, range(99999) c"
+
+
+class Terminal:
+    """A `warehouse` command at the other end of a pseudo-terminal."""
+
+    def __init__(self, process: int, descriptor: int) -> None:
+        self.process, self.descriptor = process, descriptor
+        self.unread = ""
+        self.ended = False
+
+    def type(self, keys: str) -> None:
+        os.write(self.descriptor, keys.encode())
+
+    def wait_for(self, words: str, seconds: float = 20) -> str:
+        """What was shown up to and including `words`, which must come in time."""
+        deadline = time.monotonic() + seconds
+        while words not in self.unread:
+            ready, _, _ = select.select([self.descriptor], [], [], max(0, deadline - time.monotonic()))
+            try:
+                more = os.read(self.descriptor, 65536) if ready else b""
+            except OSError:  # the command has ended
+                more = b""
+            assert more, f"no {words!r} in {self.unread!r}"
+            self.unread += more.decode(errors="replace")
+        shown, _, self.unread = self.unread.partition(words)
+        return shown + words
+
+    def exit_code(self) -> int:
+        """Wait for the command's end."""
+        self.ended = True
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    def hang_up(self) -> None:
+        os.close(self.descriptor)
+        if not self.ended:
+            os.kill(self.process, signal.SIGKILL)
+            self.exit_code()
+
+
+@contextmanager
+def typing(home: Path, *arguments: object) -> Iterator[Terminal]:
+    """A `warehouse` command started with `home` as home directory."""
+    command = [sys.executable, "-c", "from warehouse.cli import cli; cli()", *map(str, arguments)]
+    process, descriptor = pty.fork()
+    if process == 0:
+        os.execve(sys.executable, command, {**os.environ, "HOME": str(home), "TERM": "xterm"})
+    terminal = Terminal(process, descriptor)
+    try:
+        yield terminal
+    finally:
+        terminal.hang_up()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(
+        tmp_path_factory.mktemp("runs") / "run", iterations=1, evals=(), num_tasks=2, group_size=2
+    )
+
+
+def test_the_shell_completes_names_and_remembers_queries(run: Warehouse, tmp_path: Path) -> None:
+    with typing(tmp_path, "shell", run.root) as terminal:
+        terminal.wait_for("sql> ")
+        terminal.type("select count(*) as found from pass_cur\t;\r")
+        terminal.wait_for("pass_curve")
+        terminal.wait_for("found")
+        terminal.wait_for("sql> ")
+        terminal.type(".vie\t\r")
+        terminal.wait_for("task_history")
+        terminal.wait_for("sql> ")
+        terminal.type("@itera\t\r")
+        terminal.wait_for("@iterations")
+        terminal.wait_for("reward")
+        terminal.wait_for("sql> ")
+        terminal.type("\x04")
+        assert terminal.exit_code() == 0
+    with typing(tmp_path, "shell", run.root) as terminal:
+        terminal.wait_for("sql> ")
+        terminal.type("\x1b[A\x1b[A\x1b[A")
+        terminal.wait_for("select count(*) as found from pass_curve")
+        terminal.type("\r")
+        terminal.wait_for("found")
+        terminal.wait_for("sql> ")
+        terminal.type(".quit\r")
+        assert terminal.exit_code() == 0
+
+
+def test_ctrl_c_ends_the_query_and_the_shell_goes_on(run: Warehouse, tmp_path: Path) -> None:
+    with typing(tmp_path, "shell", run.root) as terminal:
+        terminal.wait_for("sql> ")
+        terminal.type(f"{ENDLESS};\r")
+        time.sleep(0.5)
+        began = time.monotonic()
+        terminal.type("\x03")
+        terminal.wait_for("(interrupted)")
+        assert time.monotonic() - began < 5
+        terminal.wait_for("sql> ")
+        terminal.type("select 6 * 7 as answer;\r")
+        terminal.wait_for("42")
+        terminal.wait_for("sql> ")
+        terminal.type("select half\x03")
+        terminal.wait_for("sql> ")
+        terminal.type("\x04")
+        assert terminal.exit_code() == 0
+
+
+def test_ctrl_c_ends_a_query_of_the_command_line(run: Warehouse, tmp_path: Path) -> None:
+    with typing(tmp_path, "sql", run.root, ENDLESS) as terminal:
+        time.sleep(3)
+        began = time.monotonic()
+        terminal.type("\x03")
+        assert "Traceback" not in terminal.wait_for("Aborted!")
+        assert time.monotonic() - began < 5
+        assert terminal.exit_code() == 1
