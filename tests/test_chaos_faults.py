@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -217,6 +218,21 @@ def test_too_many_open_files_while_reading_do_not_pass_for_damage(tmp_path: Path
         for descriptor in opened:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_manifest_that_another_nfs_client_replaces_is_read_again(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    stage, read_text = warehouse.stage("rollout", iteration=0, purpose="train"), Path.read_text
+    stale = [OSError(errno.ESTALE, "Stale file handle")] * 2
+
+    def replaced(path: Path, *arguments: object) -> str:
+        if path.name == "manifest.json" and stale:
+            raise stale.pop()
+        return read_text(path, *arguments)
+    monkeypatch.setattr(Path, "read_text", replaced)
+    assert (stage.manifest() or {})["facts"]["num_completions"] == 20 and not stale
 
 
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import platform
@@ -15,6 +16,8 @@ from typing import Any
 from warehouse.commit import commit_json
 from warehouse.errors import StageError
 from warehouse.parts import check_parts
+
+STALE_ATTEMPTS = 9
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def _revision() -> str | None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file of a stage, None if it does not exist; StageError if it is damaged."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(_fresh_text(path))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -157,6 +160,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:  # not JSON, or not even text
         raise StageError(f"{path} is damaged ({error}). Run `warehouse repair` on the run, or restore the "
                          "file from a copy.") from error
+
+
+def _fresh_text(path: Path) -> str:
+    """The text of a file; over NFS one that another client replaces just now is stale: then the new one."""
+    for _ in range(STALE_ATTEMPTS):
+        try:
+            return path.read_text()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_text()
 
 
 def _shown(value: Any) -> str:
