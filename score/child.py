@@ -5,56 +5,73 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from score import imports
-from score.child_kinds import InvalidOutput, handler_of
+from score.child_kinds import Handler, InvalidOutput, handler_of
 from score.child_modules import MissingFunction
 from score.error_classes import CHILD_CLASSES, ErrorClass
-from score.frames import Kind, decode_job, encode_error, encode_result
-from score.lockdown import LINK_FD, RESULT_FD, RULESET_FD, Lockdown
+from score.frames import Kind, encode_error, encode_grids, encode_result
+from score.lockdown import LINK_FD, RESULT_FD
+
+if TYPE_CHECKING:
+    from score.watch import Allowance, Watch
+
+
+WARM_UP = b"import numpy as np\n\ndef transform(grid):\n    return np.zeros_like(grid)\n"
+WARM_UPS = 10        # the interpreter specialises code that ran eight times
+GENERATORS = ("random", "numpy.random")
 
 
 class OutputLimit(Exception):
     """The answer is larger than the limit."""
 
 
-def run_child(fds: list[int], ready_fd: int, link_fd: int | None, order: dict[str, int],
-              lockdown: Lockdown) -> None:
-    """Never returns. `fds` are job, result and, for scripts, stdin and stdout."""
+def run_child(files: tuple[int, ...], link_fd: int, job: list[int], place: int, watch: Watch,
+              allowance: Allowance) -> None:
+    """Never returns. `files` are job, result and, for scripts, stdin and stdout; `job` what ORDER holds."""
     try:
-        lockdown.die_with_lane()
-        job = read_all(fds[0])
-        kind, seed, modules, source, payload = decode_job(job)
-        arrange_descriptors(fds, link_fd, keep=ready_fd)
-        imports.import_all(modules)
-        handler_of(kind)                     # what the kind itself needs is imported while that is possible
-        seed_generators(seed)
-        lockdown.enter_child(bool(order["threads"]))
-        # The lane learns from here that preparation succeeded, and what it cost; the door is shut before any
-        # foreign code runs, so the message cannot be forged.
-        os.write(ready_fd, time.process_time_ns().to_bytes(8, "little")
-                 + time.monotonic_ns().to_bytes(8, "little"))
-        os.close(ready_fd)
+        watch.lockdown.die_with_lane()
+        kind, seed, names_bytes, source_bytes, payload_bytes = job[:5]
+        content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
+        if names_bytes:
+            imports.import_all(content[:names_bytes].decode().split(","))
+        handler = handler_of(kind)           # what the kind itself needs is imported while that is possible
+        if names_bytes or watch.has_generators:
+            seed_generators(seed)
+        arrange_streams(files, link_fd)
+        watch.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, allowance.threads)
+        # The lane learns from here that preparation succeeded, and what it cost.
+        watch.page.report(place)
     except BaseException:
         os._exit(70)
     try:
-        frame = answer(kind, source, payload)
-        if len(frame) > order["output_bytes"]:
+        source_end = names_bytes + source_bytes
+        frame = answer(handler, content[names_bytes:source_end], content[source_end:])
+        if len(frame) > allowance.output_bytes:
             frame = failure(OutputLimit(f"{len(frame)} bytes"), "run")
         os.pwrite(RESULT_FD, frame, 0)
     finally:
         os._exit(0)       # neither threads, nor atexit, nor destructors get another turn
 
 
-def answer(kind: Kind, source: bytes, payload: bytes) -> bytes:
+def warm_up() -> None:
+    """In a lane, before any job: run a program of our own, so that children find caches full."""
+    payload = encode_grids([np.zeros((2, 2), np.uint8)])
+    for _ in range(WARM_UPS):
+        answer(handler_of(Kind.GRID), WARM_UP, payload)
+    del sys.modules["program"]
+
+
+def answer(handler: Handler, source: bytes, payload: bytes) -> bytes:
     """The frame for a program: its result, or how it failed."""
     phase = "compile"
     try:
         code = compile(source, "program.py", "exec", dont_inherit=True)
         phase = "run"
-        return encode_result(handler_of(kind)(code, payload))
+        return encode_result(handler(code, payload))
     except BaseException as error:
         return failure(error, phase)
 
@@ -91,29 +108,20 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
     return ErrorClass.RUNTIME
 
 
-def read_all(fd: int) -> bytes:
-    """All bytes of a job's memory file."""
-    return os.pread(fd, os.fstat(fd).st_size, 0)
-
-
-def arrange_descriptors(fds: list[int], link_fd: int | None, keep: int) -> None:
-    """Streams on 0..2, the result on 3, the link on 4, the ruleset on 5, `keep` stays, others close."""
-    stdin, stdout = (fds[2], fds[3]) if len(fds) == 4 else (None, None)
-    if stdin is not None and stdout is not None:
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-    os.dup2(fds[1], RESULT_FD)
-    if link_fd is not None:
+def arrange_streams(files: tuple[int, ...], link_fd: int) -> None:
+    """A script's streams on 0 and 1, the result on 3, the link on 4."""
+    if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
-    else:
-        os.close(LINK_FD)
-    os.closerange(RULESET_FD + 1, keep)
-    os.closerange(keep + 1, 1 << 20)
+    elif len(files) == 4:
+        for number, stream in enumerate(files[2:]):
+            os.dup2(stream, number)
+            os.lseek(number, 0, os.SEEK_SET)         # the program before this one left it elsewhere
+    os.dup2(files[1], RESULT_FD)
 
 
 def seed_generators(seed: int) -> None:
     """A program that draws numbers draws the same ones every time it is scored."""
-    for name in ("random", "numpy.random"):
+    for name in GENERATORS:
         module: Any = sys.modules.get(name)
         if module is not None:
             module.seed(seed & 0xFFFFFFFF)

@@ -17,6 +17,8 @@ from score.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
 GRID_FUNCTION = "transform"
 # Names that grid programs use without importing them.
 GRID_NAMES: dict[str, Any] = {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}  # noqa: UP006
+# What the methods of arrays call in the end.
+MINIMUM, MAXIMUM = np.minimum.reduce, np.maximum.reduce
 
 
 class InvalidOutput(Exception):
@@ -46,7 +48,7 @@ def as_grid(output: Any) -> np.ndarray:
         raise InvalidOutput("shape", f"shape {cells.shape}")
     if cells.dtype.kind == "f" and not np.array_equal(cells, np.rint(cells)):
         raise InvalidOutput("type", "cells that are not whole numbers")
-    if cells.min() < 0 or cells.max() > 9:
+    if MINIMUM(cells, None) < 0 or MAXIMUM(cells, None) > 9:
         raise InvalidOutput("range", f"cells from {cells.min()} to {cells.max()}")
     return cells.astype(np.uint8)
 
@@ -70,12 +72,14 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     return b""
 
 
-def handler_of(kind: Kind) -> Callable[[CodeType, bytes], bytes]:
+Handler = Callable[[CodeType, bytes], bytes]
+HANDLERS: dict[int, Handler] = {Kind.GRID: run_grids, Kind.STDIO: run_script}
+
+
+def handler_of(kind: int) -> Handler:
     """What runs a job; functions come from a module that only their own children load."""
-    if kind == Kind.GRID:
-        return run_grids
-    if kind == Kind.STDIO:
-        return run_script
+    if kind in HANDLERS:
+        return HANDLERS[kind]
     from score import child_functions
     return {Kind.CALL: child_functions.run_calls, Kind.SERVE: child_functions.serve_calls,
-            Kind.TEST: child_functions.run_tests}[kind]
+            Kind.TEST: child_functions.run_tests}[Kind(kind)]

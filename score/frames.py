@@ -8,17 +8,23 @@ from typing import Any
 
 import numpy as np
 
-JOB_MAGIC, RESULT_MAGIC = b"RHJ1", b"RHR1"
-JOB_HEADER = struct.Struct("<4sBQHII")   # magic, kind, seed, bytes of modules, of source, of payload
+RESULT_MAGIC = b"RHR1"
 RESULT_HEADER = struct.Struct("<4sBI")       # magic, status, bytes of body
 ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes of name, bytes of message
 COUNT = struct.Struct("<H")
-# To a lane: job number, children (1 or 2), descriptors of each, cpu ns, wall ns, address space, open files,
-# output bytes, threads
-ORDER = struct.Struct("<QBBQQQII?")
+ALL_BYTES = bytes(range(256))
+# To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, open files, output
+# bytes, threads
+SETUP = struct.Struct("<QQQII?")
+# To a lane, per program: number, slot, form, then for each of two jobs: kind, seed, bytes of modules, of
+# source, of payload. The jobs themselves (modules, source, payload, without gaps) lie in the slot.
+ORDER = struct.Struct("<QBB BQHII BQHII")
+Facts = tuple[int, int, int, int, int]       # what ORDER says of one job
+NO_JOB: Facts = (0, 0, 0, 0, 0)
 # From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
 REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
+FILES_PER_SLOT = 4                           # two to read from, two to write to
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
@@ -37,6 +43,14 @@ class Kind(IntEnum):
     TEST = 5         # run tests whose `candidate` is the program on the other end of the link
 
 
+class Form(IntEnum):
+    """Which processes an order is about, and what the memory files of its slot are to them."""
+
+    ALONE = 0        # one: job; result
+    STREAMS = 1      # one: job and stdin; result and stdout
+    PAIR = 2         # a program and its tests, joined by a link: a job and a result each
+
+
 class Verdict(IntEnum):
     """How a child ended, as its lane saw it."""
 
@@ -52,31 +66,12 @@ class BadFrame(ValueError):
     """Bytes that are not a frame; from a program that means it gave no result."""
 
 
-def encode_job(kind: Kind, seed: int, modules: list[str], source: bytes, payload: bytes) -> bytes:
-    """The bytes that a child reads: what to do, the modules it wants, the program, and its inputs."""
-    names = ",".join(modules).encode()
-    header = JOB_HEADER.pack(JOB_MAGIC, kind, seed, len(names), len(source), len(payload))
-    return header + names + source + payload
-
-
-def decode_job(frame: bytes) -> tuple[Kind, int, list[str], bytes, bytes]:
-    """Kind, seed, modules, source and payload of a job."""
-    magic, kind, seed, names_length, source_length, payload_length = JOB_HEADER.unpack_from(frame)
-    source_start = JOB_HEADER.size + names_length
-    source_end = source_start + source_length
-    if magic != JOB_MAGIC or len(frame) != source_end + payload_length:
-        raise BadFrame("not a job")
-    names = frame[JOB_HEADER.size:source_start].decode()
-    modules = names.split(",") if names else []
-    return Kind(kind), seed, modules, frame[source_start:source_end], frame[source_end:]
-
-
 def encode_grids(grids: list[np.ndarray]) -> bytes:
     """Grids of at most 255 x 255 cells of one byte: a count, then rows, columns and cells of each."""
     parts = [COUNT.pack(len(grids))]
     for grid in grids:
         parts.append(bytes(grid.shape))
-        parts.append(np.ascontiguousarray(grid, dtype=np.uint8).tobytes())
+        parts.append(grid.astype(np.uint8, copy=False).tobytes())
     return b"".join(parts)
 
 
@@ -84,19 +79,19 @@ def decode_grids(body: bytes, *, max_side: int = 255, max_value: int = 255) -> l
     """The grids of a body, every byte accounted for; BadFrame where a side or a cell is out of range."""
     if len(body) < COUNT.size:
         raise BadFrame("no count")
+    legal = ALL_BYTES[:max_value + 1]
     offset, grids = COUNT.size, []
     for _ in range(COUNT.unpack_from(body)[0]):
         shape = body[offset:offset + 2]
         if len(shape) < 2 or not (0 < shape[0] <= max_side and 0 < shape[1] <= max_side):
             raise BadFrame("shape out of range")
-        end = offset + 2 + shape[0] * shape[1]
-        if end > len(body):
+        cells = body[offset + 2:offset + 2 + shape[0] * shape[1]]
+        if len(cells) != shape[0] * shape[1]:
             raise BadFrame("cells cut off")
-        grid = np.frombuffer(body, dtype=np.uint8, count=shape[0] * shape[1], offset=offset + 2)
-        if grid.max() > max_value:
+        if cells.translate(None, legal):               # what is left when all legal cells are taken out
             raise BadFrame("cell out of range")
-        grids.append(grid.reshape(shape[0], shape[1]))
-        offset = end
+        grids.append(np.frombuffer(cells, np.uint8).reshape(shape[0], shape[1]))
+        offset += 2 + len(cells)
     if offset != len(body):
         raise BadFrame("bytes left over")
     return grids
@@ -134,6 +129,13 @@ def decode_json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {type(error).__name__}") from None
+
+
+def whole_frame(content: bytes) -> bytes:
+    """The result frame that `content` begins with, without what follows it; empty where there is none."""
+    if len(content) < RESULT_HEADER.size or not content.startswith(RESULT_MAGIC):
+        return b""
+    return content[:RESULT_HEADER.size + RESULT_HEADER.unpack_from(content)[2]]
 
 
 def split_result(frame: bytes) -> tuple[int, bytes]:

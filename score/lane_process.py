@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
@@ -15,15 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from score import bubblewrap
-from score.flight import Flight
-from score.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE
+from score.flight import Ending, Flight
+from score.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
 from score.imports import allowed_modules
 from score.limits import Limits
 from score.lockdown import Layer
+from score.slots import Slot
 from warehouse.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
 SILENT_SECONDS = 30.0       # beyond the wall limit: setting up the child takes at most 20 of them
+DEPTH = 2                   # one program running, one waiting in the lane's socket
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -44,34 +47,39 @@ class LaneLost(Exception):
 class LaneProcess:
     """One running lane, its channel, and the programs it was handed, oldest first."""
 
-    def __init__(self, config: LaneConfig) -> None:
+    def __init__(self, config: LaneConfig, limits: Limits) -> None:
+        self.limits = limits
+        self.output_bytes = limits.output_kib * 1024
+        self.slots = [Slot() for _ in range(DEPTH)]
+        self.free = list(range(DEPTH))
         self.flights: deque[Flight] = deque()
         self.since = time.monotonic()            # when the oldest one was begun
         self.allowed = allowed_modules(config.imports)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel = ours
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)       # the hello then says the lane's pid
-        self.process = subprocess.Popen(
-            lane_command(config, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=self.errors, pass_fds=[theirs.fileno()], env=lane_environment(), start_new_session=True,
-            cwd="/")
+        # The hello then says the lane's pid.
+        self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above those that a lane has uses for
         theirs.close()
-        self.layers = self.address_space = 0
+        self.process = subprocess.Popen(
+            lane_command(config, number), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=self.errors, pass_fds=[number], env=lane_environment(), start_new_session=True, cwd="/")
+        os.close(number)
+        self.layers = 0
         self.pid = self.process.pid              # of the lane itself, which bwrap may have started
 
     def greet(self) -> None:
-        """Wait until the lane is ready; StageError with its own words when it fails to start."""
+        """Wait until the lane is ready, give it limits and slots; LaneLost with its own words if it fails."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         if poll.poll(START_SECONDS * 1000):
             message, ancillary, _flags, _address = self.channel.recvmsg(HELLO.size, socket.CMSG_SPACE(12))
             if len(message) == HELLO.size:
-                magic, self.layers, self.address_space = HELLO.unpack(message)
+                magic, self.layers, address_space = HELLO.unpack(message)
                 assert magic == HELLO_MAGIC
                 self.pid = struct.unpack("3i", ancillary[0][2])[0]
                 self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                self.address_space = self.address_space or address_space_of(self.pid)
+                self._set_up(address_space or address_space_of(self.pid))
                 return
         self.process.kill()
         self.process.wait()
@@ -79,19 +87,36 @@ class LaneProcess:
         words = self.errors.read().decode("utf-8", "replace").strip().splitlines()
         raise LaneLost(words[-1] if words else f"no answer within {START_SECONDS:g} s")
 
-    def hand(self, flight: Flight, limits: Limits) -> None:
-        """Give the lane one more program."""
+    def _set_up(self, address_space: int) -> None:
+        limits = self.limits
+        setup = SETUP.pack(round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9),
+                           address_space + limits.memory_mib * 2**20, limits.open_files, self.output_bytes,
+                           limits.threads)
+        descriptors: list[int] = []
+        try:
+            for slot in self.slots:
+                descriptors += slot.for_lane()
+            socket.send_fds(self.channel, [setup], descriptors)
+        except OSError as error:
+            raise LaneLost(str(error)) from error
+        finally:
+            for each in descriptors:
+                os.close(each)
+
+    def hand(self, flight: Flight) -> None:
+        """Give the lane one more program; there must be a free slot."""
         if not self.flights:
             self.since = time.monotonic()
         flight.attempts += 1
         self.flights.append(flight)
+        flight.slot = self.free.pop()
         try:
-            flight.send(self.channel, limits, self.address_space, self.allowed)
+            self.channel.send(flight.order(self.slots[flight.slot], self.allowed))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LaneLost(str(error)) from error
 
-    def take(self) -> bytes:
-        """The next reply; the oldest flight is the one it is about."""
+    def take(self) -> tuple[Flight, list[Ending]]:
+        """The oldest program and how it ended, from the next reply."""
         try:
             reply = self.channel.recv(256)
         except ConnectionResetError as error:
@@ -99,13 +124,16 @@ class LaneProcess:
         if not reply:
             raise LaneLost("the lane ended")
         self.since = time.monotonic()
-        return reply
+        flight = self.flights.popleft()
+        endings = flight.endings(reply, self.slots[flight.slot], self.output_bytes)
+        self.free.append(flight.slot)
+        return flight, endings
 
-    def is_stuck(self, limits: Limits) -> bool:
+    def is_stuck(self) -> bool:
         """True when it has been silent for longer than any program can take, or was stopped by a signal."""
         if not self.flights:
             return False
-        patience = limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
+        patience = self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
         return time.monotonic() - self.since > patience or self.is_stopped()
 
     def is_stopped(self) -> bool:
@@ -121,8 +149,9 @@ class LaneProcess:
         self.process.kill()
         self.process.wait()
         self.channel.close()
-        for flight in self.flights:
-            flight.close()
+        for slot in self.slots:
+            slot.close()
+        self.slots = []
 
 
 def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
@@ -160,9 +189,9 @@ def readable_folders(config: LaneConfig) -> list[str]:
     return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
 
 
-def start_lanes(config: LaneConfig, count: int) -> list[LaneProcess]:
+def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:
     """Lanes that answered, started side by side; StageError when one cannot be started."""
-    lanes = [LaneProcess(config) for _ in range(count)]
+    lanes = [LaneProcess(config, limits) for _ in range(count)]
     try:
         for lane in lanes:
             lane.greet()

@@ -16,7 +16,6 @@ from score.limits import Limits
 from score.program import Program
 from warehouse.errors import StageError
 
-DEPTH = 2                # one program running, one waiting in the lane's socket
 MAX_ATTEMPTS = 3
 MAX_RESTARTS = 100
 SIGKILL = 9
@@ -33,7 +32,8 @@ class LanePool:
         self.lanes: list[LaneProcess] = []
         self.num_restarts = 0
         self.last_look = time.monotonic()      # at lanes that may be stuck
-        self.lanes += start_lanes(config, num_lanes)
+        self.lanes += start_lanes(config, limits, num_lanes)
+        self._listen()
 
     def __enter__(self) -> LanePool:
         return self
@@ -71,7 +71,7 @@ class LanePool:
     def _hand_out(self, waiting: Iterator[Flight], again: deque[Flight], lonely: deque[Flight]) -> None:
         """Keep every lane supplied; once all else is done, one lonely program at a time."""
         for lane in list(self.lanes):
-            while len(lane.flights) < DEPTH:
+            while lane.free:
                 flight = again.popleft() if again else next(waiting, None)
                 if flight is None:
                     break
@@ -83,32 +83,32 @@ class LanePool:
 
     def _hand(self, lane: LaneProcess, flight: Flight, again: deque[Flight]) -> None:
         try:
-            lane.hand(flight, self.limits)
+            lane.hand(flight)
         except LaneLost:
             again.extend(self._replace(lane))
 
+    def _listen(self) -> None:
+        """Wait for what the present lanes say."""
+        self.by_fd = {lane.channel.fileno(): lane for lane in self.lanes}
+        self.poll = select.poll()
+        for fd in self.by_fd:
+            self.poll.register(fd, select.POLLIN)
+
     def _collect(self) -> Iterator[tuple[Flight, list[Ending]]]:
         """Programs that ended, and those of lanes that were lost (with no endings)."""
-        poll = select.poll()
-        by_fd = {lane.channel.fileno(): lane for lane in self.lanes}
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
-        talking = [by_fd[fd] for fd, _event in poll.poll(1000)]
+        talking = [self.by_fd[fd] for fd, _event in self.poll.poll(1000)]
         for lane in talking:
             try:
-                reply = lane.take()
+                flight, endings = lane.take()
             except LaneLost:
                 yield from ((flight, []) for flight in self._replace(lane))
                 continue
-            flight = lane.flights.popleft()
-            endings = flight.endings(reply, self.limits.output_kib * 1024)
-            flight.close()
             if any(ending.verdict in SETUP_VERDICTS for ending in endings):
                 time.sleep(0.05 * flight.attempts)        # fork fails for want of memory: give it a moment
             yield flight, endings
         if time.monotonic() - self.last_look > 1.0:
             self.last_look = time.monotonic()
-            for lane in [lane for lane in self.lanes if lane.is_stuck(self.limits)]:
+            for lane in [lane for lane in self.lanes if lane.is_stuck()]:
                 yield from ((flight, []) for flight in self._replace(lane))
 
     def _replace(self, lane: LaneProcess) -> list[Flight]:
@@ -118,7 +118,8 @@ class LanePool:
         for waiting in flights[1:]:
             waiting.attempts -= 1              # it never began
         self.lanes.remove(lane)
-        self.lanes += start_lanes(self.config, 1)
+        self.lanes += start_lanes(self.config, self.limits, 1)
+        self._listen()
         self.num_restarts += 1
         if self.num_restarts > MAX_RESTARTS:
             raise StageError(f"Lanes that run programs were lost {self.num_restarts} times. Something on "

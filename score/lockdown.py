@@ -22,7 +22,15 @@ RESULT_FD, LINK_FD, RULESET_FD = 3, 4, 5
 # From asm-generic/resource.h; the module `resource` would cost every fork its own memory mappings.
 RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 1, 4, 7, 8, 9, 12
 
+MAX_FDS = 1 << 20
+CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
+NO_CAPABILITIES = bytes(24)
+
 libc = ctypes.CDLL(None, use_errno=True)
+# For children, looked up before they are forked: calls that let go of no lock and keep no errno, because
+# every page of memory that they touch is copied.
+quick = ctypes.PyDLL(None)
+quick_prctl, quick_syscall, quick_capset = quick.prctl, quick.syscall, quick.capset
 
 
 class Layer(IntFlag):
@@ -41,7 +49,7 @@ class Lockdown:
         self.layers = Layer(layers)
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
-        self.has_capabilities = False
+        self.has_rules = self.has_capabilities = False
 
     def enter_lane(self) -> int:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""
@@ -50,13 +58,12 @@ class Lockdown:
             self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
         if Layer.LANDLOCK in self.layers:
             lane_rules = self._prepare_rules()
-        else:
-            os.dup2(0, RULESET_FD)
+            self.has_rules = True
         unprivileged = drop_privileges()
         self.has_capabilities = has_capability()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         prctl(PR_SET_DUMPABLE, 0)
-        self.die_with_lane()
+        prctl(PR_SET_PDEATHSIG, SIGKILL)
         if lane_rules >= 0:
             landlock.restrict_self(lane_rules)
             os.close(lane_rules)
@@ -75,16 +82,17 @@ class Lockdown:
 
     def die_with_lane(self) -> None:
         """End this process when its parent ends."""
-        prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+            raise OSError("PR_SET_PDEATHSIG")
 
-    def enter_child(self, threads: bool) -> None:
-        """Close every door of a child, just before foreign code."""
-        if Layer.LANDLOCK in self.layers:
-            landlock.restrict_self(RULESET_FD)
-        os.close(RULESET_FD)
-        if self.has_capabilities:
-            keep_capabilities(0)
-        if Layer.SECCOMP in self.layers:
+    def enter_child(self, last_fd: int, threads: bool) -> None:
+        """Close every door of a child, and all descriptors above the last one, just before foreign code."""
+        if self.has_rules and quick_syscall(landlock.RESTRICT_SELF, RULESET_FD, 0):
+            raise OSError("landlock_restrict_self")
+        os.closerange(last_fd + 1, MAX_FDS)
+        if self.has_capabilities and quick_capset(CAPABILITY_HEADER, NO_CAPABILITIES):
+            raise OSError("capset")
+        if self.filters:
             self.filters[threads].install()
 
 
@@ -110,18 +118,16 @@ def drop_privileges() -> bool:
 
 def has_capability() -> bool:
     """True if this process may read every file."""
-    header = struct.pack("<Ii", CAPABILITY_VERSION, 0)
     data = ctypes.create_string_buffer(24)
-    if libc.capget(header, data) != 0:
+    if libc.capget(CAPABILITY_HEADER, data) != 0:
         return False
     return bool(struct.unpack_from("<I", data.raw, 4)[0] & CAP_DAC_READ_SEARCH)
 
 
 def keep_capabilities(mask: int) -> None:
     """Give up every capability outside the mask; OSError if the kernel refuses."""
-    header = struct.pack("<Ii", CAPABILITY_VERSION, 0)
     data = struct.pack("<6I", mask, mask, 0, 0, 0, 0)
-    if libc.capset(header, data) != 0:
+    if libc.capset(CAPABILITY_HEADER, data) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
 

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
-from score.frames import Kind, encode_job
+from score.frames import Facts, Kind
 from score.imports import Allowed, mentioned
 
 
@@ -33,12 +33,12 @@ class Program:
         """UTF-8; a lone surrogate stays as bytes that the compiler refuses."""
         return self.source.encode("utf-8", "surrogatepass")
 
-    def job(self, allowed: Allowed) -> bytes:
-        """The frame that the child reads, with those of the allowed modules that the source mentions."""
-        seed = int.from_bytes(self.key[:8], "little")
-        return encode_job(self.kind, seed, mentioned(self.source, allowed), self.source_bytes, self.payload)
+    def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
+        """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.
 
-    @property
-    def processes(self) -> list[Program]:
-        """The programs that run side by side: this one, then its tests."""
-        return [self] if self.tests is None else [self, self.tests]
+        That is those of the allowed modules that the source mentions, the source, and the payload.
+        """
+        names = ",".join(mentioned(self.source, allowed)).encode()
+        source, payload = self.source_bytes, self.payload
+        facts = (self.kind, int.from_bytes(self.key[:8], "little"), len(names), len(source), len(payload))
+        return facts, names + source + payload

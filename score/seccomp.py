@@ -66,11 +66,31 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
     if threads:
         program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
                                  if_not=ERRNO | errno.EPERM)
-    plain = sorted(numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect"})
-    for index, number in enumerate(plain):
-        program.append((JUMP_EQUAL, len(plain) - index, 0, number))
-    program += [(RETURN, 0, 0, ERRNO | errno.EPERM), (RETURN, 0, 0, ALLOW)]
+    plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect"}}
+    # Where the answer changes: a filter is assembled and asked about every number each time it is installed.
+    edges = [number for number in range(1, max(plain) + 2) if (number in plain) != (number - 1 in plain)]
+    program += [*search([0, *edges], 0 in plain, len(edges)), (RETURN, 0, 0, ALLOW),
+                (RETURN, 0, 0, ERRNO | errno.EPERM)]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def search(starts: list[int], first_allowed: bool, to_allow: int) -> list[Instruction]:
+    """A binary search for the range that a number is in; ranges are allowed and denied in turn.
+
+    The return that allows comes `to_allow` instructions after the first of these, the one that denies next.
+    """
+    if len(starts) == 1:
+        return []
+    middle = len(starts) // 2
+    second_allowed = first_allowed == (middle % 2 == 0)
+    below = search(starts[:middle], first_allowed, to_allow - 1)
+    above = search(starts[middle:], second_allowed, to_allow - 1 - len(below))
+    here = [to_allow - 1 if allowed else to_allow for allowed in (second_allowed, first_allowed)]
+    if above:
+        here[0] = len(below)
+    if below:
+        here[1] = 0
+    return [(JUMP_GREATER_EQUAL, here[0], here[1], starts[middle]), *below, *above]
 
 
 def when_argument(number: int, offset: int, bits: int, *, if_set: int, if_not: int) -> list[Instruction]:
@@ -91,10 +111,10 @@ class Filter:
         content = filter_bytes(platform.machine(), threads=threads)
         self.buffer = ctypes.create_string_buffer(content, len(content))
         self.program = FilterProgram(len(content) // 8, ctypes.addressof(self.buffer))
-        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.pointer = ctypes.byref(self.program)
+        self.prctl = ctypes.PyDLL(None).prctl      # keeps no errno: children shall touch little memory
 
     def install(self) -> None:
         """Put it on this process for good; OSError where the kernel refuses."""
-        if self.libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(self.program), 0, 0) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, "seccomp filter refused")
+        if self.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.pointer, 0, 0) != 0:
+            raise OSError("seccomp filter refused")

@@ -28,9 +28,7 @@ from score.frames import (
     Kind,
     decode_error,
     decode_grids,
-    decode_job,
     encode_grids,
-    encode_job,
     split_result,
 )
 from score.grid_tasks import GridKind
@@ -209,13 +207,6 @@ def test_no_bytes_break_the_decoders(content):
 def test_grids_survive_their_frame(grids):
     decoded = decode_grids(encode_grids(grids), max_side=30, max_value=9)
     assert len(decoded) == len(grids) and all(map(np.array_equal, decoded, grids))
-
-
-def test_jobs_survive_their_frame():
-    job = (Kind.CALL, 2**64 - 1, ["numpy.random", "math"], b"source", b"payload")
-    assert decode_job(encode_job(*job)) == job
-    with pytest.raises(BadFrame):
-        decode_job(encode_job(*job) + b"x")
 
 
 PLAIN = st.recursive(
