@@ -17,8 +17,8 @@ from reports.figure import (
 )
 
 PASS_SQL = """\
-SELECT iteration, purpose, k, pass_at_k, standard_error
-FROM pass_curve WHERE every_task
+SELECT iteration, purpose, k, pass_at_k, low, high
+FROM pass_bands()
 ORDER BY iteration, k"""
 
 REWARD_SQL = """\
@@ -40,7 +40,7 @@ ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
 
 
 def draw_passes(rows: Rows) -> Chart:
-    """pass@1, @4, @16 and the largest k, each with two standard errors; evaluations as rings."""
+    """pass@1, @4, @16 and the largest k, each with its bootstrap interval; evaluations as rings."""
     train = [row for row in rows if row["purpose"] == "train"]
     xs = sorted({row["iteration"] for row in rows})
     sizes = sorted({row["k"] for row in train})
@@ -49,13 +49,9 @@ def draw_passes(rows: Rows) -> Chart:
     lines = []
     for tone, k in enumerate(shown, start=1):
         found = {row["iteration"]: row for row in train if row["k"] == k}
-        center = _means(stretches, [found[x]["pass_at_k"] if x in found else None for x in xs])
-        error = _means(stretches, [found[x]["standard_error"] if x in found else None for x in xs])
-        around = list(zip(center, error, strict=True))
-        lines.append(Series(
-            f"pass@{k}", center,
-            [None if p is None or e is None else max(0, p - 2 * e) for p, e in around],
-            [None if p is None or e is None else min(1, p + 2 * e) for p, e in around], tone=tone))
+        center, low, high = (_means(stretches, [found[x][name] if x in found else None for x in xs])
+                             for name in ("pass_at_k", "low", "high"))
+        lines.append(Series(f"pass@{k}", center, low, high, tone=tone))
     held = {row["iteration"]: row["pass_at_k"] for row in rows if row["purpose"] != "train" and row["k"] == 1}
     if held:
         lines.append(Series("pass@1, evaluation", _means(stretches, [held.get(x) for x in xs]), dots=True,
@@ -110,7 +106,7 @@ LEARNING = (
     Figure(
         "passes",
         "pass@k",
-        "Unbiased, averaged over the tasks of the iteration; bands are two standard errors over tasks. "
+        "Unbiased, averaged over the tasks of the iteration; bands are 95% bootstrap intervals over tasks. "
         "pass@1 rising while pass@k falls is sharpening, not learning.",
         PASS_SQL,
         draw_passes,

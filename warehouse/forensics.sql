@@ -8,23 +8,43 @@ SELECT k::INTEGER AS k, avg(pass_at_k(n, c, k)) AS pass_at_k, count(*)::INTEGER 
 FROM results, (SELECT unnest(range(1, (SELECT min(n) FROM results) + 1)) AS k)
 GROUP BY k ORDER BY k;
 
--- pass@k with a 95% bootstrap interval over tasks; the draws are a hash, so it comes out the same every time
--- (of one number: DuckDB's hash of two is not uniform enough, it narrows the interval by a fifth).
-CREATE OR REPLACE MACRO pass_interval(at_iteration, of_purpose := 'train', resamples := 1000) AS TABLE
-WITH results AS MATERIALIZED (
-    SELECT row_number() OVER (ORDER BY task_id) - 1 AS number, count(*) OVER () AS num_tasks,
-           min(n) OVER () AS least, n, c
-    FROM task_results WHERE iteration = at_iteration AND purpose = of_purpose AND n > 0),
+-- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; the draws are a hash, so it
+-- comes out the same every time (of one number: DuckDB's hash of two is not uniform enough, it narrows the
+-- interval by a fifth).
+CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 200) AS TABLE
+WITH results AS (
+    SELECT iteration, purpose, task_id, n, c, min(n) OVER (PARTITION BY iteration, purpose) AS least
+    FROM task_results WHERE n > 0 AND iteration BETWEEN since AND until),
+points AS (
+    SELECT iteration, purpose, k, list(pass_at_k(n, c, k) ORDER BY task_id) AS shares, count(*) AS num_tasks
+    FROM results, (SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) AS k)
+    WHERE k <= least
+    GROUP BY iteration, purpose, k),
+turns AS (
+    SELECT num_tasks, draw, unnest(range(num_tasks)) AS turn
+    FROM (SELECT DISTINCT num_tasks FROM points), range(resamples) AS draws(draw)),
+-- How often each draw took each task: counted with every task once more, so that none is missing.
 draws AS (
-    SELECT draw, (hash(draw * 1000003 + turn) % (SELECT any_value(num_tasks) FROM results))::BIGINT AS number
-    FROM range(resamples) AS draws(draw), range((SELECT any_value(num_tasks) FROM results)) AS turns(turn)),
-points AS (SELECT number, k, pass_at_k(n, c, k) AS p
-           FROM results, (SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) AS k) WHERE k <= least),
-means AS (SELECT k, draw, avg(p) AS p FROM draws JOIN points USING (number) GROUP BY k, draw)
-SELECT k::INTEGER AS k, any_value(center.p) AS pass_at_k, quantile_cont(means.p, 0.025) AS low,
-       quantile_cont(means.p, 0.975) AS high, any_value(center.num_tasks)::INTEGER AS num_tasks
-FROM means JOIN (SELECT k, avg(p) AS p, count(*) AS num_tasks FROM points GROUP BY k) AS center USING (k)
-GROUP BY k ORDER BY k;
+    SELECT num_tasks, draw, list(times::DOUBLE ORDER BY number) AS times
+    FROM (SELECT num_tasks, draw, number, count(*) - 1 AS times
+          FROM (SELECT num_tasks, draw, (hash(draw * 1000003 + turn) % num_tasks)::BIGINT AS number FROM turns
+                UNION ALL SELECT num_tasks, draw, turn FROM turns)
+          GROUP BY num_tasks, draw, number)
+    GROUP BY num_tasks, draw),
+spreads AS (
+    SELECT iteration, purpose, k,
+           quantile_cont(list_inner_product(shares, times) / num_tasks, [0.025, 0.975]) AS bounds
+    FROM points JOIN draws USING (num_tasks)
+    GROUP BY iteration, purpose, k)
+SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k, bounds[1] AS low, bounds[2] AS high,
+       num_tasks::INTEGER AS num_tasks
+FROM points JOIN spreads USING (iteration, purpose, k);
+
+-- pass@k of one iteration with a 95% bootstrap interval over its tasks.
+CREATE OR REPLACE MACRO pass_interval(at_iteration, of_purpose := 'train', resamples := 1000) AS TABLE
+SELECT k, pass_at_k, low, high, num_tasks
+FROM pass_bands(since := at_iteration, until := at_iteration, resamples := resamples) WHERE purpose = of_purpose
+ORDER BY k;
 
 -- Share of tasks whose most frequent outputs among k completions are right; mean over blocks of k, ties to the first.
 CREATE OR REPLACE MACRO maj_at_k(at_iteration, k, of_purpose := 'train') AS TABLE
