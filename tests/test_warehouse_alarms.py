@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SHAPES, build_run, new_run
+from tests.test_warehouse_views import scanned_files
 from warehouse.alarms import fired_alarms
 from warehouse.check import check_run
 from warehouse.cli import cli
@@ -31,6 +33,12 @@ def fired(run: Warehouse) -> dict[str, int]:
 
 def watch(run: Warehouse, *options: object) -> Result:
     return CliRunner().invoke(cli, ["watch", str(run.root), *map(str, options)])
+
+
+def test_one_iteration_of_collapse_opens_that_one_and_the_baseline(runs: dict[str, Warehouse]) -> None:
+    scans = scanned_files(connect(runs["healthy"]), "FROM collapse WHERE iteration = 7 AND purpose = 'train'")
+    opened = {int(found[1]) for path in scans if (found := re.search(r"/iteration=(\d+)/", path))}
+    assert opened == {0, 1, 2, 7} and "unnamed.parquet" not in scans
 
 
 def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -45,6 +46,8 @@ def test_the_same_rows_in_the_same_order_from_fewer_files(run: Warehouse) -> Non
     assert done.output == "iteration 0 (train): 12 files merged into 2\n"
     assert [path.name for path in run.root.glob("completions/*/*/*.parquet")] == ["part-00006.parquet"]
     assert [path.name for path in run.root.glob("samples/*/*/*/*.parquet")] == ["part-00006.parquet"]
+    assert [pq.read_metadata(path).num_row_groups for path in run.root.glob("*/*/*/**/part-*.parquet")
+            if "prompts" not in str(path)] == [1, 1]
     assert tables(run) == before
     assert rows_of(connect(run), query) == shown
     again = CliRunner().invoke(cli, ["compact", str(run.root)])

@@ -176,6 +176,16 @@ def test_encoding_of_parts(tmp_path: Path) -> None:
     assert "RLE_DICTIONARY" not in columns["completion_ids.list.element"].encodings
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert file.schema_arrow.metadata[b"rollhouse.run_id"].decode() == warehouse.run_id
+    assert columns["num_completion_tokens"].statistics and not columns["completion"].statistics
+
+
+def test_scored_rows_are_stored_by_column(tmp_path: Path) -> None:
+    """A thousand files of small row groups would take longer to list than to read."""
+    warehouse, schema = small_run(tmp_path), arrow_schema("samples")
+    rows = pa.Table.from_pylist([dict.fromkeys(schema.names) | {"code": "pass"}] * 3000, schema=schema)
+    warehouse.write_part("samples", 0, rows, iteration=0, purpose="train", scorer="s-1")
+    part, = warehouse.parts("samples", iteration=0, purpose="train", scorer="s-1")
+    assert pq.read_metadata(part).num_row_groups == 1
 
 
 def test_a_stage_is_complete_once_its_manifest_exists_and_keeps_its_settings(tmp_path: Path) -> None:
