@@ -60,10 +60,10 @@ def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, 
 
 
 def test_trl_files_have_its_columns(built: Warehouse, tmp_path: Path) -> None:
-    result = warehouse("export", built.root, tmp_path / "trl", "--to", "trl", "--purpose", "train")
+    result = warehouse("export", built.root, tmp_path / "trl", "--to", "trl")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "trl").iterdir()) == [
-        "completions_00000.parquet", "completions_00001.parquet"]
+        "completions_00000.parquet", "completions_00001.parquet", "eval"]
     frame = pl.read_parquet(tmp_path / "trl" / "completions_00001.parquet")
     assert frame.columns == ["step", "prompt", "completion", "arc-v1", "advantage"]
     assert frame["step"].unique().to_list() == [1] and len(frame) == 16

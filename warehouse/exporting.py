@@ -34,7 +34,7 @@ ORDER BY completions.iteration, completions.purpose, completions.task_id, comple
 """
 TRL = """
 SELECT iteration AS step, prompt, completion, reward AS {reward}, advantage
-FROM ({rows}) WHERE iteration = {iteration}
+FROM ({rows})
 """
 CARD = """\
 ---
@@ -68,10 +68,15 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
     if kind == "trl":
         named = rows_of(connection, f"SELECT any_value(scorer) AS scorer FROM samples WHERE {where}")[0]
         reward = quoted_name((named["scorer"] or "reward-").rpartition("-")[0])
-        return [_copy(connection, TRL.format(rows=ROWS.format(where=f"{where} AND iteration = {number}"),
-                                             iteration=number, reward=reward),
-                      output / f"completions_{number:05d}.parquet", "FORMAT parquet, COMPRESSION zstd")
-                for number in sorted({row["iteration"] for row in held})]
+        files = []
+        for iteration, purpose in sorted({(row["iteration"], row["purpose"]) for row in held}):
+            # TRL writes one file per step of training; evaluations go beside, or they would be mixed in.
+            folder = output if purpose == "train" else output / purpose
+            one = ROWS.format(where=f"iteration = {iteration} AND purpose = {quoted(purpose)}")
+            files.append(_copy(connection, TRL.format(rows=one, reward=reward),
+                               folder / f"completions_{iteration:05d}.parquet",
+                               "FORMAT parquet, COMPRESSION zstd"))
+        return files
     names = sorted({row["purpose"] for row in held})
     files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE purpose = {quoted(name)}",
                    output / "data" / f"{name.replace('-', '_')}-00000-of-00001.parquet",
