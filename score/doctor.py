@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from score import landlock
 from score.canaries import BODIES
 from score.frames import Kind, encode_grids
 from score.lane_process import LaneConfig
@@ -47,7 +48,8 @@ def doctor_lines() -> Iterator[str]:
                        f"{'' if dropped else ', but as root'}")
         else:
             yield f"tier {name} ({words}): not here: {found}"
-            yield f"       it takes {ADVICE[name]}"
+            lacking = "B" if name == "A" and landlock.version() == 0 else name
+            yield f"       it takes {ADVICE[lacking]}"
     yield f"`score` uses tier {best}." if best else (
         "No tier holds: `score` refuses to run foreign programs here, unless --unsafe-no-sandbox is given.")
 

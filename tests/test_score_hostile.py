@@ -30,11 +30,13 @@ from warehouse.errors import StageError
 # Modules that make attacks easier are there to be had.
 ARMED = ("signal", "resource", "socket", "mmap", "fcntl", "subprocess", "multiprocessing", "tempfile", "pty",
          "sqlite3", "urllib.request", "select", "pathlib")
-LIMITS = Limits(cpu_seconds=0.25, wall_seconds=1.0, memory_mib=256)
+LIMITS = Limits(cpu_seconds=0.25, wall_seconds=1.0, memory_mib=128)
 HONEST = ("import numpy as np\n# HONEST-PROGRAM\n\ndef transform(grid):\n"
           "    return np.fliplr(np.array(grid)) if len(grid) == 2 else grid\n")
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
 EXPECTED_OUTPUT = [b"EXPECTED-OUTPUT", "TARGET-GRID"]        # what programs look for in their own memory
+# 1 of so many attacks is run: tests under further circumstances make do with a share of the corpus.
+STEP = int(os.environ.get("HOSTILE_STEP", "1"))
 AVAILABLE = [name for name in "ABC" if missing_for(TIERS[name][0]) is None]
 
 
@@ -110,7 +112,7 @@ def lane(request, bait):
         yield pool, lane_processes(), open_descriptors(pool)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
+@pytest.mark.parametrize("attack", ATTACKS[::STEP], ids=[attack.name for attack in ATTACKS[::STEP]])
 def test_attack_is_contained(lane, bait, attack: Attack):
     pool, processes, descriptors = lane
     outcome = run(pool, grid_program(attack.source.replace("BAIT", str(bait)), GRID[:1, :1]))
@@ -131,7 +133,7 @@ def weak_lane(bait):
         yield pool
 
 
-BITING = [attack for attack in ATTACKS if attack.bites]
+BITING = [attack for attack in ATTACKS[::STEP] if attack.bites]
 
 
 @pytest.mark.parametrize("attack", BITING, ids=[attack.name for attack in BITING])
