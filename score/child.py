@@ -109,14 +109,18 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
 
 
 def arrange_streams(files: tuple[int, ...], link_fd: int) -> None:
-    """A script's streams on 0 and 1, the result on 3, the link on 4."""
+    """A script's streams on 0 and 1, the result on 3, the link on 4.
+
+    Files begin at their beginning: where the program before this one left them is nobody's business.
+    """
     if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
     elif len(files) == 4:
         for number, stream in enumerate(files[2:]):
             os.dup2(stream, number)
-            os.lseek(number, 0, os.SEEK_SET)         # the program before this one left it elsewhere
+            os.lseek(number, 0, os.SEEK_SET)
     os.dup2(files[1], RESULT_FD)
+    os.lseek(RESULT_FD, 0, os.SEEK_SET)
 
 
 def seed_generators(seed: int) -> None:

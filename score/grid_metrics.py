@@ -27,16 +27,15 @@ def split_score(outputs: list[np.ndarray] | None, expected: list[np.ndarray]) ->
     """Mean pixel score and share of exact grids; `outputs` is None when the program gave no valid ones."""
     if outputs is None or not expected:
         return SplitScore(len(expected), 0.0, 0.0)
-    pairs = list(zip(outputs, expected, strict=True))
-    exact = sum(np.array_equal(output, target) for output, target in pairs)
-    pixels = sum(pixel_score(output, target) for output, target in pairs)
-    return SplitScore(len(pairs), pixels / len(pairs), exact / len(pairs))
+    pixels = [pixel_score(output, target) for output, target in zip(outputs, expected, strict=True)]
+    exact = pixels.count(1.0)           # grids of different shapes coincide in less than the larger one
+    return SplitScore(len(pixels), sum(pixels) / len(pixels), exact / len(pixels))
 
 
 def pixel_score(output: np.ndarray, target: np.ndarray) -> float:
     """Share of equal cells; for other shapes the best overlap over the larger bounding shape."""
     if output.shape == target.shape:
-        return float(np.mean(output == target))
+        return np.count_nonzero(output == target) / output.size
     rows = max(output.shape[0], target.shape[0])
     columns = max(output.shape[1], target.shape[1])
     return best_overlap(output, target) / (rows * columns)

@@ -33,22 +33,21 @@ LANE_CLASSES = {Verdict.SETUP_FAILED: ErrorClass.SPAWN_FAILED, Verdict.FORK_FAIL
 
 def outcome_of(ending: Ending, decode: Decode, circumstances: Circumstances) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
-    measured = Outcome(cpu_seconds=ending.cpu_seconds, wall_seconds=ending.wall_seconds,
-                       max_rss_mib=ending.max_rss_mib)
+    measured = (ending.cpu_seconds, ending.wall_seconds, ending.max_rss_mib)
     if ending.verdict in LANE_CLASSES:
-        return replace(measured, error_class=LANE_CLASSES[ending.verdict],
-                       error_message=lane_message(ending, circumstances.limits))
+        return Outcome(None, LANE_CLASSES[ending.verdict], None, lane_message(ending, circumstances.limits),
+                       *measured)
     if ending.verdict == Verdict.SIGNALED:
-        return replace(measured, **crash(ending, circumstances.isolated))
+        return Outcome(None, *crash(ending, circumstances.isolated), *measured)
     try:
         status, body = split_result(ending.result)
         if status == 1:
-            return replace(measured, result=decode(body))
+            return Outcome(decode(body), None, None, None, *measured)
         index, name, message = decode_error(body, len(CHILD_CLASSES))
     except BadFrame as error:
-        return replace(measured, error_class=ErrorClass.NO_RESULT, error_name=None,
-                       error_message=f"the process ended with status {ending.code} and no answer ({error})")
-    return replace(measured, error_class=CHILD_CLASSES[index], error_name=name, error_message=message)
+        return Outcome(None, ErrorClass.NO_RESULT, None,
+                       f"the process ended with status {ending.code} and no answer ({error})", *measured)
+    return Outcome(None, CHILD_CLASSES[index], name, message, *measured)
 
 
 def pair_outcome(endings: list[Ending], decode: Decode, circumstances: Circumstances) -> Outcome:
@@ -81,15 +80,15 @@ def pair_outcome(endings: list[Ending], decode: Decode, circumstances: Circumsta
     return replace(measured, result=tests.result)
 
 
-def crash(ending: Ending, isolated: bool) -> dict[str, Any]:
-    """A signal is the program's own, except SIGKILL, which an isolated program cannot send itself."""
+def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:
+    """Class, name and message: a signal is the program's own, but an isolated one cannot send SIGKILL."""
     outside = isolated and ending.code == signal.SIGKILL
     try:
         name = signal.Signals(ending.code).name
     except ValueError:
         name = f"SIG{ending.code}"
-    return {"error_class": ErrorClass.KILLED_OUTSIDE if outside else ErrorClass.CRASHED, "error_name": name,
-            "error_message": f"ended by signal {ending.code}"}
+    error_class = ErrorClass.KILLED_OUTSIDE if outside else ErrorClass.CRASHED
+    return error_class, name, f"ended by signal {ending.code}"
 
 
 def lane_message(ending: Ending, limits: Limits) -> str:

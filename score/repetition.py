@@ -6,6 +6,7 @@ import numpy as np
 
 MAX_PERIOD = 64
 MIN_REPEATS = 3
+LARGEST = 2**63
 
 
 def ngram_counts(tokens: np.ndarray, lengths: np.ndarray,
@@ -20,12 +21,17 @@ def ngram_counts(tokens: np.ndarray, lengths: np.ndarray,
     if len(rows) == 0:
         return num_grams, np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
     starts = np.repeat(offsets_of(lengths), num_grams) + within(num_grams)
-    grams = ranks(tokens)[starts]
+    places = ranks(tokens)
+    num_places = int(places.max()) + 1
+    grams, num_grams_at_most = places[starts], num_places
     for step in range(1, size):
-        following = ranks(tokens)[starts + step]
-        grams = ranks(grams * (following.max() + 1) + following)
-    keys, counts = np.unique(rows * (grams.max() + 1) + grams, return_counts=True)
-    owners = keys // (grams.max() + 1)
+        if num_grams_at_most * num_places * num_rows >= LARGEST:     # sorting is the work, so rarely
+            grams = ranks(grams)
+            num_grams_at_most = int(grams.max()) + 1
+        grams = grams * num_places + places[starts + step]
+        num_grams_at_most *= num_places
+    keys, counts = np.unique(rows * num_grams_at_most + grams, return_counts=True)
+    owners = keys // num_grams_at_most
     distinct = np.bincount(owners, minlength=num_rows)
     top = np.zeros(num_rows, np.int64)
     np.maximum.at(top, owners, counts)

@@ -186,6 +186,22 @@ def test_a_module_of_the_users_own_can_be_allowed(tmp_path):
         assert outcomes_of(pool, [source])[0].error_class == "import_not_allowed"
 
 
+def test_nothing_that_a_program_wrote_is_left_for_the_next(pool):
+    head = "import os\n# {}\ndef transform(g):\n    "
+    write = head + "os.pwrite(3, b'LEFT' * 99, 5000)\n    os.lseek(3, 7, 0)\n    return g\n"
+    read = head + "return [[len(os.pread(3, 1 << 16, 0)) % 10, os.lseek(3, 0, 1)]]\n"
+    found = outcomes_of(pool, [source.format(number) for source in (write, read) for number in range(4)])
+    assert [outcome.error_class for outcome in found] == [None] * 8
+    assert [outcome.result[0].tolist() for outcome in found[4:]] == [[[0, 0]]] * 4
+
+
+def test_a_script_reads_its_own_input_and_no_more(pool):
+    source = "import sys\nprint(sys.stdin.read()[::-1])\n"
+    for text in ("x" * 50_000, "ab", "", "cd" * 9):
+        [(_number, [ending])] = pool.run([Program(Kind.STDIO, source, b"", text.encode())])
+        assert ending.stdout == text[::-1].encode() + b"\n"
+
+
 # Frames ----------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,16 @@ FORGERIES = [
         "the answer itself", "frame(1, b'\\x01\\x00\\x01\\x01\\x05')", CONTAINED
     ),  # the same as answering [[5]]
     program(
+        "the time at which it began",
+        """
+def transform(g):
+    frame = sys._getframe()
+    while "watch" not in frame.f_locals: frame = frame.f_back
+    frame.f_locals["watch"].page.page[:16] = b"\\xff" * 16
+    return [[7]]""",
+        "crashed",
+    ),
+    program(
         "answer, then hang",
         f"""{FRAME}
 def transform(g):
