@@ -62,27 +62,27 @@ def main(shapes: tuple[str, ...], model: str, steps: int, threads: int, dtype: s
             if done.returncode:
                 click.echo(f"{shape:>14s}  {variant:21s} failed: {done.stderr.strip().splitlines()[-1][:90]}")
                 continue
-            click.echo(line(folder, model, shape, variant, chosen[0],
-                            json.loads(done.stdout.strip().splitlines()[-1])))
+            click.echo(line(folder, model, shape, variant, json.loads(done.stdout.strip().splitlines()[-1])))
 
 
-def line(folder: Path, model: str, name: str, variant: str, reference: str, result: dict[str, float]) -> str:
+def line(folder: Path, model: str, name: str, variant: str, result: dict[str, float]) -> str:
     """One line of the table."""
     shape, wall = parse_shape(name), result["wall_seconds"]
     tokens = shape.prompt + shape.group * shape.completion
     share = f" {useful_flops(model, shape) / wall / PEAK_FLOPS:10.1%}" if torch.cuda.is_available() else ""
     return (f"{name:>14s}  {variant:21s} {result['cpu_seconds']:8.2f} {wall:8.2f} {result['peak_mb']:8.0f} "
-            f"{tokens / wall:9.0f}{share}  {difference(folder, reference, variant, name):.1e}")
+            f"{tokens / wall:9.0f}{share}  {difference(folder, variant, name)}")
 
 
-def difference(folder: Path, reference: str, variant: str, shape: str) -> float:
-    """Distance of two final adapters, relative to how far training moved them."""
+def difference(folder: Path, variant: str, shape: str) -> str:
+    """Distance of the final adapter from that of `shared`, relative to how far training moved it."""
+    if not (folder / f"after-shared-{shape}").exists():
+        return "-"
     start, expected, found = (load_file(str(folder / name / "adapter_model.safetensors"))
-                              for name in ("adapter", f"after-{reference}-{shape}",
-                                           f"after-{variant}-{shape}"))
+                              for name in ("adapter", f"after-shared-{shape}", f"after-{variant}-{shape}"))
     moved = sum(float((expected[name] - start[name]).square().sum()) for name in start)
     apart = sum(float((expected[name] - found[name]).square().sum()) for name in start)
-    return (apart / moved) ** 0.5
+    return f"{(apart / moved) ** 0.5:.1e}"
 
 
 if __name__ == "__main__":

@@ -165,11 +165,15 @@ def test_equal_completions_are_forwarded_once(base, monkeypatch):
     policy = lora(base)
     prompt_ids, completions = group()
     forwarded = []
-    original = policy.completion_hidden
-    monkeypatch.setattr(policy, "completion_hidden",
-                        lambda ids, kv: forwarded.append(len(ids)) or original(ids, kv))
-    score_group(policy, prompt_ids, completions, temperature=1.0, token_budget=10_000)
-    assert len(completions) == 7 and sum(forwarded) == 5
+    behind_leaves, behind_prompt = policy.completion_hidden, policy.packed_hidden
+    monkeypatch.setattr(policy, "completion_hidden", lambda ids, prompt_kv:
+                        forwarded.append(len(ids)) or behind_leaves(ids, prompt_kv))
+    monkeypatch.setattr(policy, "packed_hidden", lambda prompt, ids:
+                        forwarded.append(len(ids)) or behind_prompt(prompt, ids))
+    for token_budget in (40, 10_000):
+        forwarded.clear()
+        score_group(policy, prompt_ids, completions, temperature=1.0, token_budget=token_budget)
+        assert len(completions) == 7 and sum(forwarded) == 5
 
 
 def test_micro_batches_hold_every_row_once_longest_first_within_the_budget():

@@ -24,7 +24,7 @@ UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
 
 @dataclass
 class Prefix:
-    """What rows continue, per layer [1, heads, P, head_dim] or nothing, and their own, noted in turn."""
+    """Keys and values that rows continue, per layer [1, heads, P, head_dim] or none; and their own, noted."""
 
     prompt_kv: PromptKV
     own_kv: PromptKV = field(default_factory=list)
@@ -35,6 +35,14 @@ class Prefix:
             return self.own_kv
         return [(torch.cat([before[0], own[0]], dim=2), torch.cat([before[1], own[1]], dim=2))
                 for before, own in zip(self.prompt_kv, self.own_kv, strict=True)]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One row that holds a prompt of `start` tokens and behind it `count` rows of the same length."""
+
+    start: int
+    count: int
 
 
 def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
@@ -51,22 +59,33 @@ def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-           scaling: float | None = None, prefix: Prefix | None = None,
+           scaling: float | None = None, prefix: Prefix | Packed | None = None,
            **options: Any) -> tuple[Tensor, None]:
     """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
     asked = [name for name in UNSUPPORTED if options.get(name) is not None]
     if asked or attention_mask is not None:
         raise NotImplementedError(f"shared prompts with {asked or 'a mask'}")
-    if prefix is None or not prefix.prompt_kv:
-        if prefix is not None:
-            prefix.own_kv.append((key, value))
-        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
-    prompt_keys, prompt_values = prefix.prompt_kv[len(prefix.own_kv)]
-    prefix.own_kv.append((key, value))
-    query, key, prompt_keys = (one.to(value.dtype) for one in (query, key, prompt_keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = MergedAttention.apply(query, key, value, prompt_keys, prompt_values, scale)
-    return attended.transpose(1, 2), None
+    if isinstance(prefix, Packed):
+        tensors = [one.to(value.dtype) for one in (query, key, value)]
+        return _attend_packed(module, tensors, prefix, scale), None
+    before = prefix.prompt_kv[len(prefix.own_kv)] if prefix and prefix.prompt_kv else None
+    if prefix:
+        prefix.own_kv.append((key, value))
+    if before is None:
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scale)
+    tensors = [one.to(value.dtype) for one in (query, key, value, *before)]
+    return MergedAttention.apply(*tensors, scale).transpose(1, 2), None
+
+
+def _attend_packed(module: nn.Module, tensors: list[Tensor], packed: Packed, scale: float) -> Tensor:
+    """[1, T, H, D]: the prompt attends causally to itself, the rows to the prompt and to themselves."""
+    prompt = [one[:, :, :packed.start] for one in tensors]
+    length = (tensors[0].shape[2] - packed.start) // packed.count
+    rows = [_as_rows(one[:, :, packed.start:], packed.count, length) for one in tensors]
+    attended, _ = sdpa_attention_forward(module, prompt[0], prompt[1], prompt[2], None, scaling=scale)
+    merged = MergedAttention.apply(*rows, prompt[1], prompt[2], scale)
+    return torch.cat([attended, merged.transpose(1, 2).flatten(0, 1)[None]], dim=1)
 
 
 AttentionInterface.register(NAME, attend)
@@ -82,8 +101,9 @@ class MergedAttention(torch.autograd.Function):
         one_row = _as_one_row(query)
         own, own_normalizer, own_state = _flash(query, key, value, True, scale)
         prompt, prompt_normalizer, prompt_state = _flash(one_row, prompt_keys, prompt_values, False, scale)
-        prompt = _as_rows(prompt, query.shape)
-        prompt_normalizer = _as_rows(prompt_normalizer, query.shape)
+        count, length = query.shape[0], query.shape[2]
+        prompt = _as_rows(prompt, count, length)
+        prompt_normalizer = _as_rows(prompt_normalizer, count, length)
         normalizer = torch.logaddexp(own_normalizer, prompt_normalizer)
         merged = own * (own_normalizer - normalizer).exp()[..., None]
         merged += prompt * (prompt_normalizer - normalizer).exp()[..., None]
@@ -102,7 +122,8 @@ class MergedAttention(torch.autograd.Function):
         prompt = _flash_backward(_as_one_row(gradient), _as_one_row(query), prompt_keys, prompt_values,
                                  _as_one_row(merged), _as_one_row(normalizer), False, ctx.scale,
                                  prompt_state)
-        return own[0] + _as_rows(prompt[0], query.shape), own[1], own[2], prompt[1], prompt[2], None
+        of_query = own[0] + _as_rows(prompt[0], query.shape[0], query.shape[2])
+        return of_query, own[1], own[2], prompt[1], prompt[2], None
 
 
 def _as_one_row(rows: Tensor) -> Tensor:
@@ -110,9 +131,9 @@ def _as_one_row(rows: Tensor) -> Tensor:
     return rows.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
 
 
-def _as_rows(one_row: Tensor, shape: torch.Size) -> Tensor:
-    """The inverse of `_as_one_row` for rows of [B, H, T, ..]."""
-    return one_row.transpose(1, 2)[0].unflatten(0, (shape[0], shape[2])).transpose(1, 2)
+def _as_rows(one_row: Tensor, count: int, length: int) -> Tensor:
+    """The inverse of `_as_one_row`: [1, H, B * T, ..] as [B, H, T, ..]."""
+    return one_row.transpose(1, 2)[0].unflatten(0, (count, length)).transpose(1, 2)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float

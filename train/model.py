@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from train.attention import NAME as SHARED_PROMPT
-from train.attention import Prefix, PromptKV, is_supported
+from train.attention import Packed, Prefix, PromptKV, is_supported
 from train.saving import ADAPTER_CONFIG
 from warehouse.errors import StageError
 
@@ -49,6 +49,21 @@ class Policy:
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
         """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
         return self._forward(prompt_ids[None], before)[1]() if len(prompt_ids) else before
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether a prompt and rows can go through as one row, by `packed_hidden`."""
+        return self.attention == SHARED_PROMPT
+
+    def packed_hidden(self, prompt_ids: Tensor, input_ids: Tensor) -> Tensor:
+        """Last hidden states [B, T, D] of rows [B, T] that continue a prompt which goes along with them."""
+        start, (count, length) = len(prompt_ids), input_ids.shape
+        positions = torch.arange(start + length, device=input_ids.device)
+        positions = torch.cat([positions[:start], positions[start:].repeat(count)])
+        with self._precision():
+            output = self._decoder(input_ids=torch.cat([prompt_ids, input_ids.flatten()])[None],
+                                   position_ids=positions[None], use_cache=False, prefix=Packed(start, count))
+        return output.last_hidden_state[0, start:].unflatten(0, (count, length))
 
     def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
         """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
@@ -173,7 +188,8 @@ def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Pol
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
-            module.cast_input_dtype_enabled = False     # else PEFT makes a float32 copy of every activation
+            # Else PEFT makes a float32 copy of every activation.
+            module.cast_input_dtype_enabled = False  # type: ignore[assignment]
     return _checked(Policy(adapted, kind="lora", device=device, autocast=DTYPES[dtype]))
 
 

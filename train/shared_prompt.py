@@ -5,12 +5,13 @@ The prompt but for its last token goes through the model once, with a graph. Eac
 followed by the completion but for its last token, and attends to the prompt's keys and values, which are cut
 off the graph: micro-batches of rows add up their gradients there, and one backward pass carries the sum
 through the prompt. Work falls by N (P + C) / (P - 1 + N C) for N completions of C tokens after P prompt
-tokens, memory to one micro-batch.
+tokens, memory to one micro-batch. A group within the budget goes through as one row, forward and back once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,17 +31,19 @@ def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor
     """Logprobs and entropies of every completion's tokens, nats, float32, without gradients."""
     logprobs: list[Tensor] = [torch.empty(0)] * len(completions)
     entropies = list(logprobs)
-    same = equal_completions(completions)
+    group = _Group(policy, prompt_ids, completions, temperature, token_budget)
     with torch.no_grad():
-        prompt_kv = prompt_kv_of(policy, prompt_ids[:-1], token_budget)
-        lengths_of = [len(completions[rows[0]]) for rows in same]
-        for batch in micro_batches(lengths_of, policy.prompt_copied(prompt_ids), token_budget):
-            distinct = [completions[same[index][0]] for index in batch]
-            flat = _score_rows(policy, prompt_kv, prompt_ids[-1:], distinct, temperature)
-            lengths = [len(ids) for ids in distinct]
+        if group.in_one_row:
+            hidden_of = partial(policy.packed_hidden, group.prefix)
+        else:
+            prompt_kv = prompt_kv_of(policy, group.prefix, token_budget)
+            hidden_of = partial(policy.completion_hidden, prompt_kv=prompt_kv)
+        for batch in group.batches:
+            flat = group.score(batch, hidden_of)
+            lengths = [group.lengths[index] for index in batch]
             for index, row_logprobs, row_entropy in zip(batch, flat[0].split(lengths), flat[1].split(lengths),
                                                         strict=True):
-                for row in same[index]:
+                for row in group.same[index]:
                     logprobs[row], entropies[row] = row_logprobs, row_entropy
     return logprobs, entropies
 
@@ -53,26 +56,54 @@ def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Ten
     and the padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the
     group's loss, so its denominators must be known beforehand.
     """
-    prefix = prompt_ids[:-1]
-    in_one_piece = len(prefix) <= token_budget
+    group = _Group(policy, prompt_ids, completions, temperature, token_budget)
+    if group.in_one_row:
+        group.backward(group.batches[0], partial(policy.packed_hidden, group.prefix), rows_loss)
+        return
+    in_one_piece = len(group.prefix) <= token_budget
     with torch.set_grad_enabled(in_one_piece):
-        prompt_kv = prompt_kv_of(policy, prefix, token_budget)
-    leaves = _leaves(prompt_kv, len(prefix))
-    same = equal_completions(completions)
-    for batch in micro_batches([len(completions[rows[0]]) for rows in same], policy.prompt_copied(prompt_ids),
-                               token_budget):
-        distinct = [completions[same[index][0]] for index in batch]
-        flat = _score_rows(policy, leaves, prompt_ids[-1:], distinct, temperature)
-        lengths = [len(ids) for ids in distinct]
-        logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True) for values in flat)
-        rows = [row for index in batch for row in same[index]]
-        source = torch.tensor([place for place, index in enumerate(batch) for _ in same[index]],
-                              device=logprobs.device)
-        policy.backward(rows_loss(rows, logprobs[source], entropy[source]))
+        prompt_kv = prompt_kv_of(policy, group.prefix, token_budget)
+    leaves = _leaves(prompt_kv, len(group.prefix))
+    for batch in group.batches:
+        group.backward(batch, partial(policy.completion_hidden, prompt_kv=leaves), rows_loss)
     if in_one_piece:
         _backward_through(prompt_kv, leaves, 0)
     else:
-        _backward_in_pieces(policy, prefix, leaves, token_budget)
+        _backward_in_pieces(policy, group.prefix, leaves, token_budget)
+
+
+class _Group:
+    """A prompt and its distinct completions, in micro-batches, or in one row where all fits the budget."""
+
+    def __init__(self, policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], temperature: float,
+                 token_budget: int):
+        self.policy, self.temperature = policy, temperature
+        self.prefix, self.last_prompt_id = prompt_ids[:-1], prompt_ids[-1:]
+        self.same = equal_completions(completions)
+        self.distinct = [completions[rows[0]] for rows in self.same]
+        self.lengths = [len(ids) for ids in self.distinct]
+        self.batches = micro_batches(self.lengths, policy.prompt_copied(prompt_ids), token_budget)
+        num_tokens = len(self.prefix) + len(self.lengths) * max(self.lengths)
+        self.in_one_row = policy.can_pack and len(self.prefix) > 0 and num_tokens <= token_budget
+
+    def score(self, batch: list[int], hidden_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Logprobs and entropies of the batch's tokens one after the other, without padding."""
+        chosen = [self.distinct[index] for index in batch]
+        inputs = pad_sequence([torch.cat([self.last_prompt_id, ids[:-1]]) for ids in chosen],
+                              batch_first=True)
+        lengths = torch.tensor([len(ids) for ids in chosen], device=inputs.device)
+        real = torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
+        return token_logprobs(hidden_of(inputs)[real], self.policy.logits, torch.cat(chosen),
+                              temperature=self.temperature, vocabulary_size=self.policy.vocabulary_size)
+
+    def backward(self, batch: list[int], hidden_of: Callable[[Tensor], Tensor], rows_loss: RowsLoss) -> None:
+        """Add the gradients of the batch's loss, also to the prompt's leaves if there are any."""
+        flat, lengths = self.score(batch, hidden_of), [self.lengths[index] for index in batch]
+        logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True) for values in flat)
+        rows = [row for index in batch for row in self.same[index]]
+        source = torch.tensor([place for place, index in enumerate(batch) for _ in self.same[index]],
+                              device=logprobs.device)
+        self.policy.backward(rows_loss(rows, logprobs[source], entropy[source]))
 
 
 def prompt_kv_of(policy: Policy, prompt_ids: Tensor, token_budget: int) -> PromptKV:
@@ -140,14 +171,3 @@ def _backward_through(prompt_kv: PromptKV, leaves: PromptKV, start: int) -> None
              if leaf.grad is not None and tensor.requires_grad]
     if pairs:
         torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
-
-
-def _score_rows(policy: Policy, prompt_kv: PromptKV, last_prompt_id: Tensor, completions: Sequence[Tensor],
-                temperature: float) -> tuple[Tensor, Tensor]:
-    """Logprobs and entropies of the rows' tokens one after the other, without padding."""
-    inputs = pad_sequence([torch.cat([last_prompt_id, ids[:-1]]) for ids in completions], batch_first=True)
-    lengths = torch.tensor([len(ids) for ids in completions], device=inputs.device)
-    real = torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
-    hidden = policy.completion_hidden(inputs, prompt_kv)[real]
-    return token_logprobs(hidden, policy.logits, torch.cat(list(completions)), temperature=temperature,
-                          vocabulary_size=policy.vocabulary_size)
