@@ -54,6 +54,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def remount(folder: Path, mode: str) -> None:
+    """Mount it `ro` or `rw`; busy as long as a process that just ended still holds a file."""
+    for _ in range(50):
+        if subprocess.run(["mount", "-o", f"remount,{mode}", str(folder)]).returncode == 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{folder} could not be remounted {mode}")
+
+
 def fill(folder: Path, leave: int) -> Path:
     """A file that leaves about `leave` bytes free."""
     path = folder / "filler"
@@ -83,9 +92,9 @@ def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
 def test_a_disk_mounted_read_only_is_one_sentence_in_each_stage(small_disk: Path) -> None:
     warehouse = new_run(small_disk / "archive")
     for name in ("rollout", "score", "train", "compact"):
-        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        remount(small_disk, "ro")
         stopped = to_the_end(Step(name, 0), warehouse)
-        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        remount(small_disk, "rw")
         assert stopped.code == 1 and "the filesystem is read-only" in stopped.output, stopped.output
         assert "Traceback" not in stopped.output
         assert to_the_end(Step(name, 0), warehouse).code == 0
