@@ -97,7 +97,6 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
         questions = Questions(warehouse, iteration, purpose)
     with clock.phase("start"):
         num_golden = check_golden(executor, scorer, questions.kind_names())
-    stage.settle(scorer.settings)
     complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = warehouse.parts("completions", **keys)
@@ -113,6 +112,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
             check_space(warehouse.root, stored_bytes([path]), stage.title)
             table = score_part(path, questions, scorer, executor, tier, clock, progress, stop)
             with clock.phase("writing"):
+                stage.settle(scorer.settings)           # not before there is something to write
                 warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
             progress.wrote_part()
     if not complete:
@@ -123,6 +123,7 @@ def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: S
             "the other shards")
         return True
     samples = warehouse.read("samples", **keys, scorer=scorer.identity)
+    stage.settle(scorer.settings)
     stage.complete({"completions": samples.num_rows, "programs_run": executor.num_run - num_run,
                     "unscored": samples.column("reward").null_count, "golden": num_golden, "tier": tier.name,
                     "tier_facts": tier.facts, "lanes": len(executor.pool.lanes),

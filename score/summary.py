@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from score.error_classes import INFRASTRUCTURE
+
 
 def summary_lines(samples: pa.Table, iteration: int, purpose: str, seconds: Mapping[str, float],
                   num_run: int) -> list[str]:
@@ -26,9 +28,13 @@ def summary_lines(samples: pa.Table, iteration: int, purpose: str, seconds: Mapp
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
-    unscored = samples.column("reward").null_count
-    if unscored:
-        lines.append(f"  {unscored} completions have no reward: the machine failed, not the program. "
+    classes = samples.filter(pc.is_null(samples.column("reward"))).column("error_class").to_pylist()
+    failed = sum(name in INFRASTRUCTURE for name in classes)
+    if failed:
+        lines.append(f"  {failed} completions have no reward: the machine failed, not the program. "
+                     "Training leaves them out.")
+    if len(classes) > failed:
+        lines.append(f"  {len(classes) - failed} completions have no reward: it does not apply to them. "
                      "Training leaves them out.")
     lines.append("  seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     return lines
