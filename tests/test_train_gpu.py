@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.train_run import OPTIONS, copy_run, make_run, sample_rows
-from train.attention import NAME, MergedAttention
+from train.attention import MergedAttention
 from train.cli import train as train_command
-from train.model import load_full, load_lora
+from train.model import SHARED_PROMPT, load_full, load_lora
 from train.shared_prompt import backward_group, score_group
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -86,7 +86,7 @@ def test_merged_attention_is_attention_over_the_prompt_copied_to_each_row(head_d
 @pytest.mark.parametrize("token_budget", [64, 200, 10_000])
 def test_adapter_scores_and_gradients_are_those_of_a_cpu(base, dtype, tolerance, token_budget):
     policy = lora(base, dtype, "cuda")
-    assert (policy.attention == NAME) == (dtype != "float32")
+    assert (policy.attention == SHARED_PROMPT) == (dtype != "float32")
     assert_near(results(policy, token_budget), results(lora(base, "float32", "cpu")), tolerance)
 
 

@@ -1,5 +1,6 @@
 """The train stage on a run folder: what it writes, what it refuses, and that a killed one ends the same."""
 
+import json
 import math
 import os
 import re
@@ -318,3 +319,19 @@ def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_docume
 def test_the_names_checked_before_torch_loads_are_those_that_exist():
     assert sorted(LOSS_NAMES) == sorted(LOSSES) and sorted(CORRECTION_NAMES) == sorted(CORRECTIONS)
     assert {name for name, loss in LOSSES.items() if loss.corrects_itself} == set(SELF_CORRECTING)
+
+
+def test_a_model_of_the_hub_is_loaded_at_the_commit_that_the_run_was_made_with(run, monkeypatch):
+    from train.model import AutoModelForCausalLM
+    facts = json.loads((run.root / "warehouse.json").read_text())
+    (run.root / "warehouse.json").write_text(json.dumps({**facts, "model_revision": "c0ffee"}))
+    loaded, original = [], AutoModelForCausalLM.from_pretrained
+
+    def note(source, revision=None, **options):
+        loaded.append(revision)
+        return original(source, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", note)
+    result = CliRunner().invoke(train_command, [str(run.root), *OPTIONS, "--kl-beta", "0.1"])
+    assert result.exit_code == 0, result.output
+    assert loaded and set(loaded) == {"c0ffee"}

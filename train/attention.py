@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from torch.nn.functional import scaled_dot_product_attention
 
-NAME = "shared_prompt"
 PromptKV = list[tuple[Tensor, Tensor]]
 # What a layer may ask of its attention that is not computed here; not None means unsupported.
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
@@ -68,27 +66,29 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(prefix, Packed):
         tensors = [one.to(value.dtype) for one in (query, key, value)]
-        return _attend_packed(module, tensors, prefix, scale), None
+        return _attend_packed(tensors, prefix, scale), None
     before = prefix.prompt_kv[len(prefix.own_kv)] if prefix and prefix.prompt_kv else None
     if prefix:
         prefix.own_kv.append((key, value))
     if before is None:
-        return sdpa_attention_forward(module, query, key, value, None, scaling=scale)
+        return _causal(query, key, value, scale), None
     tensors = [one.to(value.dtype) for one in (query, key, value, *before)]
     return MergedAttention.apply(*tensors, scale).transpose(1, 2), None
 
 
-def _attend_packed(module: nn.Module, tensors: list[Tensor], packed: Packed, scale: float) -> Tensor:
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+    return attended.transpose(1, 2)
+
+
+def _attend_packed(tensors: list[Tensor], packed: Packed, scale: float) -> Tensor:
     """[1, T, H, D]: the prompt attends causally to itself, the rows to the prompt and to themselves."""
     prompt = [one[:, :, :packed.start] for one in tensors]
     length = (tensors[0].shape[2] - packed.start) // packed.count
     rows = [_as_rows(one[:, :, packed.start:], packed.count, length) for one in tensors]
-    attended, _ = sdpa_attention_forward(module, prompt[0], prompt[1], prompt[2], None, scaling=scale)
+    attended = _causal(prompt[0], prompt[1], prompt[2], scale)
     merged = MergedAttention.apply(*rows, prompt[1], prompt[2], scale)
     return torch.cat([attended, merged.transpose(1, 2).flatten(0, 1)[None]], dim=1)
-
-
-AttentionInterface.register(NAME, attend)
 
 
 class MergedAttention(torch.autograd.Function):

@@ -40,7 +40,8 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
                        device=torch.device("cpu"),
-                       seed=0, rank=1, alpha=1, rslora=False, targets="all-linear")
+                       seed=0, rank=1, alpha=1, rslora=False, targets="all-linear",
+                       revision=warehouse.facts.get("model_revision"))
     rows = probe_rows(warehouse, version)
     with torch.no_grad():
         expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]

@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
-from train.attention import NAME as SHARED_PROMPT
-from train.attention import Packed, Prefix, PromptKV, is_supported
+from train.attention import Packed, Prefix, PromptKV, attend, is_supported
 from train.saving import ADAPTER_CONFIG
 from warehouse.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CACHED_PROMPT = "sdpa"
+SHARED_PROMPT, CACHED_PROMPT = "shared_prompt", "sdpa"
 FLOAT16_LOSS_SCALE = 2.0**14
 disable_progress_bar()
+AttentionInterface.register(SHARED_PROMPT, attend)
 
 
 class Policy:
@@ -136,10 +136,13 @@ class Policy:
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
               alpha: float,
-              rslora: bool, targets: str, load_in_4bit: bool = False) -> Policy:
-    """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet)."""
+              rslora: bool, targets: str, load_in_4bit: bool = False, revision: str | None = None) -> Policy:
+    """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
+
+    `revision` is the commit of a base that comes from the hub.
+    """
     from peft import LoraConfig, PeftModel, get_peft_model
-    model = _pretrained(base, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
+    model = _pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
     if parent is not None and (parent / ADAPTER_CONFIG).exists():
         adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
         return _adapter_policy(adapted, dtype, device)
@@ -155,9 +158,9 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
     return _adapter_policy(adapted, dtype, device)
 
 
-def load_full(weights: str, *, dtype: str, device: torch.device) -> Policy:
+def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None) -> Policy:
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
-    model = _pretrained(weights, dtype=torch.float32)
+    model = _pretrained(weights, revision, dtype=torch.float32)
     autocast = None if dtype == "float32" else DTYPES[dtype]
     return _checked(Policy(model, kind="full", device=device, autocast=autocast))
 
@@ -167,8 +170,9 @@ def merge_adapter(policy: Policy) -> Any:
     return policy.model.merge_and_unload()  # type: ignore[operator]
 
 
-def _pretrained(source: str, *, dtype: torch.dtype, load_in_4bit: bool = False) -> nn.Module:
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": CACHED_PROMPT}
+def _pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
+                ) -> nn.Module:
+    options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": CACHED_PROMPT}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",

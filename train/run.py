@@ -16,11 +16,12 @@ from train.accelerator import Processes, Tracker
 from train.checkpoint import Checkpoints
 from train.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.model import Policy, load_full, load_lora
+from train.model import Policy, load_full
 from train.saving import OPTIMIZER, prune_policies, save_policy
 from train.scoring import collect, hand_out, score_old, score_reference
 from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
 from train.shard import RowGroup, build_shard, split_into_steps, weigh
+from train.start import check_fits, load_optimizer, load_policy
 from train.steps import Learner, take_steps
 from train.tables import sample_table, step_table
 from warehouse.database import refresh_sql
@@ -129,7 +130,8 @@ def score(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
         with policy.without_adapter():
             score_reference(policy, *rows, settings, stop)
     elif settings.kl_beta:
-        base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device)
+        base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
+                         revision=warehouse.facts.get("model_revision"))
         score_reference(base, *rows, settings, stop)
 
 
@@ -168,48 +170,6 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                          iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
     return facts, commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
-
-
-def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:
-    """The policy that the stage starts from, on the device."""
-    folder, trained = warehouse.policy_dir(inputs.iteration), inputs.parent["kind"] != "base"
-    if settings.full:
-        return load_full(str(folder) if trained else warehouse.model, dtype=settings.dtype, device=device)
-    return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
-                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
-                     rslora=settings.rslora, targets=settings.lora_targets,
-                     load_in_4bit=settings.load_in_4bit)
-
-
-def check_fits(policy: Policy, inputs: Inputs) -> None:
-    """StageError for rows longer than the model's context, or of another tokenizer."""
-    limit = getattr(policy.config, "max_position_embeddings", None)
-    for group in inputs.groups:
-        longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
-        if limit and len(group.prompt_ids) + longest > limit:
-            raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} "
-                             f"completion tokens, the model has {limit} positions. Roll out with lower "
-                             "limits.")
-        highest = max(int(ids.max(initial=0)) for ids in
-                      (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)))
-        if highest >= policy.vocabulary_size:
-            raise StageError(f"Group {group.group_id} has token id {highest}, the model only "
-                             f"{policy.vocabulary_size}: the rows were sampled with another tokenizer. "
-                             "Roll out with this run's model.")
-
-
-def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
-                   settings: Settings) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
-    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
-                                  betas=(settings.adam_beta1, settings.adam_beta2),
-                                  weight_decay=settings.weight_decay)
-    stored = warehouse.policy_dir(inputs.iteration) / OPTIMIZER
-    if stored.exists():
-        fresh = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        optimizer.load_state_dict(torch.load(stored, weights_only=True, map_location="cpu"))
-        optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
-    return optimizer
 
 
 def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.Optimizer, inputs: Inputs,

@@ -1,0 +1,57 @@
+"""The policy and the optimizer that a stage starts from, checked against its rows."""
+
+from __future__ import annotations
+
+import torch
+
+from train.inputs import Inputs
+from train.model import Policy, load_full, load_lora
+from train.saving import OPTIMIZER
+from train.settings import Settings
+from warehouse.errors import StageError
+from warehouse.store import Warehouse
+
+
+def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:
+    """The policy that the stage starts from, on the device."""
+    folder, trained = warehouse.policy_dir(inputs.iteration), inputs.parent["kind"] != "base"
+    revision = warehouse.facts.get("model_revision")
+    if settings.full and trained:
+        return load_full(str(folder), dtype=settings.dtype, device=device)
+    if settings.full:
+        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision)
+    return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
+                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
+                     rslora=settings.rslora, targets=settings.lora_targets,
+                     load_in_4bit=settings.load_in_4bit, revision=revision)
+
+
+def check_fits(policy: Policy, inputs: Inputs) -> None:
+    """StageError for rows longer than the model's context, or of another tokenizer."""
+    limit = getattr(policy.config, "max_position_embeddings", None)
+    for group in inputs.groups:
+        longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
+        if limit and len(group.prompt_ids) + longest > limit:
+            raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} "
+                             f"completion tokens, the model has {limit} positions. Roll out with lower "
+                             "limits.")
+        highest = max(int(ids.max(initial=0)) for ids in
+                      (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)))
+        if highest >= policy.vocabulary_size:
+            raise StageError(f"Group {group.group_id} has token id {highest}, the model only "
+                             f"{policy.vocabulary_size}: the rows were sampled with another tokenizer. "
+                             "Roll out with this run's model.")
+
+
+def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
+                   settings: Settings) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
+    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
+                                  betas=(settings.adam_beta1, settings.adam_beta2),
+                                  weight_decay=settings.weight_decay)
+    stored = warehouse.policy_dir(inputs.iteration) / OPTIMIZER
+    if stored.exists():
+        fresh = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+        optimizer.load_state_dict(torch.load(stored, weights_only=True, map_location="cpu"))
+        optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
+    return optimizer
