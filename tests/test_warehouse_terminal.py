@@ -64,7 +64,7 @@ def typing(home: Path, *arguments: object) -> Iterator[Terminal]:
     command = [sys.executable, "-c", "from warehouse.cli import cli; cli()", *map(str, arguments)]
     process, descriptor = pty.fork()
     if process == 0:
-        os.execve(sys.executable, command, {**os.environ, "HOME": str(home), "TERM": "xterm"})
+        os.execve(sys.executable, command, {**os.environ, "HOME": str(home), "TERM": "xterm", "COLUMNS": "200"})
     terminal = Terminal(process, descriptor)
     try:
         yield terminal
@@ -110,7 +110,8 @@ def test_ctrl_c_ends_the_query_and_the_shell_goes_on(run: Warehouse, tmp_path: P
     with typing(tmp_path, "shell", run.root) as terminal:
         terminal.wait_for("sql> ")
         terminal.type(f"{ENDLESS};\r")
-        time.sleep(0.5)
+        terminal.wait_for("c;")
+        time.sleep(1)
         began = time.monotonic()
         terminal.type("\x03")
         terminal.wait_for("(interrupted)")
