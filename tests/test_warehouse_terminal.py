@@ -64,12 +64,13 @@ def typing(home: Path, *arguments: object) -> Iterator[Terminal]:
     command = [sys.executable, "-c", "from warehouse.cli import cli; cli()", *map(str, arguments)]
     process, descriptor = pty.fork()
     if process == 0:
-        os.execve(sys.executable, command, {**os.environ, "HOME": str(home), "TERM": "xterm", "COLUMNS": "200"})
-    terminal = Terminal(process, descriptor)
+        terminal = {"HOME": str(home), "TERM": "xterm", "COLUMNS": "200"}
+        os.execve(sys.executable, command, os.environ | terminal)
+    open_terminal = Terminal(process, descriptor)
     try:
-        yield terminal
+        yield open_terminal
     finally:
-        terminal.hang_up()
+        open_terminal.hang_up()
 
 
 @pytest.fixture(scope="module")
