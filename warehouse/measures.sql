@@ -67,7 +67,8 @@ GROUP BY trained_iteration, staleness;
 
 -- One row per iteration and purpose of the scored rows of a table; training is joined by iteration.
 CREATE OR REPLACE MACRO stats_of(rows) AS TABLE
-WITH scored AS (
+WITH held AS (FROM query_table(rows)),  -- read once for both what is per row and what is per group
+scored AS (
     SELECT iteration, purpose,
            max(policy_version) AS policy_version,
            any_value(scorer) AS scorer,
@@ -93,29 +94,28 @@ WITH scored AS (
            avg(ngram3_unique_ratio) AS ngram3_unique_ratio,
            avg(ngram4_unique_ratio) AS ngram4_unique_ratio,
            avg((loop_tokens >= 32)::INTEGER) AS loop_share
-    FROM query_table(rows)
+    FROM held
     GROUP BY iteration, purpose),
-measured AS (FROM groups_of(rows) WHERE n > 0),
-tasks AS (
-    SELECT iteration, purpose, sum(n) AS n, sum(c) AS c
-    FROM measured
-    GROUP BY iteration, purpose, task_id),
+measured AS (  -- the totals of a task stand beside the first of its groups alone
+    SELECT *, CASE WHEN row_number() OVER task = 1 THEN sum(n) OVER task END AS task_n,
+              CASE WHEN row_number() OVER task = 1 THEN sum(c) OVER task END AS task_c
+    FROM groups_of('held')
+    WHERE n > 0
+    WINDOW task AS (PARTITION BY iteration, purpose, task_id)),
 counted AS (
-    SELECT *, least(pow(2, floor(log2(min(n) OVER (PARTITION BY iteration, purpose)))), 1024)::INTEGER AS top
-    FROM tasks),
-passes AS (
-    SELECT iteration, purpose,
-           avg(c / n) AS pass_at_1,
-           any_value(top) AS max_k,
-           avg(pass_at_k(n, c, top)) AS pass_at_max_k,
-           coalesce(stddev_samp(c / n) / sqrt(count(*)), 0) AS pass_at_1_error,
-           coalesce(stddev_samp(pass_at_k(n, c, top)) / sqrt(count(*)), 0) AS pass_at_max_k_error
-    FROM counted
-    GROUP BY iteration, purpose),
+    SELECT *, least(pow(2, floor(log2(min(task_n) OVER (PARTITION BY iteration, purpose)))), 1024)::INTEGER
+                  AS top
+    FROM measured),
 grouped AS (
     SELECT iteration, purpose,
+           avg(task_c / task_n) AS pass_at_1,
+           any_value(top) AS max_k,
+           avg(pass_at_k(task_n, task_c, top)) AS pass_at_max_k,
+           coalesce(stddev_samp(task_c / task_n) / sqrt(count(task_n)), 0) AS pass_at_1_error,
+           coalesce(stddev_samp(pass_at_k(task_n, task_c, top)) / sqrt(count(task_n)), 0)
+               AS pass_at_max_k_error,
            count(*) AS num_groups,
-           count(DISTINCT task_id)::INTEGER AS num_tasks,
+           count(task_n)::INTEGER AS num_tasks,
            avg(reward_std) AS reward_std_within,
            coalesce(stddev_samp(reward_mean), 0) AS reward_std_across,
            avg(zero_variance::INTEGER) AS zero_variance_share,
@@ -124,7 +124,7 @@ grouped AS (
            avg(distinct_outputs / n) AS distinct_outputs_share,
            sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
            coalesce(stddev_samp(reward_mean), 0) / sqrt(count(*)) AS reward_error
-    FROM measured
+    FROM counted
     GROUP BY iteration, purpose),
 trained AS (
     SELECT iteration,
@@ -139,12 +139,9 @@ trained AS (
     FROM mismatch
     GROUP BY iteration)
 SELECT scored.*,
-       passes.* EXCLUDE (iteration, purpose),
        grouped.* EXCLUDE (iteration, purpose),
        trained.* EXCLUDE (iteration)
 FROM scored
-LEFT JOIN passes
-    ON passes.iteration = scored.iteration AND passes.purpose = scored.purpose
 LEFT JOIN grouped
     ON grouped.iteration = scored.iteration AND grouped.purpose = scored.purpose
 LEFT JOIN trained
