@@ -103,7 +103,7 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
             raise_again(str(first), str(second))
         update_in_place(arguments, plain_data.untagged(second, 0))
         return plain_data.untagged(first, 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
         if hasattr(error, "raised_by_program"):
             raise
         raise LinkLost("the program's answer is no plain data") from None

@@ -24,7 +24,7 @@ def loads(content: bytes) -> Any:
     """The value that `dumps` was given; ValueError for anything that it cannot have written."""
     try:
         return untagged(json.loads(content), 0)
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"not plain data: {type(error).__name__}") from None
 
 
