@@ -20,6 +20,8 @@ from warehouse.errors import StageError
 
 MATCHES = ("exact", "numeric", "choice")
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?")
+MAX_DIGITS = 1000
+BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
@@ -69,9 +71,10 @@ class AnswerKind:
 def given_answer(task: AnswerTask, text: str) -> str | None:
     """The answer inside a completion: on the last line with the label, or the last that fits, or None."""
     if task.label is not None:
-        blank = r"[ \t*_`]*"                # the label may be in bold, or code
-        line = rf"^{blank}{re.escape(task.label)}{blank}[:=]?{blank}(.*?){blank}\r?$"
-        labeled = [found for found in re.findall(line, text, re.MULTILINE | re.IGNORECASE) if found]
+        blank = rf"[{BLANK}]*"
+        line = rf"^{blank}{re.escape(task.label)}{blank}[:=]?{blank}(.*)$"
+        found = re.findall(line, text, re.MULTILINE | re.IGNORECASE)
+        labeled = [end for end in (rest.removesuffix("\r").rstrip(BLANK) for rest in found) if end]
         if not labeled:
             return None
         text = labeled[-1]
@@ -92,14 +95,30 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     if task.match == "numeric":
         ours, theirs = number_of(given), number_of(accepted)
         return ours is not None and theirs is not None and (
-            ours == theirs or math.isclose(ours, theirs, rel_tol=task.tolerance, abs_tol=0.0))
+            ours == theirs or is_close(ours, theirs, task.tolerance))
     return given.strip().rstrip(".").casefold() == " ".join(accepted.split()).rstrip(".").casefold()
 
 
+def is_close(ours: Fraction, theirs: Fraction, tolerance: float) -> bool:
+    """True if the two are near each other; numbers that no float can hold are near nothing."""
+    try:
+        return math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=0.0)
+    except OverflowError:
+        return False
+
+
 def number_of(text: str) -> Fraction | None:
-    """A number as written, with thousands commas or as a fraction; None if it is none."""
+    """A number as written, with thousands commas or as a fraction; None if it is none, or out of bounds."""
     try:
         above, _, below = text.replace(",", "").replace(" ", "").partition("/")
-        return Fraction(above) / Fraction(below or 1)
+        return bounded(above) / bounded(below or "1")
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def bounded(text: str) -> Fraction:
+    """A number; ValueError where writing it out would take many digits, which would take long."""
+    exponent = text.lower().partition("e")[2]
+    if len(text) > MAX_DIGITS or abs(int(exponent or 0)) > MAX_DIGITS:
+        raise ValueError("a number of many digits")
+    return Fraction(text)

@@ -31,6 +31,7 @@ HELLO_MAGIC = b"RHL1"
 OVERLOAD_PATIENCE = 5
 MAX_NAME, MAX_MESSAGE = 80, 500
 MAX_GRID_SIDE = 30
+MAX_NESTING = 256                            # of JSON: plain data takes three levels for each of its own 64
 
 
 class Kind(IntEnum):
@@ -126,9 +127,16 @@ def decode_json(body: bytes) -> Any:
     """Plain JSON; BadFrame for anything else, deep nesting included."""
     import json  # here, because lanes import this module and every fork pays for what they hold
     try:
-        return json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {type(error).__name__}") from None
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = [item for each in level if isinstance(each, (list, dict))
+                 for item in (each.values() if isinstance(each, dict) else each)]
+    if level:           # Python's stack would not do for writing it again
+        raise BadFrame("nested too deep")
+    return value
 
 
 def whole_frame(content: bytes) -> bytes:

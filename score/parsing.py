@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# An unclosed block, which is what truncation leaves behind, does not match.
-CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*\r?\n?(.*?)```", re.DOTALL)
+# An unclosed block, which is what truncation leaves behind, does not match. Blanks are never given back: each
+# would be one more search through the rest of the text.
+CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 
 
 def first_code_block(answer: str) -> str | None:

@@ -1,0 +1,105 @@
+"""Answers made to break or to hold up the scorer itself: each is only wrong, and soon."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from score.answer_tasks import AnswerKind, given_answer
+from score.frames import BadFrame, decode_json
+from score.function_tasks import FunctionKind
+from score.measures import Answer, Measures
+from score.outcome import Outcome
+from score.parsing import first_code_block
+
+LONG = 100_000
+HUGE = hex(10**400)
+
+
+def call_measures(value: str, expected: object) -> Measures:
+    """What a value, as a program left it, is worth where another one was expected."""
+    kind = FunctionKind()
+    task = kind.load("t", {"entry_point": "f", "calls": [{"args": [1], "expected": expected}]})
+    results = decode_json(f'[["value", {value}, [1]]]'.encode())
+    return kind.measure(task, Answer("", "x"), [Outcome(result=results)])
+
+
+def answer_is_right(text: str, expected: str) -> bool:
+    """True if a text is the right number."""
+    kind = AnswerKind()
+    task = kind.load("t", {"answer": expected, "match": "numeric"})
+    outcome = kind.programs(task, Answer(text, None))
+    assert isinstance(outcome, Outcome)
+    return kind.measure(task, Answer(text, None), [outcome]).correct
+
+
+@pytest.mark.parametrize("value", [
+    f'{{"$": "int", "v": "{HUGE}"}}',
+    f'{{"$": "complex", "v": [{{"$": "int", "v": "{HUGE}"}}, 0]}}',
+    f'{{"$": "float", "v": {int(HUGE, 16)}}}',
+    '{"$": "range", "v": [0, 1000000000000000, 1]}',
+])
+@pytest.mark.parametrize("expected", [1, 1.5, [1]])
+def test_values_without_bounds_are_not_what_was_expected(value, expected):
+    assert not call_measures(value, expected).correct
+
+
+def test_a_huge_integer_can_be_right():
+    assert call_measures(f'{{"$": "int", "v": "{HUGE}"}}', 10**400).correct
+    assert not call_measures("1", 10**400).correct
+
+
+@pytest.mark.parametrize("depth", [300, 900, 985, 5000])
+def test_nested_results_are_no_answer(depth):
+    with pytest.raises(BadFrame):
+        decode_json(b'[["value",' + b"[" * depth + b"]" * depth + b",[]]]")
+
+
+def test_the_deepest_plain_data_is_an_answer():
+    from score.plain_data import MAX_DEPTH, tagged
+    value: object = 1
+    for _ in range(MAX_DEPTH):
+        value = {0: value}
+    assert decode_json(json.dumps([["value", tagged(value, 0), []]]).encode())
+
+
+@pytest.mark.parametrize("text", [
+    "1e400", "12e-400", "1e100000000", "1e-100000000", "1E+0099999999", "1/1e400",
+    "1e" + "\u0669" * 8, "1" * LONG, "0." + "1" * LONG, "1/" + "9" * LONG, "1e" + "9" * LONG])
+def test_numbers_without_bounds_are_wrong(text):
+    started = time.process_time()
+    assert not answer_is_right(text, "12")
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("text", ["12e0", "1.2E+01", "0.0012e4", "1e-400 12", "120e-0001"])
+def test_numbers_with_exponents_are_numbers(text):
+    assert answer_is_right(text, "12")
+
+
+@pytest.mark.parametrize("text", [
+    "Answer: x" + "*" * LONG + "x", "Answer" + " " * LONG + "x", " " * LONG + "Answer", "*" * LONG,
+    "Answer:" * (LONG // 7), "\\boxed{" * (LONG // 7), "1 / " * (LONG // 4), "1," * LONG, "1" + " " * LONG])
+@pytest.mark.parametrize("match", ["exact", "numeric", "choice"])
+@pytest.mark.parametrize("label", ["Answer", None])
+def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label):
+    task = AnswerKind().load("t", {"answer": "12", "match": match, "label": label})
+    started = time.process_time()
+    given_answer(task, text)
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("text", ["```python" + " " * LONG, "```python\n" * (LONG // 10),
+                                  "```python" + "\t" * LONG + "``"])
+def test_a_block_is_found_in_time_that_grows_with_the_text(text):
+    started = time.process_time()
+    first_code_block(text)
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("line", ["**Answer:** 12 **", "Answer: 12\r", " `Answer` = 12 ` \r", "answer 12"])
+def test_marks_around_an_answer_are_no_part_of_it(line):
+    task = AnswerKind().load("t", {"answer": "12", "label": "Answer"})
+    assert given_answer(task, f"first\n{line}\nlast") == "12"
