@@ -4,19 +4,25 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
+    Phi3Config,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
-from train.model import load_full, load_lora
+from train.model import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
 from train.shared_prompt import backward_group, micro_batches, score_group
-from train.token_logprobs import CHUNK_ELEMENTS
+from train.start import position_limit
+from train.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from warehouse.errors import StageError
 
 torch.set_num_threads(1)
@@ -80,6 +86,68 @@ def test_windows_soft_caps_experts_and_scaled_logits_are_scored_right(config, tm
         with torch.no_grad():
             expected, _ = plain_logprobs(policy, prompt_ids, ids)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_without_copies_is_used_where_it_can_be(base, tmp_path):
+    assert lora(base).attention == SHARED_PROMPT
+    window = MistralConfig(**SIZES, sliding_window=256)     # as long as the model's context: no window at all
+    AutoModelForCausalLM.from_config(window).save_pretrained(tmp_path)
+    policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
+    assert policy.attention == SHARED_PROMPT
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config", [
+    FalconConfig(vocab_size=97, hidden_size=32, num_hidden_layers=3, num_attention_heads=4),
+    DeepseekV3Config(**{**SIZES, "num_key_value_heads": 4}, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=8,
+                     qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+                     topk_group=1, moe_intermediate_size=16, first_k_dense_replace=1),
+    GptOssConfig(**SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8)],
+    ids=lambda config: getattr(config, "model_type", config))
+def test_attention_of_another_kind_goes_through_a_cache(config, dtype, tmp_path):
+    torch.manual_seed(2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)      # transformers' own small weights
+    policy = load_full(str(tmp_path), dtype=dtype, device=torch.device("cpu"))
+    assert policy.attention == CACHED_PROMPT
+    if dtype == "bfloat16":
+        return
+    prompt_ids, completions = group()
+    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=40)
+    for ids, found in zip(completions, logprobs, strict=True):
+        with torch.no_grad():
+            expected, _ = plain_logprobs(policy, prompt_ids, ids)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_recurrent_layers_are_refused_in_one_sentence(tmp_path):
+    layers = ["linear_attention", "full_attention", "linear_attention"]
+    config = Qwen3NextConfig(**SIZES, head_dim=8, layer_types=layers, num_experts=0, linear_num_value_heads=2,
+                             linear_num_key_heads=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(StageError, match="cannot be trained here"):
+        load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
+
+
+def test_rows_longer_than_the_original_context_of_a_stretched_position_encoding_are_refused():
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    phi = Phi3Config(**SIZES, original_max_position_embeddings=32, rope_parameters=rope, pad_token_id=0)
+    assert position_limit(phi) == (32, "longrope")
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    assert position_limit(LlamaConfig(**SIZES, rope_parameters=dynamic)) == (256, "dynamic")
+    assert position_limit(LlamaConfig(**SIZES)) == (256, None)
+
+
+@pytest.mark.parametrize("top", [5.0, 45.0])
+def test_entropy_of_peaked_distributions_keeps_its_digits(top):
+    scores = torch.randn(6, 500, generator=torch.Generator().manual_seed(3))
+    scores[:, 7] = top
+    targets = torch.tensor([7, 7, 0, 1, 2, 3])
+    logprobs, entropy = token_logprobs(scores, lambda hidden: hidden, targets, temperature=1.0,
+                                       vocabulary_size=500)
+    exact = scores.double().log_softmax(dim=-1)
+    torch.testing.assert_close(entropy.double(), -(exact.exp() * exact).sum(dim=-1), rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(logprobs.double(), exact.gather(1, targets[:, None]).squeeze(1), rtol=1e-5,
+                               atol=1e-12)
 
 
 def test_an_architecture_that_computes_otherwise_is_refused(base, monkeypatch):

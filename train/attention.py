@@ -7,6 +7,7 @@ gives the exact gradients of either part, as ring attention does (Liu et al., 23
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 PromptKV = list[tuple[Tensor, Tensor]]
 # What a layer may ask of its attention that is not computed here; not None means unsupported.
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
+UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache", "indices", "block_indices")
 
 
 @dataclass
@@ -45,24 +46,31 @@ class Packed:
 
 def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether all layers attend to everything before them, in a dtype and width that a flash kernel takes."""
+    longest = getattr(config, "max_position_embeddings", None) or 0
+    window = getattr(config, "sliding_window", None)
+    if (window and window < longest) or any(getattr(config, name, None) for name in
+                                            ("attention_chunk_size", "attn_logit_softcapping")):
+        return False
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return False
+    if device.type != "cuda":
+        return device.type == "cpu"
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if device.type == "cuda":
-        kernel = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
-    else:
-        kernel = device.type == "cpu"
-    local = any(getattr(config, name, None)
-                for name in ("sliding_window", "attention_chunk_size", "attn_logit_softcapping"))
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return kernel and not local and layers == {"full_attention"}
+    return (dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
+            and torch.cuda.get_device_capability(device) >= (8, 0))
 
 
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
            scaling: float | None = None, prefix: Prefix | Packed | None = None,
            **options: Any) -> tuple[Tensor, None]:
     """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
+    start = prefix.prompt_kv[0][0].shape[2] if isinstance(prefix, Prefix) and prefix.prompt_kv else 0
     asked = [name for name in UNSUPPORTED if options.get(name) is not None]
-    if asked or attention_mask is not None:
-        raise NotImplementedError(f"shared prompts with {asked or 'a mask'}")
+    asked += ["a mask"] if attention_mask is not None else []
+    asked += ["a window"] if (options.get("sliding_window") or math.inf) < start + query.shape[2] else []
+    asked += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
+    if asked or options.get("is_causal") is False:
+        raise NotImplementedError(f"shared prompts with {', '.join(asked) or 'attention to what follows'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(prefix, Packed):
         tensors = [one.to(value.dtype) for one in (query, key, value)]

@@ -53,7 +53,8 @@ class Checkpoints:
         parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
         save_file(parameters, str(scratch / PARAMETERS))
         torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
-        (scratch / STATE).write_text(json.dumps({"step": step, "steps": steps}))
+        state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
+        (scratch / STATE).write_text(json.dumps(state))
         commit_directory(scratch, self._path(step))
         for older in self._numbers():
             if 0 < older < step:
@@ -78,7 +79,9 @@ class Checkpoints:
                 parameter.copy_(stored[name])
         optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True,
                                              map_location="cpu"))
-        return json.loads((self._path(latest) / STATE).read_text())["steps"]
+        state = json.loads((self._path(latest) / STATE).read_text())
+        policy.loss_scale = state["loss_scale"]
+        return state["steps"]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"checkpoint-{number}"

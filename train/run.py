@@ -16,7 +16,7 @@ from train.accelerator import Processes, Tracker
 from train.checkpoint import Checkpoints
 from train.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.model import Policy, load_full
+from train.model import CACHED_PROMPT, Policy, load_full
 from train.saving import OPTIMIZER, prune_policies, save_policy
 from train.scoring import collect, hand_out, score_old, score_reference
 from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
@@ -63,6 +63,9 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     with StopRequest(settings.time_limit) as stop, saying_what_to_lower(settings):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
+        if policy.attention == CACHED_PROMPT:
+            say("prompts are shared through a cache that each row copies: this model's attention, its dtype "
+                "or the device allows nothing faster")
         shard = build_shard(inputs.groups, inputs.iteration, settings)
         learner = prepare(warehouse, inputs, settings, policy, shard, processes)
         check_space(warehouse.root, training_bytes(learner.num_parameters()), inputs.stage.title)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from train.inputs import Inputs
@@ -28,19 +30,33 @@ def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:
     """StageError for rows longer than the model's context, or of another tokenizer."""
-    limit = getattr(policy.config, "max_position_embeddings", None)
+    limit, stretched = position_limit(policy.config)
     for group in inputs.groups:
+        if not len(group.prompt_ids):
+            raise StageError(f"Group {group.group_id} has an empty prompt, which nothing can continue. Roll "
+                             "out tasks with prompts.")
         longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
         if limit and len(group.prompt_ids) + longest > limit:
+            why = (f"its {stretched} position encoding changes with the length beyond {limit}, also for the "
+                   "tokens before" if stretched else f"the model has {limit} positions")
             raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} "
-                             f"completion tokens, the model has {limit} positions. Roll out with lower "
-                             "limits.")
+                             f"completion tokens, but {why}. Roll out with lower limits.")
         highest = max(int(ids.max(initial=0)) for ids in
                       (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)))
         if highest >= policy.vocabulary_size:
             raise StageError(f"Group {group.group_id} has token id {highest}, the model only "
                              f"{policy.vocabulary_size}: the rows were sampled with another tokenizer. "
                              "Roll out with this run's model.")
+
+
+def position_limit(config: Any) -> tuple[int | None, str | None]:
+    """Longest row that is computed the same whole and in pieces; and the position encoding that limits it."""
+    limit, rope = getattr(config, "max_position_embeddings", None), getattr(config, "rope_parameters", None)
+    kind = (rope or {}).get("rope_type")
+    if kind not in ("longrope", "dynamic"):
+        return limit, None
+    original = (rope or {}).get("original_max_position_embeddings")
+    return original or getattr(config, "original_max_position_embeddings", None) or limit, kind
 
 
 def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,

@@ -37,12 +37,10 @@ class _ChunkLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, wanted: Tensor, hidden: Tensor, head: Head, targets: Tensor, temperature: float
                 ) -> tuple[Tensor, Tensor]:
-        scores = _scores(head(hidden), temperature)
-        normalizer = scores.logsumexp(dim=-1)
-        logprobs = scores.gather(-1, targets[:, None]).squeeze(-1) - normalizer
-        probabilities = (scores - normalizer[:, None]).exp_()
-        entropy = normalizer - torch.linalg.vecdot(probabilities, scores)
-        ctx.save_for_backward(hidden, targets, normalizer, entropy)
+        log_p = _scores(head(hidden), temperature).log_softmax(dim=-1)
+        logprobs = log_p.gather(-1, targets[:, None]).squeeze(-1)
+        entropy = -torch.linalg.vecdot(log_p.exp(), log_p)
+        ctx.save_for_backward(hidden, targets, entropy)
         ctx.head, ctx.temperature = head, temperature
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -51,12 +49,12 @@ class _ChunkLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_logprobs: Tensor | None, of_entropy: Tensor | None
                  ) -> tuple[Tensor | None, ...]:
-        hidden, targets, normalizer, entropy = ctx.saved_tensors
+        hidden, targets, entropy = ctx.saved_tensors
         with torch.enable_grad():
             hidden = hidden.detach().requires_grad_()
             logits = ctx.head(hidden)
         with torch.no_grad():
-            log_p = _scores(logits.detach(), ctx.temperature) - normalizer[:, None]
+            log_p = _scores(logits.detach(), ctx.temperature).log_softmax(dim=-1)
             gradient = log_p.exp()
             if of_entropy is None:
                 gradient *= -(of_logprobs / ctx.temperature)[:, None]
