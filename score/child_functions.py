@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -93,7 +94,9 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
 
     Lists, dictionaries and sets among the arguments are updated to what the program made of them.
     """
-    os.write(LINK_FD, framed(plain_data.dumps([list(arguments), keywords])))
+    call = framed(plain_data.dumps([list(arguments), keywords]))
+    with contextlib.suppress(OSError):      # a program that is gone: whether it answered before is read next
+        os.write(LINK_FD, call)
     message = receive()
     if message is None:
         raise LinkLost("the program ended during the test")
@@ -156,9 +159,10 @@ def receive() -> bytes | None:
 
 
 def read_exactly(size: int) -> bytes:
-    """Up to `size` bytes of the link; fewer only at its end."""
+    """Up to `size` bytes of the link; fewer only at its end, which is an error if it left calls unread."""
     chunks = []
-    while size and (chunk := os.read(LINK_FD, size)):
-        chunks.append(chunk)
-        size -= len(chunk)
+    with contextlib.suppress(OSError):
+        while size and (chunk := os.read(LINK_FD, size)):
+            chunks.append(chunk)
+            size -= len(chunk)
     return b"".join(chunks)

@@ -109,8 +109,8 @@ class Watch:
                 if each is children[-1]:                   # the tests are over: so is the program under test
                     for other in running:
                         other.kill(self, allowance)
-                        if other.ready_at:
-                            other.verdict = EXITED
+                        if other.ready_at and (other.verdict != SIGNALED or other.code == SIGKILL):
+                            other.verdict = EXITED     # it had not crashed by itself just before
                     return
 
 

@@ -1,0 +1,49 @@
+"""Programs that leave the link to their tests: one verdict, whatever happens first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from score.completions import Item
+from score.execution import Executor
+from score.function_tasks import FunctionKind
+from score.judging import execute, measure
+from score.lane_process import LaneConfig
+from score.lanes import LanePool
+from score.limits import Limits
+from score.lockdown import Layer
+from score.measures import Answer
+from score.scorer import Scorer
+
+KIND = FunctionKind()
+TASK = KIND.load("t", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})
+SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \
+       "    os.write(4, len(x).to_bytes(4, 'little') + x)\n"
+READY = SEND + "send(['ready'])\n"
+REPEATS = 12
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(cpu_seconds=0.1, wall_seconds=3.0), 1) as pool:
+        yield Executor(pool)
+
+
+@pytest.mark.parametrize(("code", "verdict"), [
+    (READY + "send(['ready'])\nwhile True: pass\n", ("timeout_cpu", 0.0)),
+    (READY + "while True: pass\n", ("timeout_cpu", 0.0)),
+    (READY + "os._exit(0)\n", ("no_result", 0.0)),
+    (READY + "1 / 0\n", ("runtime", 0.0)),
+    (SEND + "def f(x):\n    send(['value', x + 1, [x]])\n    os._exit(0)\n", ("no_result", 0.0)),
+    (READY + "send(['value', 2, [1]])\nsend(['value', 3, [2]])\nos._exit(0)\n", (None, 1.0)),
+    (SEND + "def f(x):\n    while True: pass\n", ("timeout_cpu", 0.0)),
+], ids=["ready twice, hangs", "ready, hangs", "ready, exits", "ready, raises", "one answer, exits",
+        "answers ahead", "hangs when called"])
+def test_a_program_that_leaves_its_tests_gets_one_verdict(executor, code, verdict):
+    answers = [Answer("", f"{code}# {number}\n") for number in range(REPEATS)]
+    items = [Item(KIND, TASK, "t", "train", answer) for answer in answers]
+    rows = measure(items, execute(executor, items, lambda _outcome: None), Scorer("arc-exact-shaped"))
+    found = Counter((row.outcome.error_class, row.measures.test.correct_grids) for row in rows)
+    assert found == {verdict: REPEATS}
