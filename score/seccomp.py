@@ -1,4 +1,4 @@
-"""The system call filter of a program's process: an allow-list, assembled as BPF, installed with prctl.
+"""The system call filter of a program's process: an allow-list, assembled as BPF, put on all of its threads.
 
 Everything not listed fails with EPERM. No open, exec, fork, socket, kill, ioctl, stat or memfd: what remains
 is memory, the clock, signals of its own, and reading and writing descriptors that it already holds.
@@ -33,13 +33,18 @@ AARCH64 = {
     "sysinfo": 179, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220, "mmap": 222, "mprotect": 226,
     "madvise": 233, "getrandom": 278, "rseq": 293, "clone3": 435}
 MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}     # AUDIT_ARCH_*, numbers
+SECCOMP = {"x86_64": 317, "aarch64": 277}         # the call that installs a filter
+ALL_BITS, SIGN_BIT = 0xFFFFFFFF, 0x80000000
+# Calls that may look at this process alone: 0 stands for it among pids, negative clocks are those of a pid.
+OWN_ONLY = {"sched_getaffinity": ALL_BITS, "clock_gettime": SIGN_BIT, "clock_getres": SIGN_BIT,
+            "clock_nanosleep": SIGN_BIT}
 X32_BIT = 0x40000000            # x86 only: the same kernel entry with other numbers
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32      # offsets in struct seccomp_data
 PROT_EXEC, CLONE_THREAD = 0x4, 0x10000
-PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
 
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
@@ -63,10 +68,13 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
     for name in ("mmap", "mprotect"):       # no new code in memory
         program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=ERRNO | errno.EPERM,
                                  if_not=ALLOW)
+    for name, bits in OWN_ONLY.items():
+        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=ERRNO | errno.EPERM,
+                                 if_not=ALLOW)
     if threads:
         program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
                                  if_not=ERRNO | errno.EPERM)
-    plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect"}}
+    plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect", *OWN_ONLY}}
     # Where the answer changes: a filter is assembled and asked about every number each time it is installed.
     edges = [number for number in range(1, max(plain) + 2) if (number in plain) != (number - 1 in plain)]
     program += [*search([0, *edges], 0 in plain, len(edges)), (RETURN, 0, 0, ALLOW),
@@ -112,9 +120,10 @@ class Filter:
         self.buffer = ctypes.create_string_buffer(content, len(content))
         self.program = FilterProgram(len(content) // 8, ctypes.addressof(self.buffer))
         self.pointer = ctypes.byref(self.program)
-        self.prctl = ctypes.PyDLL(None).prctl      # keeps no errno: children shall touch little memory
+        self.number = SECCOMP[platform.machine()]
+        self.syscall = ctypes.PyDLL(None).syscall      # keeps no errno: children shall touch little memory
 
     def install(self) -> None:
-        """Put it on this process for good; OSError where the kernel refuses."""
-        if self.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.pointer, 0, 0) != 0:
+        """Put it on this process for good, with the threads that its modules started; OSError if refused."""
+        if self.syscall(self.number, SET_MODE_FILTER, SYNCHRONIZE_THREADS, self.pointer) != 0:
             raise OSError("seccomp filter refused")

@@ -186,6 +186,31 @@ def test_a_module_of_the_users_own_can_be_allowed(tmp_path):
         assert outcomes_of(pool, [source])[0].error_class == "import_not_allowed"
 
 
+POOL = """
+import queue, threading
+jobs, done = queue.SimpleQueue(), queue.SimpleQueue()
+def work():
+    while True:
+        job = jobs.get()
+        try:
+            done.put(job())
+        except BaseException as error:
+            done.put(error)
+threading.Thread(target=work, daemon=True).start()
+"""
+
+
+def test_threads_of_an_imported_module_are_under_the_filter(tmp_path):
+    (tmp_path / "threadpool.py").write_text(POOL)
+    source = (
+        "import threadpool\ndef transform(g):\n    threadpool.jobs.put(lambda: open('/etc/passwd').read())\n"
+        "    raise threadpool.done.get()\n"
+    )
+    with LanePool(LaneConfig(Layer.SECCOMP, ("threadpool",), (), (str(tmp_path),)), Limits(), 1) as pool:
+        [outcome] = outcomes_of(pool, [source])
+    assert outcome.error_name == "PermissionError"
+
+
 def test_nothing_that_a_program_wrote_is_left_for_the_next(pool):
     head = "import os\n# {}\ndef transform(g):\n    "
     write = head + "os.pwrite(3, b'LEFT' * 99, 5000)\n    os.lseek(3, 7, 0)\n    return g\n"
@@ -268,13 +293,18 @@ def decided(program: bytes, arch: int, number: int, arguments: tuple[int, ...] =
             position += if_true if holds else if_false
 
 
+# First arguments that are about this process, and about another one.
+PID, CLOCK = (0, 4711), (3, (~4711 << 3 | 2) & 0xFFFFFFFF)
+OTHERS = {"sched_getaffinity": PID, "clock_gettime": CLOCK, "clock_getres": CLOCK, "clock_nanosleep": CLOCK}
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("threads", [False, True])
 def test_the_filter_allows_what_is_listed_and_nothing_else(machine, threads):
     arch, numbers = seccomp.MACHINES[machine]
     program = seccomp.filter_bytes(machine, threads=threads)
     denied = seccomp.ERRNO | errno.EPERM
-    special = {numbers[name] for name in ("mmap", "mprotect", "clone", "clone3")}
+    special = {numbers[name] for name in ("mmap", "mprotect", "clone", "clone3", *OTHERS)}
     for number in range(600):
         expected = seccomp.ALLOW if number in set(numbers.values()) - special else denied
         if number not in special:
@@ -282,6 +312,9 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine, threads):
     for name in ("mmap", "mprotect"):
         assert decided(program, arch, numbers[name], (0, 0, 3)) == seccomp.ALLOW
         assert decided(program, arch, numbers[name], (0, 0, 7)) == denied
+    for name, (own, other) in OTHERS.items():
+        assert decided(program, arch, numbers[name], (own,)) == seccomp.ALLOW, name
+        assert decided(program, arch, numbers[name], (other,)) == denied, name
     thread = decided(program, arch, numbers["clone"], (0x3D0F00,))
     assert thread == (seccomp.ALLOW if threads else denied)
     assert decided(program, arch, numbers["clone"], (17,)) == denied

@@ -22,14 +22,13 @@ from score.seccomp import (
     JUMP_EQUAL,
     LOAD,
     NUMBER,
-    PR_SET_SECCOMP,
     RETURN,
-    SECCOMP_MODE_FILTER,
     FilterProgram,
     Instruction,
     when_argument,
 )
 
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 NAMESPACES = 0x7E020000        # CLONE_NEW*: mount, cgroup, uts, ipc, user, pid, net
 REFUSED = {"x86_64": {"ptrace": 101, "pivot_root": 155, "mount": 165, "umount2": 166, "setns": 308,
                       "process_vm_readv": 310, "bpf": 321, "userfaultfd": 323, "keyctl": 250},
