@@ -31,10 +31,10 @@ class OutputLimit(Exception):
 
 def run_child(files: tuple[int, ...], link_fd: int, job: list[int], place: int, watch: Watch,
               allowance: Allowance) -> None:
-    """Never returns. `files` are job, result and, for scripts, stdin and stdout; `job` what ORDER holds."""
+    """Never returns. `files` are job, result and, for scripts, stdin and stdout; `job` what ORDER says."""
     try:
-        watch.lockdown.die_with_lane()
-        kind, seed, names_bytes, source_bytes, payload_bytes = job[:5]
+        watch.lockdown.die_with_lane(watch.pid, allowance.last_cpu_limit)
+        kind, seed, names_bytes, source_bytes, payload_bytes = job
         content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
         if names_bytes:
             imports.import_all(content[:names_bytes].decode().split(","))

@@ -26,10 +26,12 @@ from score.lockdown import (
     RLIMIT_NOFILE,
     RULESET_FD,
     Lockdown,
+    limit_bytes,
     set_limit,
 )
 from score.watch import Allowance, Watch
 
+SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
 FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
 
 
@@ -70,14 +72,17 @@ def serve(channel: _socket.socket, watch: Watch) -> None:
     cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = SETUP.unpack(message)
     set_limits(address_space, open_files, output_bytes)
     # threads of one program use up CPU time at most as many times faster as there are cores
-    allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1)
+    allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1,
+                          limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9))
     child.warm_up()
     gc.collect()
     gc.freeze()
     while order := channel.recv(ORDER.size):
         number, slot, form, *jobs = ORDER.unpack(order)
+        del order                # what is in this frame, the next program can see
         reports = watch.run(slots[slot], form, jobs, allowance)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
+        del reports
 
 
 def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:

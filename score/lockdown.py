@@ -20,7 +20,8 @@ CAP_DAC_READ_SEARCH = 1 << 2
 # waits until its doors close.
 RESULT_FD, LINK_FD, RULESET_FD = 3, 4, 5
 # From asm-generic/resource.h; the module `resource` would cost every fork its own memory mappings.
-RLIMIT_FSIZE, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 1, 4, 7, 8, 9, 12
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE = 0, 1, 4
+RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 7, 8, 9, 12
 
 MAX_FDS = 1 << 20
 CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
@@ -30,7 +31,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 # For children, looked up before they are forked: calls that let go of no lock and keep no errno, because
 # every page of memory that they touch is copied.
 quick = ctypes.PyDLL(None)
-quick_prctl, quick_syscall, quick_capset = quick.prctl, quick.syscall, quick.capset
+quick_prctl, quick_setrlimit = quick.prctl, quick.setrlimit
+quick_syscall, quick_capset = quick.syscall, quick.capset
 
 
 class Layer(IntFlag):
@@ -80,10 +82,12 @@ class Lockdown:
             landlock.allow_reading(lane_rules, folder)
         return lane_rules
 
-    def die_with_lane(self) -> None:
-        """End this process when its parent ends."""
-        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
-            raise OSError("PR_SET_PDEATHSIG")
+    def die_with_lane(self, lane: int, cpu_limit: bytes) -> None:
+        """End this process when its parent ends, or has ended since the fork; CPU time is limited besides."""
+        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) or quick_setrlimit(RLIMIT_CPU, cpu_limit):
+            raise OSError("PR_SET_PDEATHSIG, RLIMIT_CPU")
+        if os.getppid() != lane:
+            os._exit(70)
 
     def enter_child(self, last_fd: int, threads: bool) -> None:
         """Close every door of a child, and all descriptors above the last one, just before foreign code."""
@@ -132,9 +136,14 @@ def keep_capabilities(mask: int) -> None:
         raise OSError(number, f"capset: {os.strerror(number)}")
 
 
+def limit_bytes(value: int) -> bytes:
+    """struct rlimit, soft and hard alike."""
+    return struct.pack("<2Q", value, value)
+
+
 def set_limit(which: int, value: int) -> None:
-    """setrlimit(2), soft and hard alike; OSError on failure."""
-    if libc.setrlimit(which, struct.pack("<2Q", value, value)) != 0:
+    """setrlimit(2); OSError on failure."""
+    if libc.setrlimit(which, limit_bytes(value)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"setrlimit({which}): {os.strerror(number)}")
 

@@ -29,6 +29,8 @@ EXITED, SIGNALED, TIMEOUT_CPU, TIMEOUT_WALL, SETUP_FAILED, FORK_FAILED = map(int
 CHILD_ENDED = [_signal.SIGCHLD]
 USAGE = struct.Struct("<5q")     # struct rusage: user and system time as seconds and microseconds, peak KiB
 
+NO_USAGE = bytes(144)
+
 libc = ctypes.PyDLL(None)        # its calls let go of no lock and keep no errno: less memory is touched
 wait4 = libc.wait4
 
@@ -41,8 +43,8 @@ class Allowance:
     wall_ns: int
     output_bytes: int
     threads: bool
-
     cores: int                   # that its threads can keep busy
+    last_cpu_limit: bytes        # struct rlimit, which the kernel keeps where no lane watches any more
 
 
 class Watch:
@@ -50,9 +52,10 @@ class Watch:
 
     def __init__(self, lockdown: Lockdown) -> None:
         self.lockdown = lockdown
+        self.pid = os.getpid()
         self.page = ReadyPage()
         self.status = ctypes.c_int()
-        self.usage = ctypes.create_string_buffer(144)
+        self.usage = ctypes.create_string_buffer(len(NO_USAGE))
         self.status_pointer, self.usage_pointer = ctypes.byref(self.status), ctypes.byref(self.usage)
         # Ends of children are waited for with a timeout; the signal must be neither ignored nor handled.
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
@@ -64,6 +67,7 @@ class Watch:
         """Run what an order is about, to the end of every child; a report on each."""
         links = _socket.socketpair() if form == PAIR else ()
         children = []
+        self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before this one
         for place in range(2 if links else 1):
             self.page.clear(place)
             started = time.monotonic_ns()
@@ -74,7 +78,9 @@ class Watch:
             if pid == 0:
                 own = files[2 * place:] if form != ALONE else files[:2]
                 link = links[place].fileno() if links else -1
-                child.run_child(own, link, jobs[5 * place:], place, self, allowance)
+                # A program can look into the frames below its own: nothing of its tests stays there.
+                del jobs[5 * place + 5:], jobs[:5 * place]
+                child.run_child(own, link, jobs, place, self, allowance)
             children.append(Child(pid, place, started))
         for end in links:
             end.close()

@@ -1,0 +1,79 @@
+"""What a program can learn from its lane, and what becomes of it when the lane is gone."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import numpy as np
+
+from score.execution import Executor
+from score.flight import Ending
+from score.frames import Kind, encode_grids
+from score.judge import Circumstances, outcome_of
+from score.lane_process import LaneConfig
+from score.lanes import LanePool
+from score.limits import Limits
+from score.lockdown import Layer, Lockdown, limit_bytes
+from score.outcome import Outcome
+from score.program import Program
+
+GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
+# Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
+LOOK = """
+import sys
+seen = []
+frame = sys._getframe()
+while frame is not None:
+    if frame.f_code.co_filename.endswith(("lane.py", "watch.py")):
+        for name, value in frame.f_locals.items():
+            if isinstance(value, (bytes, list)) and name not in ("message", "ancillary", "children"):
+                seen.append((name, len(value)))
+            if name == "self":
+                seen.append((name, value.status.value, any(value.usage.raw)))
+    frame = frame.f_back
+def transform(g):
+    raise ValueError(str(sorted(seen)))
+def f():
+    pass
+"""
+
+
+def test_a_program_sees_nothing_of_others_in_the_frames_of_its_lane():
+    def judge(_program: Program, endings: list[Ending]) -> Outcome:
+        return outcome_of(endings[-1], lambda body: body, Circumstances(limits))
+
+    limits = Limits()
+    crash = Program(Kind.GRID, "import os\nos._exit(3)\n", encode_grids([GRID]))
+    look = Program(Kind.GRID, LOOK, encode_grids([GRID]))
+    with LanePool(LaneConfig(Layer.SECCOMP), limits, 1) as pool:
+        for program in (crash, look):
+            outcome = Executor(pool).run([program], judge)[program.key]
+    seen = {name: rest for name, *rest in eval(str(outcome.error_message))}
+    assert seen == {"jobs": [5], "self": [0, False], "slots": [2]}
+
+
+def test_a_child_whose_lane_died_before_it_could_notice_ends():
+    reading, writing = os.pipe()
+    lane = os.fork()
+    if lane == 0:
+        own = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == own:
+                pass
+            Lockdown(0, []).die_with_lane(own, limit_bytes(60))
+            os.write(writing, b"still there")
+        os._exit(0)
+    os.waitpid(lane, 0)
+    os.close(writing)
+    assert os.read(reading, 99) == b""
+    os.close(reading)
+
+
+def test_a_program_without_a_lane_still_has_a_cpu_limit():
+    source = ("import ctypes\ndef transform(g):\n    raise ValueError('unreachable')\n"
+              "import resource\nraise ValueError(str(resource.getrlimit(resource.RLIMIT_CPU)))\n")
+    program = Program(Kind.GRID, source, encode_grids([GRID]))
+    with LanePool(LaneConfig(Layer(0), ("resource",)), Limits(cpu_seconds=2.0), 1) as pool:
+        [(_number, [ending])] = pool.run([program])
+    assert b"(80, 80)" in ending.result and struct.calcsize("P") == 8
