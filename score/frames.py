@@ -21,9 +21,10 @@ SETUP = struct.Struct("<QQQII?")
 ORDER = struct.Struct("<QBB BQHII BQHII")
 Facts = tuple[int, int, int, int, int]       # what ORDER says of one job
 NO_JOB: Facts = (0, 0, 0, 0, 0)
-# From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
+# From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB, how
+# often it gave up its core by itself, and how often another took it
 REPLY_HEADER = struct.Struct("<QB")
-REPLY_CHILD = struct.Struct("<BiQQQ")
+REPLY_CHILD = struct.Struct("<BiQQQQQ")
 FILES_PER_SLOT = 4                           # two to read from, two to write to
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"

@@ -21,6 +21,7 @@ MAX_RESTARTS = 100
 SIGKILL = 9
 CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
               ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+LONGEST_ROUND, LONGEST_WAKING = 0.25, 0.02         # seconds, on a machine loaded beyond reason
 SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
 
 
@@ -142,8 +143,19 @@ def killed_outside(ending: Ending) -> bool:
 
 def must_run_alone(flight: Flight, endings: list[Ending], limits: Limits) -> bool:
     """A wall timeout that used little CPU is either a program that sleeps or a machine that is overloaded."""
-    return not flight.alone and any(ending.verdict == Verdict.TIMEOUT_WALL
-                                    and ending.cpu_seconds < 0.5 * limits.cpu_seconds for ending in endings)
+    return not flight.alone and not slept(endings) and any(
+        ending.verdict == Verdict.TIMEOUT_WALL and ending.cpu_seconds < 0.5 * limits.cpu_seconds
+        for ending in endings)
+
+
+def slept(endings: list[Ending]) -> bool:
+    """True if the processes gave up their cores by themselves, and no load can have taken half of the time.
+
+    A core that is taken comes back after a round of all others that want it, one that is asked for sooner.
+    """
+    taken = sum(LONGEST_ROUND * ending.preemptions + LONGEST_WAKING * ending.pauses for ending in endings)
+    return (all(ending.pauses > 1 for ending in endings)           # its end may count as one
+            and taken < 0.5 * min(ending.wall_seconds for ending in endings))
 
 
 def usable_cores() -> int:

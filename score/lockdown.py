@@ -84,8 +84,9 @@ class Lockdown:
 
     def die_with_lane(self, lane: int, cpu_limit: bytes) -> None:
         """End this process when its parent ends, or has ended since the fork; CPU time is limited besides."""
-        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) or quick_setrlimit(RLIMIT_CPU, cpu_limit):
-            raise OSError("PR_SET_PDEATHSIG, RLIMIT_CPU")
+        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+            raise OSError("PR_SET_PDEATHSIG")
+        quick_setrlimit(RLIMIT_CPU, cpu_limit)        # refused where a lower one holds already: as good
         if os.getppid() != lane:
             os._exit(70)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from score import child
 from score.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Form, Verdict
 from score.lockdown import SIGKILL, Lockdown
-from score.ready import ReadyPage
+from score.ready import SWITCHES, SWITCHES_IN_USAGE, ReadyPage
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
 STARVED_SHARE = 0.02             # of the wall time
@@ -123,12 +123,14 @@ class Watch:
 class Child:
     """One forked program: its pid, its clocks, and how it ended."""
 
-    __slots__ = ("code", "cpu_ns", "peak_kib", "pid", "place", "ready_at", "started", "verdict", "wall_ns")
+    __slots__ = ("code", "cpu_ns", "pauses", "peak_kib", "pid", "place", "preemptions", "ready_at", "started",
+                 "verdict", "wall_ns")
 
     def __init__(self, pid: int, place: int, started: int) -> None:
         self.pid, self.place, self.started = pid, place, started
         self.verdict = UNDECIDED if pid > 0 else FORK_FAILED
         self.code = self.cpu_ns = self.wall_ns = self.peak_kib = self.ready_at = 0
+        self.pauses = self.preemptions = 0
 
     def seconds_left(self, watch: Watch, allowance: Allowance) -> float:
         """Time that must pass before a limit can be reached; at most 0 when one is, with the verdict set."""
@@ -164,6 +166,10 @@ class Child:
         ready_cpu, self.ready_at = watch.page.times(self.place)
         self.wall_ns = time.monotonic_ns() - (self.ready_at or self.started)
         user, user_us, system, system_us, self.peak_kib = USAGE.unpack_from(watch.usage)
+        if self.ready_at:
+            pauses, preemptions = SWITCHES.unpack_from(watch.usage, SWITCHES_IN_USAGE)
+            pauses_before, preemptions_before = watch.page.switches(self.place)
+            self.pauses, self.preemptions = pauses - pauses_before, preemptions - preemptions_before
         self.cpu_ns = max(0, (user + system) * 10**9 + (user_us + system_us) * 1000 - ready_cpu)
         ended = os.waitstatus_to_exitcode(watch.status.value)
         self.code = abs(ended)
@@ -175,4 +181,5 @@ class Child:
 
     def report(self) -> bytes:
         """How it ended, for the scorer."""
-        return REPLY_CHILD.pack(self.verdict, self.code, self.cpu_ns, self.wall_ns, self.peak_kib)
+        return REPLY_CHILD.pack(self.verdict, self.code, self.cpu_ns, self.wall_ns, self.peak_kib,
+                                self.pauses, self.preemptions)

@@ -6,13 +6,14 @@ import os
 import struct
 
 import numpy as np
+import pytest
 
 from score.execution import Executor
-from score.flight import Ending
-from score.frames import Kind, encode_grids
+from score.flight import Ending, Flight
+from score.frames import Kind, Verdict, encode_grids
 from score.judge import Circumstances, outcome_of
 from score.lane_process import LaneConfig
-from score.lanes import LanePool
+from score.lanes import LanePool, must_run_alone
 from score.limits import Limits
 from score.lockdown import Layer, Lockdown, limit_bytes
 from score.outcome import Outcome
@@ -77,3 +78,34 @@ def test_a_program_without_a_lane_still_has_a_cpu_limit():
     with LanePool(LaneConfig(Layer(0), ("resource",)), Limits(cpu_seconds=2.0), 1) as pool:
         [(_number, [ending])] = pool.run([program])
     assert b"(80, 80)" in ending.result and struct.calcsize("P") == 8
+
+
+LOOP = Program(Kind.GRID, "def transform(g):\n    while True: pass\n", encode_grids([GRID]))
+NAP = Program(Kind.GRID, "import time\ndef transform(g):\n    time.sleep(99)\n", encode_grids([GRID]))
+
+
+def timed_out(pauses: int, preemptions: int, cpu_seconds: float) -> Ending:
+    """A program that was ended after the 5 seconds of the default limit."""
+    return Ending(Verdict.TIMEOUT_WALL, 9, cpu_seconds, 5.0, 20.0, b"", None, pauses, preemptions)
+
+
+@pytest.mark.parametrize(("endings", "alone"), [
+    ([timed_out(2, 1, 0.001)], False),              # it sleeps
+    ([timed_out(51, 3, 0.01)], False),              # it sleeps in a loop
+    ([timed_out(1, 0, 0.0)], True),                 # the machine stood still
+    ([timed_out(1, 16, 0.05)], True),               # a core among very many that want it
+    ([timed_out(500, 2, 0.02)], True),              # it sleeps, or is woken late
+    ([timed_out(2, 16, 0.05), timed_out(2, 0, 0.001)], True),      # tests that wait for a starved program
+    ([timed_out(1, 900, 0.9)], False),              # it used what it may
+])
+def test_wall_timeouts_that_load_can_have_made_are_run_alone(endings, alone):
+    assert must_run_alone(Flight(0, NAP), endings, Limits()) == alone
+    assert not must_run_alone(Flight(0, NAP, alone=True), endings, Limits())
+
+
+def test_lanes_count_how_often_a_program_sleeps():
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(cpu_seconds=0.1, wall_seconds=0.3), 1) as pool:
+        [(_number, [loop])] = pool.run([LOOP])
+        [(_number, [nap])] = pool.run([NAP])
+    assert (loop.verdict, nap.verdict) == (Verdict.TIMEOUT_CPU, Verdict.TIMEOUT_WALL)
+    assert loop.pauses <= 1 < nap.pauses < 5
