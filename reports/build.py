@@ -88,15 +88,18 @@ def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]])
              ("completions", number(sum(row["num_completions"] for row in stats))),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
     if train:
-        first, last = train[0], train[-1]
-        facts += [("pass@1, first to last", f"{number(first['pass_at_1'])} → {number(last['pass_at_1'])}"),
-                  (f"pass@{last['max_k']}, first to last",
-                   f"{number(first['pass_at_max_k'])} → {number(last['pass_at_max_k'])}")]
+        facts += [("pass@1, first to last", change(train, "pass_at_1")),
+                  (f"pass@{train[-1]['max_k']}, first to last", change(train, "pass_at_max_k"))]
     held = [row for row in stats if row["purpose"] != "train"]
     if held:
-        facts.append(("pass@1, evaluation", f"{number(held[0]['pass_at_1'])} → "
-                                            f"{number(held[-1]['pass_at_1'])}"))
+        facts.append(("pass@1, evaluation", change(held, "pass_at_1")))
     return facts
+
+
+def change(stats: Sequence[dict[str, Any]], name: str) -> str:
+    """A share in the first row and in the last, with the digits that a summary line has."""
+    shares = [stats[place][name] for place in (0, -1)]
+    return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
 
 
 def stats_table(stats: Sequence[dict[str, Any]]) -> str:
