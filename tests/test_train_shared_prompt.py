@@ -94,6 +94,11 @@ def test_attention_without_copies_is_used_where_it_can_be(base, tmp_path):
     AutoModelForCausalLM.from_config(window).save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
     assert policy.attention == SHARED_PROMPT
+    prompt_ids, completions = group(num_prompt_tokens=100, lengths=(140,) * 4)      # longer as one packed row
+    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=10_000)
+    with torch.no_grad():
+        expected, _ = plain_logprobs(policy, prompt_ids, completions[2])
+    torch.testing.assert_close(logprobs[2], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

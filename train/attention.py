@@ -28,6 +28,10 @@ class Prefix:
     prompt_kv: PromptKV
     own_kv: PromptKV = field(default_factory=list)
 
+    def reach(self, num_queries: int) -> int:
+        """Tokens that the last of the queries attends to."""
+        return (self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0) + num_queries
+
     def joined(self) -> PromptKV:
         """Keys and values of prefix and row of a single row, per layer."""
         if not self.prompt_kv:
@@ -42,6 +46,10 @@ class Packed:
 
     start: int
     count: int
+
+    def reach(self, num_queries: int) -> int:
+        """Tokens that the last of the queries attends to."""
+        return self.start + (num_queries - self.start) // self.count
 
 
 def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
@@ -64,10 +72,10 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
            scaling: float | None = None, prefix: Prefix | Packed | None = None,
            **options: Any) -> tuple[Tensor, None]:
     """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
-    start = prefix.prompt_kv[0][0].shape[2] if isinstance(prefix, Prefix) and prefix.prompt_kv else 0
+    reach = prefix.reach(query.shape[2]) if prefix else query.shape[2]
     asked = [name for name in UNSUPPORTED if options.get(name) is not None]
     asked += ["a mask"] if attention_mask is not None else []
-    asked += ["a window"] if (options.get("sliding_window") or math.inf) < start + query.shape[2] else []
+    asked += ["a window"] if (options.get("sliding_window") or math.inf) < reach else []
     asked += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
     if asked or options.get("is_causal") is False:
         raise NotImplementedError(f"shared prompts with {', '.join(asked) or 'attention to what follows'}")
@@ -92,7 +100,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 def _attend_packed(tensors: list[Tensor], packed: Packed, scale: float) -> Tensor:
     """[1, T, H, D]: the prompt attends causally to itself, the rows to the prompt and to themselves."""
     prompt = [one[:, :, :packed.start] for one in tensors]
-    length = (tensors[0].shape[2] - packed.start) // packed.count
+    length = packed.reach(tensors[0].shape[2]) - packed.start
     rows = [_as_rows(one[:, :, packed.start:], packed.count, length) for one in tensors]
     attended = _causal(prompt[0], prompt[1], prompt[2], scale)
     merged = MergedAttention.apply(*rows, prompt[1], prompt[2], scale)
