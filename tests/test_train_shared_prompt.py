@@ -69,6 +69,16 @@ def plain_logprobs(policy, prompt_ids, completion_ids):
     return scores.gather(1, completion_ids[:, None]).squeeze(1), -(scores.exp() * scores).sum(dim=1)
 
 
+def assert_scored_right(policy, token_budget, prompt_ids, completions):
+    logprobs, entropies = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE,
+                                      token_budget=token_budget)
+    for ids, found, entropy in zip(completions, logprobs, entropies, strict=True):
+        with torch.no_grad():
+            expected, expected_entropy = plain_logprobs(policy, prompt_ids, ids)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("config", [
     MistralConfig(**SIZES, sliding_window=8), Gemma2Config(**SIZES, head_dim=8, sliding_window=8),
     Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
@@ -80,12 +90,7 @@ def test_windows_soft_caps_experts_and_scaled_logits_are_scored_right(config, tm
         parameter.data.normal_(std=0.15)
     model.save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
-    prompt_ids, completions = group()
-    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=40)
-    for ids, found in zip(completions, logprobs, strict=True):
-        with torch.no_grad():
-            expected, _ = plain_logprobs(policy, prompt_ids, ids)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert_scored_right(policy, 40, *group())
 
 
 def test_attention_without_copies_is_used_where_it_can_be(base, tmp_path):
@@ -94,11 +99,7 @@ def test_attention_without_copies_is_used_where_it_can_be(base, tmp_path):
     AutoModelForCausalLM.from_config(window).save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
     assert policy.attention == SHARED_PROMPT
-    prompt_ids, completions = group(num_prompt_tokens=100, lengths=(140,) * 4)      # longer as one packed row
-    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=10_000)
-    with torch.no_grad():
-        expected, _ = plain_logprobs(policy, prompt_ids, completions[2])
-    torch.testing.assert_close(logprobs[2], expected, rtol=1e-5, atol=1e-5)
+    assert_scored_right(policy, 10_000, *group(100, (140,) * 4))      # longer than it as one packed row
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -116,12 +117,7 @@ def test_attention_of_another_kind_goes_through_a_cache(config, dtype, tmp_path)
     assert policy.attention == CACHED_PROMPT
     if dtype == "bfloat16":
         return
-    prompt_ids, completions = group()
-    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE, token_budget=40)
-    for ids, found in zip(completions, logprobs, strict=True):
-        with torch.no_grad():
-            expected, _ = plain_logprobs(policy, prompt_ids, ids)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert_scored_right(policy, 40, *group())
 
 
 def test_recurrent_layers_are_refused_in_one_sentence(tmp_path):
@@ -192,15 +188,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("token_budget", [1, 40, 10_000])
 def test_scores_are_those_of_rows_forwarded_one_by_one(base, token_budget):
-    policy = lora(base)
-    prompt_ids, completions = group()
-    logprobs, entropies = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE,
-                                      token_budget=token_budget)
-    for ids, found, entropy in zip(completions, logprobs, entropies, strict=True):
-        with torch.no_grad():
-            expected, expected_entropy = plain_logprobs(policy, prompt_ids, ids)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
+    assert_scored_right(lora(base), token_budget, *group())
 
 
 @pytest.mark.parametrize("num_prompt_tokens", [1, 2, 23])
