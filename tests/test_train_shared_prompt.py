@@ -114,7 +114,7 @@ def test_attention_of_another_kind_goes_through_a_cache(config, dtype, tmp_path)
     torch.manual_seed(2)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)      # transformers' own small weights
     policy = load_full(str(tmp_path), dtype=dtype, device=torch.device("cpu"))
-    assert policy.attention == CACHED_PROMPT
+    assert policy.attention == CACHED_PROMPT and policy.why_copied
     if dtype == "bfloat16":
         return
     assert_scored_right(policy, 40, *group())

@@ -38,6 +38,7 @@ class Policy:
         self._autocast = autocast
         self.compute_dtype: torch.dtype = autocast or inner.dtype
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
+        self.why_copied = ""        # why prompts are not shared without copies, for the one who wonders
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
         self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
@@ -225,6 +226,7 @@ def _checked(policy: Policy) -> Policy:
     ways = [SHARED_PROMPT, CACHED_PROMPT]
     if not is_supported(policy.config, policy.device, policy.compute_dtype):
         ways.remove(SHARED_PROMPT)
+        policy.why_copied = "its attention, the dtype or the device has no kernel for it"
     with torch.no_grad():
         expected = policy.full_logits(probe[None])[0, 5:].float()
         for way in ways:
@@ -237,6 +239,7 @@ def _checked(policy: Policy) -> Policy:
                 reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason'])[0]}"
             if reason is None:
                 return policy
+            policy.why_copied = reason
     raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
                      f"({reason}), so it cannot be trained here. "
                      "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")

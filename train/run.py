@@ -64,8 +64,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
         if policy.attention == CACHED_PROMPT:
-            say("prompts are shared through a cache that each row copies: this model's attention, its dtype "
-                "or the device allows nothing faster")
+            say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
         shard = build_shard(inputs.groups, inputs.iteration, settings)
         learner = prepare(warehouse, inputs, settings, policy, shard, processes)
         check_space(warehouse.root, training_bytes(learner.num_parameters()), inputs.stage.title)
