@@ -49,8 +49,10 @@ def samples(iteration: int) -> pa.Table:
     tokens = _lengths(random)
     truncated = tokens == 1024
     right = (random.random(ROWS) < ease) & ~truncated
-    outputs = np.random.default_rng(0).integers(0, 1 << 60, 64)
-    fingerprints = pa.array([f"{number:016x}" for number in outputs])
+    names = np.random.default_rng(0).integers(0, 1 << 60, 64)
+    fingerprints = pa.array([f"{number:016x}" for number in names])
+    outputs = random.integers(0, 64, ROWS)
+    _, firsts = np.unique(outputs + 64 * np.repeat(np.arange(TASKS), GROUP), return_index=True)
     return _keyed("samples", iteration, {
         "scorer": _repeated(SCORER), "split": _repeated("train"), "sandbox_tier": _repeated("B"),
         "policy_version": np.full(ROWS, iteration), "num_prompt_tokens": np.full(ROWS, PROMPT_TOKENS),
@@ -61,7 +63,8 @@ def samples(iteration: int) -> pa.Table:
         "train_pixel_score": random.random(ROWS), "train_correct_grids": right.astype(float),
         "train_is_correct": right, "test_pixel_score": random.random(ROWS),
         "test_correct_grids": right.astype(float), "test_is_correct": right,
-        "fingerprint": fingerprints.take(pa.array(random.integers(0, 64, ROWS))),
+        "fingerprint": fingerprints.take(pa.array(outputs)),
+        "first_output": np.isin(np.arange(ROWS), firsts),
         "cpu_seconds": random.random(ROWS), "wall_seconds": random.random(ROWS),
         "logprob_sum": -0.3 * tokens, "nll_sampled": random.normal(0.3, 0.02, ROWS),
         "unique_token_ratio": random.normal(0.4, 0.05, ROWS),

@@ -45,6 +45,8 @@ def samples_table(completions: pa.Table, scored: Sequence[Scored], scorer: Score
                 "truncated": [reason == "length" for reason in reasons],
                 "split": [row.split for row in scored], "sandbox_tier": [tier] * len(scored)}
     columns |= verdict_columns(scored) | logprob_columns(completions) | dict(repetitions)
+    group_ids = completions.column("group_id").to_pylist()
+    columns["first_output"] = first_outputs(group_ids, columns["fingerprint"])
     schema = arrow_schema("samples")
     return pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
@@ -75,6 +77,22 @@ def verdict_row(row: Scored) -> dict[str, Any]:
         "cpu_seconds": outcome.cpu_seconds, "wall_seconds": outcome.wall_seconds,
         "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps({**measured.extra, **outcome.facts}),
     }
+
+
+def first_outputs(group_ids: Sequence[str], fingerprints: Sequence[str | None]) -> list[bool | None]:
+    """Whether each completion is the first of its group with its outputs; null where it has none.
+
+    Groups lie whole in one part, so counting these rows counts the different outputs of a group.
+    """
+    seen: set[tuple[str, str]] = set()
+    first: list[bool | None] = []
+    for group_id, fingerprint in zip(group_ids, fingerprints, strict=True):
+        if fingerprint is None:
+            first.append(None)
+            continue
+        first.append((group_id, fingerprint) not in seen)
+        seen.add((group_id, fingerprint))
+    return first
 
 
 def verdict_names() -> list[str]:

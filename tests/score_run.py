@@ -43,19 +43,25 @@ def make_run(root: Path, tasks: dict[str, tuple[str, Any]]) -> Warehouse:
 def add_rollout(warehouse: Warehouse, completions: list[tuple[str, str]], *, iteration: int = 0,
                 purpose: str = "train", part_size: int = 1000, complete: bool = True,
                 **prompt: Any) -> None:
-    """Write a rollout of (task_id, completion) rows; `prompt` overrides columns of every prompt."""
+    """Write a rollout of (task_id, completion) rows; `prompt` overrides columns of every prompt.
+
+    Completions of a task make one group in every part.
+    """
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    task_ids = list(dict.fromkeys(task_id for task_id, _text in completions))
+    groups = list(dict.fromkeys((task_id, number // part_size)
+                                for number, (task_id, _text) in enumerate(completions)))
     prompts = [dict.fromkeys(arrow_schema("prompts").names) | keys
-               | {"task_id": task_id, "group_id": f"{iteration}-{task_id}", "split": "train", "prefill": "",
-                  "group_size": len(completions), "group_index": 0} | prompt for task_id in task_ids]
+               | {"task_id": task_id, "group_id": group_name(iteration, task_id, part), "split": "train",
+                  "prefill": "", "group_size": len(completions), "group_index": part} | prompt
+               for task_id, part in groups]
     table = pa.Table.from_pylist(prompts, schema=arrow_schema("prompts"))
     warehouse.write_part("prompts", 0, table, **keys)
     seen: dict[str, int] = {}
     rows = []
-    for task_id, text in completions:
+    for number, (task_id, text) in enumerate(completions):
         seen[task_id] = seen.get(task_id, -1) + 1
-        rows.append(completion_row(task_id, seen[task_id], text, iteration) | keys)
+        rows.append(completion_row(task_id, seen[task_id], text, iteration) | keys
+                    | {"group_id": group_name(iteration, task_id, number // part_size)})
     stage = warehouse.stage("rollout", **keys)
     stage.settle({})
     for number in range(0, len(rows), part_size):
@@ -63,6 +69,11 @@ def add_rollout(warehouse: Warehouse, completions: list[tuple[str, str]], *, ite
         warehouse.write_part("completions", number // part_size, table, **keys)
     if complete:
         stage.complete({})
+
+
+def group_name(iteration: int, task_id: str, part: int) -> str:
+    """A name for the group of a task in one part."""
+    return f"{iteration}-{task_id}" if part == 0 else f"{iteration}-{task_id}-{part}"
 
 
 def completion_row(task_id: str, sample_index: int, text: str, iteration: int) -> dict[str, Any]:

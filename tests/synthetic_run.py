@@ -125,6 +125,7 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
         completions = [row for task in chosen
                        for row in _completions(task, iteration, purpose, sky, random, group_size)]
         samples = [_sample(row, tasks, sky, random, scorer) for row in completions]
+        mark_first_outputs(samples)
         keys = {"iteration": iteration, "purpose": purpose}
         prompts = [_prompt(task, iteration, purpose, group_size) for task in chosen]
         warehouse.write_part("prompts", part, table("prompts", prompts), **keys)
@@ -134,6 +135,14 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
         {"seconds": {"engine": 2.0, "sampling": 12.0}, "num_completions": num_tasks * group_size}
     )
     score.complete({"seconds": 2.0, "num_samples": num_tasks * group_size})
+
+
+def mark_first_outputs(samples: list[dict[str, Any]]) -> None:
+    """Fill first_output as the fingerprints say."""
+    for index, row in enumerate(samples):
+        same = [one for one in samples[:index]
+                if (one["group_id"], one["fingerprint"]) == (row["group_id"], row["fingerprint"])]
+        row["first_output"] = None if row["fingerprint"] is None else not same
 
 
 def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: np.random.Generator) -> None:

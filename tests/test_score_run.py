@@ -56,6 +56,14 @@ def test_completions_become_rows(warehouse):
     assert manifest["facts"]["programs_run"] == 6            # the two equal ones once, in different parts
 
 
+def test_the_first_completion_of_a_group_with_its_outputs_is_marked(warehouse):
+    answers = [fenced(SAME), fenced(FLIP), "no program", fenced(FLIP + "\n"), fenced(SAME),
+               fenced("x = 1\n")]
+    add_rollout(warehouse, [("turn", answer) for answer in answers])
+    invoke(warehouse.root)
+    assert [row["first_output"] for row in rows(warehouse)] == [True, True, None, False, False, None]
+
+
 def test_outputs_are_compared_and_stored_with_the_augmentation_undone(warehouse):
     # Flipped left to right and turned a quarter, `fliplr` has become `flipud`.
     answers = [fenced(FLIP.replace("fliplr", "flipud")), fenced(FLIP)]

@@ -208,6 +208,26 @@ def test_a_reward_that_is_no_number_is_named(run: Warehouse) -> None:
     assert "a reward is not a finite number" in only_problem(run)
 
 
+def test_a_first_output_that_is_not_the_first_is_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        repeated = next(row for row in rows if row["first_output"] is False)
+        repeated["first_output"] = True
+
+    rewrite(run.root / SAMPLES, change)
+    assert "does not fit the fingerprints of its group; score again" in only_problem(run)
+
+
+def test_a_group_in_two_parts_is_named(run: Warehouse) -> None:
+    later = COMPLETIONS.replace("part-00000", "part-00001")
+    group = pq.ParquetFile(run.root / COMPLETIONS).read()["group_id"][0].as_py()
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["group_id"] = group
+
+    rewrite(run.root / later, change)
+    assert f"{later}: group {group} began in an earlier part" in only_problem(run)
+
+
 def test_a_missing_policy_is_named(run: Warehouse) -> None:
     shutil.rmtree(run.root / "policies" / "2")
     assert "policy 2 is missing" in only_problem(run)

@@ -17,6 +17,7 @@ from tests.synthetic_run import build_run, new_run
 from warehouse.check import check_run
 from warehouse.cli import cli
 from warehouse.database import connect, rows_of
+from warehouse.parts import read_part
 from warehouse.store import Warehouse, open_warehouse
 
 
@@ -112,6 +113,22 @@ def test_bad_lines_are_named_and_nothing_is_written(tmp_path: Path, change: Call
     result = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
     assert result.exit_code == 1 and words in result.stderr
     assert not (run.root / "completions").exists() and not (run.root / "prompts").exists()
+
+
+def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warehouse.importing.PART_ROWS", 3)
+    run = new_run(tmp_path / "run", num_tasks=3)
+    lines = [{**GOOD, "task_id": f"task-00{number % 3}", "completion": str(number)} for number in range(12)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling").exit_code == 0
+    parts = run.parts("completions", iteration=0, purpose="train")
+    stored = [[(row["task_id"], row["sample_index"], row["completion"])
+               for row in read_part(part).to_pylist()] for part in parts]
+    assert stored == [[(f"task-00{task}", index, str(3 * index + task)) for index in range(4)]
+                      for task in range(3)]
+    assert not check_run(run).problems
 
 
 def test_sampling_parameters_are_never_guessed(tmp_path: Path) -> None:

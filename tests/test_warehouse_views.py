@@ -66,10 +66,14 @@ def test_the_pass_curve_averages_the_tasks(run: Warehouse, connection: duckdb.Du
     right: dict[str, int] = {}
     for row in rows:
         right[row["task_id"]] = right.get(row["task_id"], 0) + row["correct"]
-    expected = sum(1 - Fraction(comb(16 - c, 4), comb(16, 4)) for c in right.values()) / len(right)
-    found = one(connection, "SELECT pass_at_k FROM pass_curve WHERE iteration = 2 AND purpose = 'train' "
-                            "AND k = 4")
-    assert found == pytest.approx(float(expected))
+    assert len(set(right.values())) < len(right)          # two tasks alike: each counts
+    chances = [float(1 - Fraction(comb(16 - c, 4), comb(16, 4))) for c in right.values()]
+    powers = [float(Fraction(comb(c, 4), comb(16, 4))) for c in right.values()]
+    assert rows_of(connection, "SELECT * EXCLUDE (iteration, purpose) FROM pass_curve "
+                               "WHERE iteration = 2 AND purpose = 'train' AND k = 4") == [
+        {"k": 4, "pass_at_k": pytest.approx(np.mean(chances)), "num_tasks": len(right), "every_task": True,
+         "standard_error": pytest.approx(np.std(chances, ddof=1) / len(right) ** 0.5),
+         "pass_pow_k": pytest.approx(np.mean(powers))}]
 
 
 def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) -> None:
@@ -91,16 +95,23 @@ def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) 
 def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
     rows = run.read("samples", iteration=1, purpose="train", scorer=SCORER).to_pylist()
     group = [row for row in rows if row["task_id"] == "task-003"]
-    found = rows_of(connection, "SELECT n, c, reward_mean, reward_std FROM groups WHERE iteration = 1 "
-                                "AND purpose = "
-                                "'train' AND task_id = 'task-003'")
+    found = rows_of(connection, "SELECT n, c, reward_mean, reward_std, distinct_outputs, "
+                                "distinct_wrong_outputs, num_wrong_outputs "
+                                "FROM groups WHERE iteration = 1 AND purpose = 'train' "
+                                "AND task_id = 'task-003'")
     rewards = np.array([row["reward"] for row in group])
+    valid = [(row["fingerprint"], row["correct"]) for row in group if row["fingerprint"]]
+    wrong = [fingerprint for fingerprint, correct in valid if not correct]
+    assert 1 < len(set(wrong)) < len(wrong) < len(valid)
     assert found == [
         {
             "n": 16,
             "c": sum(row["correct"] for row in group),
             "reward_mean": pytest.approx(rewards.mean()),
             "reward_std": pytest.approx(rewards.std()),
+            "distinct_outputs": len(set(valid)),
+            "distinct_wrong_outputs": len(set(wrong)),
+            "num_wrong_outputs": len(wrong),
         }
     ]
 

@@ -33,8 +33,12 @@ def completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) 
     earlier = [
         path for path in warehouse.parts("completions", **keys) if part_number(path) < part_number(part)
     ]
-    twice = set(seen) & set(_keys(_readable(earlier, "completions", KEY)))
+    before = _readable(earlier, "completions", [*KEY, "group_id"])
+    twice = set(seen) & set(_keys(before))
     problems += [f"{_shown(key)} is in an earlier part too." for key in sorted(twice)[:3]]
+    split = set(rows["group_id"].to_pylist()) & set(before["group_id"].to_pylist())
+    problems += [f"group {group} began in an earlier part; its rows must be in one." for group in
+                 sorted(split)[:3]]
     groups = set(
         _readable(warehouse.parts("prompts", **keys), "prompts", ["group_id"])["group_id"].to_pylist()
     )
@@ -54,8 +58,9 @@ def prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> l
 
 
 def sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
-    """The same completions, in the same order, as the part they score; finite rewards."""
-    rows = read_part(part, [*KEY, "reward", "num_completion_tokens"])
+    """The same completions, in the same order, as the part they score; finite rewards; first outputs."""
+    rows = read_part(part, [*KEY, "group_id", "reward", "num_completion_tokens", "fingerprint",
+                            "first_output"])
     rollout = {"iteration": keys["iteration"], "purpose": keys["purpose"]}
     scored = warehouse.part_path("completions", part_number(part), **rollout)
     problems = []
@@ -69,7 +74,18 @@ def sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> l
     rewards = rows["reward"].drop_null().to_numpy()
     if not np.isfinite(rewards).all():
         problems.append("a reward is not a finite number (unmeasured rewards are null); score again.")
-    return problems
+    return problems + _first_output_problems(rows)
+
+
+def _first_output_problems(rows: pa.Table) -> list[str]:
+    """first_output is true once for each group and fingerprint, at its first row, and null without one."""
+    seen: set[tuple[str, str]] = set()
+    columns = (rows[name].to_pylist() for name in ("group_id", "fingerprint", "first_output"))
+    for key, (group_id, fingerprint, first) in zip(_keys(rows), zip(*columns, strict=True), strict=True):
+        if first is not (None if fingerprint is None else (group_id, fingerprint) not in seen):
+            return [f"first_output of {_shown(key)} does not fit the fingerprints of its group; score again."]
+        seen.add((group_id, fingerprint))
+    return []
 
 
 def train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:

@@ -47,10 +47,8 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     stage.settle({"imported_from": source.name, "sha256": hashlib.sha256(source.read_bytes()).hexdigest()})
     keys = {"iteration": iteration, "purpose": purpose}
     warehouse.write_part("prompts", 0, _table("prompts", _prompts(rows, splits)), **keys)
-    for number, first in enumerate(range(0, len(rows), PART_ROWS)):
-        warehouse.write_part(
-            "completions", number, _table("completions", rows[first : first + PART_ROWS]), **keys
-        )
+    for number, part in enumerate(_parts(rows)):
+        warehouse.write_part("completions", number, _table("completions", part), **keys)
     stage.complete({"num_completions": len(rows), "imported": True, "seconds": 0.0})
     return len(rows)
 
@@ -134,6 +132,21 @@ def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[st
         )
         prompt["group_size"] += 1
     return list(prompts.values())
+
+
+def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in parts of PART_ROWS or a little more: the rows of a group stay together."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group_id"], []).append(row)
+    part: list[dict[str, Any]] = []
+    for group in groups.values():
+        part += group
+        if len(part) >= PART_ROWS:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> Any:

@@ -10,8 +10,7 @@ SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_m
        num_correct = n AS all_correct,
        num_correct = 0 AS none_correct,
        truncated_share, tokens_mean,
-       coalesce(list_unique(outputs), 0)::INTEGER AS distinct_outputs,
-       greatest(coalesce(list_unique(outputs), 0) - any_correct::INTEGER, 0)::INTEGER AS distinct_wrong_outputs,
+       distinct_outputs, distinct_wrong_outputs,
        num_wrong_outputs
 FROM (SELECT iteration, purpose, group_id, task_id,
              any_value(split) AS split,
@@ -24,12 +23,12 @@ FROM (SELECT iteration, purpose, group_id, task_id,
              max(reward) AS reward_max,
              min(reward) AS reward_min,
              count(*) FILTER (correct) AS num_correct,
-             bool_or(correct) AS any_correct,
              avg(truncated::INTEGER) AS truncated_share,
              avg(num_completion_tokens) AS tokens_mean,
-             -- Lists of 64-bit hashes take half the time of count(DISTINCT fingerprint).
-             list(hash(fingerprint)) FILTER (fingerprint IS NOT NULL) AS outputs,
-             (count(fingerprint) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
+             -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
+             count_if(first_output)::INTEGER AS distinct_outputs,
+             count_if(first_output AND NOT correct)::INTEGER AS distinct_wrong_outputs,
+             (count(first_output) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
       FROM query_table(rows)
       GROUP BY iteration, purpose, group_id, task_id);
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
@@ -122,6 +122,8 @@ SAMPLES = (
     Column("test_correct_grids", DOUBLE, "Share of test grids exactly right."),
     Column("test_is_correct", FLAG, "Every test grid is right."),
     Column("fingerprint", TEXT, "Hash of all outputs with the augmentation undone; null when invalid."),
+    Column("first_output", FLAG,
+           "The first completion of its group that gave these outputs; null when invalid."),
     Column("outputs", TEXT,
            "Outputs with the augmentation undone, as JSON: {train: [grid..], test: [grid..]}."),
     Column("code", TEXT, "The program that was run; null when none was found."),

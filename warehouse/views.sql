@@ -34,19 +34,30 @@ SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS polic
 FROM policy_documents;
 
 CREATE OR REPLACE VIEW pass_curve AS
-WITH results AS (SELECT iteration, purpose, task_id, n, c FROM task_results WHERE n > 0),
-     points AS (SELECT iteration, purpose, n, c,
+-- Tasks with the same n and c are counted first: there are few of those pairs, and one chance for each.
+WITH results AS (SELECT iteration, purpose, n, c, count(*) AS tasks FROM task_results WHERE n > 0
+                 GROUP BY iteration, purpose, n, c),
+     points AS (SELECT iteration, purpose, n, c, tasks,
                        unnest([k FOR k IN [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] IF k <= n]) AS k,
-                       count(*) OVER (PARTITION BY iteration, purpose) AS num_all
-                FROM results)
+                       sum(tasks) OVER (PARTITION BY iteration, purpose) AS num_all
+                FROM results),
+     chances AS (SELECT *, pass_at_k(n, c, k) AS chance, pass_pow_k(n, c, k) AS all_right FROM points),
+     totals AS (SELECT iteration, purpose, k, sum(tasks) AS num,
+                       sum(tasks * chance) / sum(tasks) AS mean,
+                       sum(tasks * chance * chance) / sum(tasks) AS mean_square,
+                       min(chance) = max(chance) AS all_alike,
+                       sum(tasks * all_right) / sum(tasks) AS pass_pow_k,
+                       any_value(num_all) AS num_all
+                FROM chances
+                GROUP BY iteration, purpose, k)
 SELECT iteration, purpose, k::INTEGER AS k,
-       avg(pass_at_k(n, c, k)) AS pass_at_k,
-       coalesce(stddev_samp(pass_at_k(n, c, k)) / sqrt(count(*)), 0) AS standard_error,
-       avg(pass_pow_k(n, c, k)) AS pass_pow_k,
-       count(*)::INTEGER AS num_tasks,
-       count(*) = any_value(num_all) AS every_task
-FROM points
-GROUP BY iteration, purpose, k;
+       mean AS pass_at_k,
+       CASE WHEN all_alike THEN 0.0::DOUBLE
+            ELSE sqrt(greatest(mean_square - mean * mean, 0) / (num - 1)) END AS standard_error,
+       pass_pow_k,
+       num::INTEGER AS num_tasks,
+       num = num_all AS every_task
+FROM totals;
 
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
