@@ -14,13 +14,36 @@ from score.child_kinds import Handler, InvalidOutput, handler_of
 from score.child_modules import MissingFunction
 from score.error_classes import CHILD_CLASSES, ErrorClass
 from score.frames import Kind, encode_error, encode_grids, encode_result
-from score.lockdown import LINK_FD, RESULT_FD
+from score.lockdown import LINK_FD, NO_LIMIT, RESULT_FD, Lockdown, limit_bytes
 
 if TYPE_CHECKING:
     from score.watch import Allowance, Watch
 
 
-WARM_UP = b"import numpy as np\n\ndef transform(grid):\n    return np.zeros_like(grid)\n"
+# What grid programs do most. The first time costs Python and numpy lookups that every child would pay for.
+WARM_UP = b"""import numpy as np
+
+def transform(grid):
+    height, width = grid.shape
+    out = np.zeros((height, width), dtype=int)
+    out[grid > 0] = grid[grid > 0]
+    out[(grid == 1) | (grid != 2) & (grid >= 0)] = 3
+    for row in range(height):
+        for col in range(width):
+            if grid[row, col] == 1 and grid[row][col] < 4:
+                out[row, col] = grid[row, col] + 1
+    colors, counts = np.unique(grid, return_counts=True)
+    rows, cols = np.where(grid != colors[np.argmax(counts)])
+    for row, col in np.argwhere(grid == 1):
+        out[row - 1, col] = max(int(out[row, col]), 1) % 10
+    out[1:, :-1] = out[:-1, 1:].copy()
+    if np.any(out) and (out == out.T).all() and len(rows) and rows.min() <= cols.max() and out.sum() > 9:
+        out = np.vstack([np.hstack([out, out * 2 - 1]), np.concatenate([out, out], axis=1)])
+    for turned in (np.rot90(out), np.fliplr(out), np.flipud(out), np.transpose(out), np.zeros_like(out)):
+        cells = [[int(cell) for cell in line] for line in turned.tolist()]
+    np.array_equal(np.array(cells), np.tile(grid, (2, 2))), np.pad(grid, 1), np.roll(grid, 1, axis=0)
+    return np.where(np.abs(out) > 9, 9, np.abs(out))
+"""
 WARM_UPS = 10        # the interpreter specialises code that ran eight times
 GENERATORS = ("random", "numpy.random")
 
@@ -33,35 +56,62 @@ def run_child(files: tuple[int, ...], link_fd: int, job: list[int], place: int, 
               allowance: Allowance) -> None:
     """Never returns. `files` are job, result and, for scripts, stdin and stdout; `job` what ORDER says."""
     try:
-        watch.lockdown.die_with_lane(watch.pid, allowance.last_cpu_limit)
-        kind, seed, names_bytes, source_bytes, payload_bytes = job
-        content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
-        if names_bytes:
-            imports.import_all(content[:names_bytes].decode().split(","))
-        handler = handler_of(kind)           # what the kind itself needs is imported while that is possible
-        if names_bytes or watch.has_generators:
-            seed_generators(seed)
-        arrange_streams(files, link_fd)
-        watch.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, allowance.threads)
-        # The lane learns from here that preparation succeeded, and what it cost.
-        watch.page.report(place)
+        prepared = prepare(files, link_fd, job, place, watch, allowance)
     except BaseException:
         os._exit(70)
     try:
-        source_end = names_bytes + source_bytes
-        frame = answer(handler, content[names_bytes:source_end], content[source_end:])
-        if len(frame) > allowance.output_bytes:
-            frame = failure(OutputLimit(f"{len(frame)} bytes"), "run")
-        os.pwrite(RESULT_FD, frame, 0)
+        finish(prepared, allowance)
     finally:
         os._exit(0)       # neither threads, nor atexit, nor destructors get another turn
 
 
-def warm_up() -> None:
-    """In a lane, before any job: run a program of our own, so that children find caches full."""
-    payload = encode_grids([np.zeros((2, 2), np.uint8)])
+def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int, watch: Watch,
+            allowance: Allowance) -> tuple[Handler, bytes, bytes]:
+    """All that comes before foreign code; what runs the job, its source and its payload."""
+    watch.lockdown.die_with_lane(watch.pid, allowance.last_cpu_limit)
+    kind, seed, names_bytes, source_bytes, payload_bytes = job
+    content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
+    if names_bytes:
+        imports.import_all(content[:names_bytes].decode().split(","))
+    handler = handler_of(kind)           # what the kind itself needs is imported while that is possible
+    if names_bytes or watch.has_generators:
+        seed_generators(seed)
+    arrange_streams(files, link_fd)
+    watch.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, allowance.threads)
+    # The lane learns from here that preparation succeeded, and what it cost.
+    watch.ready.report(place, names_bytes > 0)
+    source_end = names_bytes + source_bytes
+    return handler, content[names_bytes:source_end], content[source_end:]
+
+
+def finish(prepared: tuple[Handler, bytes, bytes], allowance: Allowance) -> None:
+    """Run the foreign code and leave its frame."""
+    frame = answer(*prepared)
+    if len(frame) > allowance.output_bytes:
+        frame = failure(OutputLimit(f"{len(frame)} bytes"), "run")
+    os.pwrite(RESULT_FD, frame, 0)
+
+
+def warm_up(watch: Watch, allowance: Allowance) -> None:
+    """In a lane, before any job: do what children do, but for what could not be undone.
+
+    They then find caches full and code specialised.
+    """
+    payload = encode_grids([np.array([[0, 1], [1, 2]], np.uint8)])
+    files = os.memfd_create("job"), os.memfd_create("result")
+    os.pwrite(files[0], WARM_UP + payload, 0)
+    lockdown, lane = watch.lockdown, watch.pid
+    watch.lockdown, watch.pid = Lockdown(0, []), os.getppid()
+    watch.lockdown.closes_descriptors = False
+    unlimited = allowance._replace(last_cpu_limit=limit_bytes(NO_LIMIT))
     for _ in range(WARM_UPS):
-        answer(handler_of(Kind.GRID), WARM_UP, payload)
+        job = [int(Kind.GRID), 0, 0, len(WARM_UP), len(payload)]
+        finish(prepare(files, -1, job, 0, watch, unlimited), unlimited)
+        watch.ready.open()
+    watch.lockdown, watch.pid = lockdown, lane
+    for number in files:
+        os.close(number)
+    os.dup2(0, RESULT_FD)
     del sys.modules["program"]
 
 

@@ -17,6 +17,7 @@ from score import child, imports
 from score.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
 from score.lockdown import (
     LINK_FD,
+    READY_FD,
     RESULT_FD,
     RLIMIT_AS,
     RLIMIT_CORE,
@@ -29,8 +30,10 @@ from score.lockdown import (
     limit_bytes,
     set_limit,
 )
+from score.pools import fill_pools
 from score.watch import Allowance, Watch
 
+OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
 FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
 
@@ -38,11 +41,11 @@ FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
 def main(config: dict[str, Any]) -> None:
     """Prepare, give up every privilege, say hello, then serve orders until the scorer closes the socket."""
     channel = _socket.socket(fileno=config["socket"])
-    for reserved in (RESULT_FD, LINK_FD, RULESET_FD):       # nothing that arrives lands there
+    for reserved in (RESULT_FD, LINK_FD, READY_FD, RULESET_FD):       # nothing that arrives lands there
         os.dup2(0, reserved)
     sys.path[1:1] = config["import_paths"]
     imports.check_installed(config["imports"])
-    imports.preload(config["preload"])
+    imports.preload((*OFTEN_IMPORTED, *config["preload"]))
     lockdown = Lockdown(config["layers"], config["readable"])
     watch = Watch(lockdown)
     address_space = own_address_space()
@@ -74,8 +77,9 @@ def serve(channel: _socket.socket, watch: Watch) -> None:
     # threads of one program use up CPU time at most as many times faster as there are cores
     allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1,
                           limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9))
-    child.warm_up()
+    child.warm_up(watch, allowance)
     gc.collect()
+    fill_pools()
     gc.freeze()
     while order := channel.recv(ORDER.size):
         number, slot, form, *jobs = ORDER.unpack(order)

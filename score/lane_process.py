@@ -176,10 +176,13 @@ def address_space_of(pid: int) -> int:
 
 
 def lane_environment() -> dict[str, str]:
-    """Everything a lane's environment holds: single-threaded libraries, and hashes that do not vary."""
+    """Everything a lane's environment holds: single-threaded libraries, and hashes that do not vary.
+
+    Symbols are looked up when libraries are loaded, or every child would do it on pages of its own.
+    """
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return {**dict.fromkeys(threads, "1"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent",
-            "PATH": "/usr/bin:/bin"}
+    return {**dict.fromkeys(threads, "1"), "PYTHONHASHSEED": "0", "LD_BIND_NOW": "1", "LC_ALL": "C.UTF-8",
+            "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 
 
 def readable_folders(config: LaneConfig) -> list[str]:

@@ -16,13 +16,14 @@ SIGKILL = 9
 NOBODY = 65534
 CAPABILITY_VERSION = 0x20080522
 CAP_DAC_READ_SEARCH = 1 << 2
-# Descriptors of a child: where its answer goes, the link to its tests or its program, and the ruleset that
-# waits until its doors close.
-RESULT_FD, LINK_FD, RULESET_FD = 3, 4, 5
+# Descriptors of a child: where its answer goes, the link to its tests or its program, where it says that it
+# is ready, and the ruleset that waits until its doors close.
+RESULT_FD, LINK_FD, READY_FD, RULESET_FD = 3, 4, 5, 6
 # From asm-generic/resource.h; the module `resource` would cost every fork its own memory mappings.
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE = 0, 1, 4
 RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 7, 8, 9, 12
 
+NO_LIMIT = 2**64 - 1             # RLIM_INFINITY
 MAX_FDS = 1 << 20
 CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
 NO_CAPABILITIES = bytes(24)
@@ -52,6 +53,7 @@ class Lockdown:
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
         self.has_rules = self.has_capabilities = False
+        self.closes_descriptors = True
 
     def enter_lane(self) -> int:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""
@@ -91,10 +93,15 @@ class Lockdown:
             os._exit(70)
 
     def enter_child(self, last_fd: int, threads: bool) -> None:
-        """Close every door of a child, and all descriptors above the last one, just before foreign code."""
+        """Close every door of a child, just before foreign code, and all descriptors above `last_fd`.
+
+        READY_FD stays open until the child has reported on it.
+        """
         if self.has_rules and quick_syscall(landlock.RESTRICT_SELF, RULESET_FD, 0):
             raise OSError("landlock_restrict_self")
-        os.closerange(last_fd + 1, MAX_FDS)
+        if self.closes_descriptors:
+            os.closerange(last_fd + 1, READY_FD)
+            os.closerange(READY_FD + 1, MAX_FDS)
         if self.has_capabilities and quick_capset(CAPABILITY_HEADER, NO_CAPABILITIES):
             raise OSError("capset")
         if self.filters:

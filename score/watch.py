@@ -13,12 +13,12 @@ import os
 import struct
 import sys
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from score import child
 from score.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Form, Verdict
 from score.lockdown import SIGKILL, Lockdown
-from score.ready import SWITCHES, SWITCHES_IN_USAGE, ReadyPage
+from score.ready import SWITCHES, SWITCHES_IN_USAGE, USAGE_BYTES, ReadyFile
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
 STARVED_SHARE = 0.02             # of the wall time
@@ -29,15 +29,14 @@ EXITED, SIGNALED, TIMEOUT_CPU, TIMEOUT_WALL, SETUP_FAILED, FORK_FAILED = map(int
 CHILD_ENDED = [_signal.SIGCHLD]
 USAGE = struct.Struct("<5q")     # struct rusage: user and system time as seconds and microseconds, peak KiB
 
-NO_USAGE = bytes(144)
+NO_USAGE = bytes(USAGE_BYTES)
 
 libc = ctypes.PyDLL(None)        # its calls let go of no lock and keep no errno: less memory is touched
 wait4 = libc.wait4
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What the lane itself holds children to."""
+class Allowance(NamedTuple):
+    """What the lane itself holds children to. The module `dataclasses` would add 900 KiB to every fork."""
 
     cpu_ns: int
     wall_ns: int
@@ -48,12 +47,12 @@ class Allowance:
 
 
 class Watch:
-    """What a lane needs to run children: the page they report on, and where the kernel writes their usage."""
+    """What a lane needs to run children: the file they report in, and where the kernel writes their usage."""
 
     def __init__(self, lockdown: Lockdown) -> None:
         self.lockdown = lockdown
         self.pid = os.getpid()
-        self.page = ReadyPage()
+        self.ready = ReadyFile()
         self.status = ctypes.c_int()
         self.usage = ctypes.create_string_buffer(len(NO_USAGE))
         self.status_pointer, self.usage_pointer = ctypes.byref(self.status), ctypes.byref(self.usage)
@@ -69,15 +68,15 @@ class Watch:
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before this one
         for place in range(2 if links else 1):
-            self.page.clear(place)
+            self.ready.clear(place)
+            own = files[2 * place:] if form != ALONE else files[:2]
+            link = links[place].fileno() if links else -1
             started = time.monotonic_ns()
             try:
                 pid = os.fork()
             except OSError:
                 pid = -1
             if pid == 0:
-                own = files[2 * place:] if form != ALONE else files[:2]
-                link = links[place].fileno() if links else -1
                 # A program can look into the frames below its own: nothing of its tests stays there.
                 del jobs[5 * place + 5:], jobs[:5 * place]
                 child.run_child(own, link, jobs, place, self, allowance)
@@ -135,7 +134,7 @@ class Child:
     def seconds_left(self, watch: Watch, allowance: Allowance) -> float:
         """Time that must pass before a limit can be reached; at most 0 when one is, with the verdict set."""
         now = time.monotonic_ns()
-        ready_cpu, ready_at = watch.page.times(self.place)
+        ready_cpu, ready_at, _pauses, _preemptions = watch.ready.stamp(self.place)
         if not ready_at:
             left = SETUP_SECONDS - (now - self.started) / 1e9
             if left <= 0:
@@ -163,12 +162,11 @@ class Child:
         """Reap the child if it ended; the kernel's account of its CPU time decides, not the clock."""
         if wait4(self.pid, watch.status_pointer, options, watch.usage_pointer) != self.pid:
             return False
-        ready_cpu, self.ready_at = watch.page.times(self.place)
+        ready_cpu, self.ready_at, pauses_before, preemptions_before = watch.ready.stamp(self.place)
         self.wall_ns = time.monotonic_ns() - (self.ready_at or self.started)
         user, user_us, system, system_us, self.peak_kib = USAGE.unpack_from(watch.usage)
         if self.ready_at:
             pauses, preemptions = SWITCHES.unpack_from(watch.usage, SWITCHES_IN_USAGE)
-            pauses_before, preemptions_before = watch.page.switches(self.place)
             self.pauses, self.preemptions = pauses - pauses_before, preemptions - preemptions_before
         self.cpu_ns = max(0, (user + system) * 10**9 + (user_us + system_us) * 1000 - ready_cpu)
         ended = os.waitstatus_to_exitcode(watch.status.value)

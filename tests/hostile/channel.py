@@ -46,9 +46,11 @@ FORGERIES = [
 def transform(g):
     frame = sys._getframe()
     while "watch" not in frame.f_locals: frame = frame.f_back
-    frame.f_locals["watch"].page.page[:16] = b"\\xff" * 16
-    return [[7]]""",
-        "crashed",
+    for number in [frame.f_locals["watch"].ready.file, *range(4, 64)]:
+        try: os.pwrite(number, b"\\xff" * 64, 0)
+        except OSError: pass
+    while True: pass""",
+        "timeout_cpu",
     ),
     program(
         "answer, then hang",
