@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from score.frames import Facts, Kind
 from score.imports import Allowed, mentioned
@@ -13,7 +12,11 @@ from score.imports import Allowed, mentioned
 
 @dataclass(frozen=True)
 class Program:
-    """One program with its inputs. `tests` is a second program that judges this one from its own process."""
+    """One program with its inputs. `tests` is a second program that judges this one from its own process.
+
+    `source_bytes` is its source in UTF-8, where a lone surrogate stays as bytes that the compiler refuses.
+    `key` is the sha256 over everything that the process is given; its seed derives from it.
+    """
 
     kind: Kind
     source: str
@@ -21,17 +24,15 @@ class Program:
     stdin: bytes | None = None           # for scripts; their stdout is then kept
     tests: Program | None = None
 
-    @cached_property
-    def key(self) -> bytes:
-        """sha256 over everything that the process is given; its seed derives from it."""
-        parts = (self.source_bytes, self.payload, self.stdin or b"", self.tests.key if self.tests else b"")
-        lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
-        return hashlib.sha256(lengths + b"".join(parts)).digest()
+    source_bytes: bytes = field(init=False, repr=False, compare=False)
+    key: bytes = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def source_bytes(self) -> bytes:
-        """UTF-8; a lone surrogate stays as bytes that the compiler refuses."""
-        return self.source.encode("utf-8", "surrogatepass")
+    def __post_init__(self) -> None:
+        source = self.source.encode("utf-8", "surrogatepass")
+        parts = (source, self.payload, self.stdin or b"", self.tests.key if self.tests else b"")
+        lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
+        object.__setattr__(self, "source_bytes", source)
+        object.__setattr__(self, "key", hashlib.sha256(lengths + b"".join(parts)).digest())
 
     def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.
