@@ -116,6 +116,18 @@ def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckD
     ]
 
 
+def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "run", num_tasks=2)
+    write_iteration(warehouse, 0, "train", Weather(truncated=1.0), np.random.default_rng(0), num_tasks=2)
+    connection = connect(warehouse)
+    assert rows_of(connection, "SELECT distinct_outputs, distinct_wrong_outputs FROM groups") == 2 * [
+        {"distinct_outputs": 0, "distinct_wrong_outputs": 0}]
+    # All rewards and lengths are equal here, so there is no correlation, which must not be a NaN.
+    assert rows_of(connection, "SELECT distinct_outputs_share, distinct_wrong_share, "
+                               "length_reward_correlation FROM iteration_stats") == [
+        {"distinct_outputs_share": 0.0, "distinct_wrong_share": None, "length_reward_correlation": None}]
+
+
 def test_one_completion_and_its_tokens(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
     stored = run.read("completions", iteration=1, purpose="train").to_pylist()
     wanted = next(row for row in stored if row["task_id"] == "task-002" and row["sample_index"] == 5)

@@ -26,8 +26,8 @@ FROM (SELECT iteration, purpose, group_id, task_id,
              avg(truncated::INTEGER) AS truncated_share,
              avg(num_completion_tokens) AS tokens_mean,
              -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
-             count_if(first_output)::INTEGER AS distinct_outputs,
-             count_if(first_output AND NOT correct)::INTEGER AS distinct_wrong_outputs,
+             (count(*) FILTER (first_output))::INTEGER AS distinct_outputs,
+             (count(*) FILTER (first_output AND NOT correct))::INTEGER AS distinct_wrong_outputs,
              (count(first_output) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
       FROM query_table(rows)
       GROUP BY iteration, purpose, group_id, task_id);
@@ -87,7 +87,7 @@ scored AS (
            avg(num_completion_tokens) FILTER (NOT truncated) AS tokens_mean_finished,
            avg(num_completion_tokens) FILTER (correct) AS tokens_mean_correct,
            avg(num_completion_tokens) FILTER (NOT correct) AS tokens_mean_wrong,
-           corr(num_completion_tokens, reward) AS length_reward_correlation,
+           nullif(corr(num_completion_tokens, reward), 'nan') AS length_reward_correlation,
            avg(nll_sampled) AS nll_sampled,
            avg(unique_token_ratio) AS unique_token_ratio,
            avg(ngram3_unique_ratio) AS ngram3_unique_ratio,
