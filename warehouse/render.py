@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import datetime
+import decimal
 import io
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 FORMATS = ("table", "csv", "json", "parquet", "markdown")
 LONGEST_CELL = 60
+MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
 
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
@@ -19,7 +22,8 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     cells = [[_cell(value, full) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     right = [
-        all(isinstance(row[i], int | float) or row[i] is None for row in rows) for i in range(len(names))
+        all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
+        for i in range(len(names))
     ]
     lines = [[name.rjust(size) if turned else name.ljust(size)
               for name, size, turned in zip(names, widths, right, strict=True)]]
@@ -46,13 +50,15 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
-        writer.writerow([json.dumps(value) if isinstance(value, list | dict) else value for value in row])
+        writer.writerow([json.dumps(_plain(value)) if isinstance(value, list | tuple | dict) else value
+                         for value in row])
     return stream.getvalue().rstrip("\n")
 
 
 def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """One JSON object per line, everything in full."""
-    return "\n".join(json.dumps(dict(zip(names, row, strict=True)), default=_plain) for row in rows)
+    """One JSON object per line, everything in full; what is no number in JSON (NaN, infinity) is null."""
+    keys = _distinct(names)
+    return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
 
 
 def printable(text: str) -> str:
@@ -63,7 +69,9 @@ def printable(text: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """A number in few characters: .31, 14.1, 1.2e-06, 5,120."""
+    """A number in few characters: .31, 14.1, 1.2e-06, 5,120, nan."""
+    if not isinstance(value, int) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, int) or (value == int(value) and abs(value) >= 1000):
         return f"{int(value):,}"
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
@@ -78,16 +86,44 @@ def _cell(value: Any, full: bool) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return repr(value) if full else short_number(value)
-    if isinstance(value, list) and not full:
-        short = len(value) <= 6 and all(isinstance(one, int | float) for one in value)
-        return "[" + ", ".join(_cell(one, full) for one in value) + "]" if short else f"[{len(value)} values]"
+    if isinstance(value, list | tuple) and not full:
+        return _short_list(value)
     if isinstance(value, datetime.datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     text = printable(str(value)).replace("\n", "\\n")
     return text if full or len(text) <= LONGEST_CELL else text[:LONGEST_CELL - 1] + "…"
 
 
+def _short_list(values: Sequence[Any]) -> str:
+    """A few numbers, or a few names that fit a cell, as they are; else how many there are."""
+    numbers = len(values) <= MOST_NUMBERS and all(isinstance(one, int | float) for one in values)
+    names = len(values) <= MOST_NAMES and all(isinstance(one, str) for one in values)
+    text = "[" + ", ".join(_cell(one, False) for one in values) + "]" if numbers or names else ""
+    return text if numbers or (names and len(text) <= LONGEST_CELL) else f"[{len(values)} values]"
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names of which none is there twice: a, a becomes a, a_1, as DuckDB writes them to Parquet."""
+    found: list[str] = []
+    for name in names:
+        number, key = 0, name
+        while key in found or (number and key in names):
+            number += 1
+            key = f"{name}_{number}"
+        found.append(key)
+    return found
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    return str(value)
+    """A value of DuckDB as JSON knows it."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(_plain(key)): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return value.isoformat() if isinstance(value, datetime.datetime) else str(value)
