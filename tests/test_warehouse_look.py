@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
@@ -103,7 +105,7 @@ def test_saved_queries_take_parameters(run: Warehouse) -> None:
     unknown = warehouse("sql", run.root, "@nope")
     assert unknown.exit_code == 1 and "no saved query @nope" in unknown.stderr
     wrong = warehouse("sql", run.root, "@truncated step=1")
-    assert wrong.exit_code == 1 and "@truncated takes iteration; given: iteration, step" in wrong.stderr
+    assert wrong.exit_code == 1 and "@truncated takes iteration; given: step." in wrong.stderr
 
 
 def test_every_saved_query_runs(run: Warehouse) -> None:
@@ -142,3 +144,57 @@ def test_the_shell_answers_and_survives_errors(run: Warehouse) -> None:
     assert "  n\n---\n640" in said.replace("n\n", "  n\n", 1) or "640" in said
     assert "syntax error" in said and "pass_curve" in said and "task-000  iteration 0" in said
     assert "One row per policy" in said and "Unknown command .nonsense" in said and "never" not in said
+
+
+def test_a_file_has_the_format_of_its_suffix_and_every_row(run: Warehouse, tmp_path: Path) -> None:
+    query = "SELECT task_id, sample_index FROM samples ORDER BY ALL"
+    stored = warehouse("sql", run.root, query, "--format", "csv").stdout
+    for name in ("rows.csv", "rows.json", "rows.jsonl", "rows.parquet", "rows.md", "rows.txt"):
+        result = warehouse("sql", run.root, query, "-o", tmp_path / "new" / name)
+        assert (result.exit_code, result.stdout) == (0, ""), name
+    texts = {path.suffix: path.read_text() for path in (tmp_path / "new").iterdir()
+             if path.suffix != ".parquet"}
+    assert texts[".csv"] == stored and stored.count("\n") == 1 + 640
+    assert texts[".json"] == texts[".jsonl"] and texts[".json"].count("\n") == 640
+    assert json.loads(texts[".json"].splitlines()[0]) == {"task_id": "task-000", "sample_index": 0}
+    assert pl.read_parquet(tmp_path / "new" / "rows.parquet").shape == (640, 2)
+    assert texts[".md"].startswith("| task_id |") and texts[".md"].count("\n") == 2 + 640
+    assert texts[".txt"].startswith("task_id ") and texts[".txt"].count("\n") == 2 + 640
+    assert warehouse("sql", run.root, query, "-o", tmp_path / "some.csv", "--limit", 3).exit_code == 0
+    assert (tmp_path / "some.csv").read_text().count("\n") == 1 + 3
+    warehouse("sql", run.root, query, "--format", "json", "-o", tmp_path / "rows.txt", "--limit", 1)
+    assert json.loads((tmp_path / "rows.txt").read_text())["task_id"] == "task-000"
+    warehouse("sql", run.root, f"{query} LIMIT 0", "-o", tmp_path / "none.jsonl")
+    assert (tmp_path / "none.jsonl").read_text() == ""
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(run: Warehouse, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("x.csv", "x.parquet"):
+        result = warehouse("sql", run.root, "SELECT 1", "-o", tmp_path / "file" / name)
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+        assert f"Cannot write {tmp_path / 'file' / name}" in result.stderr
+
+
+def test_markdown_says_where_it_stops(run: Warehouse) -> None:
+    shown = warehouse("sql", run.root, "SELECT sample_index FROM samples", "--format", "markdown").stdout
+    assert shown.splitlines()[-2:] == ["", "(first 200 rows; --limit 0 shows all)"]
+    assert len(shown.splitlines()) == 2 + 200 + 2
+
+
+def test_numbers_that_are_none_and_times_with_zones_are_answers(run: Warehouse) -> None:
+    query = "SELECT corr(1, x) AS r, [now()] AS at, now() AS t, now() AS t FROM range(2) AS a(x)"
+    for style in ("table", "markdown", "csv", "json"):
+        result = warehouse("sql", run.root, query, "--format", style)
+        assert result.exit_code == 0, result.stderr
+        if style == "json":
+            assert json.loads(result.stdout)["r"] is None and "t_1" in json.loads(result.stdout)
+        else:
+            assert "nan" in result.stdout
+
+
+def test_a_wrong_parameter_is_named_alone(run: Warehouse) -> None:
+    wrong = warehouse("sql", run.root, "@errors it=9")
+    assert wrong.exit_code == 1 and "@errors takes iteration; given: it.\n" in wrong.stderr
+    nameless = warehouse("sql", run.root, "@")
+    assert nameless.exit_code == 1 and "Known: @iterations, @flags" in nameless.stderr

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warehouse.database import explained, interruptible, run_query
 from warehouse.errors import StageError
+from warehouse.exporting import quoted_name
 from warehouse.render import as_csv, as_json, as_markdown, as_table
 from warehouse.scorers import read_config
 from warehouse.store import Warehouse
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     import duckdb
 
 SHOWN_ROWS = 200
+ZONED = "TIMESTAMP WITH TIME ZONE"
+SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown", ".parquet": "parquet"}
 
 
 def write_answer(
@@ -30,7 +35,13 @@ def write_answer(
     full: bool = False,
     width: int | None = None,
 ) -> str:
-    """Run `query` or the saved `@name key=value`; the text to print, empty where it went to `output`."""
+    """Run `query` or the saved `@name key=value`; the text to print, empty where it went to `output`.
+
+    A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
+    row unless there is a `limit`.
+    """
+    if output and style == "table":
+        style = SUFFIXES.get(output.suffix.lower(), style)
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
     parameters = None
@@ -43,11 +54,13 @@ def write_answer(
         relation = _without_time_zones(relation)
         if style == "parquet":
             assert output is not None
-            wanted = relation if not limit else relation.limit(limit)
-            interruptible(connection, lambda: wanted.to_parquet(str(output), compression="zstd"))
+            wanted, file = relation if not limit else relation.limit(limit), output
+            with _writable(output):
+                interruptible(connection, lambda: wanted.to_parquet(str(file), compression="zstd"))
             return ""
         names = relation.columns
-        most = limit if limit is not None else SHOWN_ROWS if style in ("table", "markdown") else 0
+        shortened = style in ("table", "markdown") and output is None
+        most = limit if limit is not None else SHOWN_ROWS if shortened else 0
         rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
     shown = rows[:most] if most else rows
     text = {"table": lambda: as_table(names, shown, full=full, width=width),
@@ -55,11 +68,24 @@ def write_answer(
             "csv": lambda: as_csv(names, shown),
             "json": lambda: as_json(names, shown)}[style]()
     if output:
-        output.write_text(text + "\n")
+        with _writable(output):
+            output.write_text(text + "\n" if text else "")
         return ""
-    if len(rows) > len(shown) and style == "table":
-        text += f"\n(first {len(shown)} rows; --limit 0 shows all)"
+    if len(rows) > len(shown) and style in ("table", "markdown"):
+        # A line right below a Markdown table would be one more row of it.
+        text += ("\n" if style == "table" else "\n\n") + f"(first {len(shown)} rows; --limit 0 shows all)"
     return text
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Make the folder of a file; one sentence where it or the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
+                         "--output.") from error
 
 
 class SavedQuery(NamedTuple):
@@ -85,18 +111,19 @@ def saved_queries(warehouse: Warehouse) -> dict[str, SavedQuery]:
 
 def saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
     """SQL and parameters of `@name key=value ..`."""
-    name, *pairs = line[1:].split()
+    name, *pairs = line[1:].split() or [""]
     known = saved_queries(warehouse)
     if name not in known:
         raise StageError(f"There is no saved query @{name}. Known: {', '.join('@' + one for one in known)}.")
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         raise StageError(f"'{wrong[0]}' is not key=value. Write for example @{name} iteration=3.")
-    values = known[name].defaults | dict(pair.split("=", 1) for pair in pairs)
+    given = dict(pair.split("=", 1) for pair in pairs)
+    values = known[name].defaults | given
     wanted = set(re.findall(r"\$(\w+)", known[name].sql))
     if wanted != set(values):
         raise StageError(f"@{name} takes {', '.join(sorted(wanted)) or 'no parameter'}; "
-                         f"given: {', '.join(sorted(values)) or 'none'}.")
+                         f"given: {', '.join(sorted(given)) or 'none'}.")
     return known[name].sql, {key: _value(text) for key, text in values.items()}
 
 
@@ -111,9 +138,10 @@ def _value(text: str) -> Any:
 
 def _without_time_zones(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """Times with a zone as plain UTC times: Python cannot fetch them without one more package."""
-    zoned = [name for name, kind in zip(relation.columns, relation.types, strict=True)
-             if str(kind) == "TIMESTAMP WITH TIME ZONE"]
-    if not zoned:
+    kinds = [str(kind) for kind in relation.types]
+    if not any(ZONED in kind for kind in kinds):
         return relation
-    casts = ", ".join(f'"{name}"::TIMESTAMP AS "{name}"' for name in zoned)
-    return relation.project(f"* REPLACE ({casts})")
+    columns = [f"#{number}::{kind.replace(ZONED, 'TIMESTAMP')} AS {quoted_name(name)}" if ZONED in kind
+               else f"#{number} AS {quoted_name(name)}"  # by position: names may be there twice
+               for number, (name, kind) in enumerate(zip(relation.columns, kinds, strict=True), start=1)]
+    return relation.project(", ".join(columns))
