@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from score import imports
-from score.child_kinds import Handler, InvalidOutput, handler_of
+from score.child_kinds import HANDLERS, Handler, InvalidOutput, handler_of
 from score.child_modules import MissingFunction
 from score.error_classes import CHILD_CLASSES, ErrorClass
-from score.frames import Kind, encode_error, encode_grids, encode_result
-from score.lockdown import LINK_FD, NO_LIMIT, RESULT_FD, Lockdown, limit_bytes
+from score.frames import Kind, encode_error, encode_grids, encode_result, split_result
+from score.lockdown import LINK_FD, RESULT_FD, Lockdown
 
 if TYPE_CHECKING:
     from score.watch import Allowance, Watch
@@ -79,7 +79,7 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int, wa
     arrange_streams(files, link_fd)
     watch.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, allowance.threads)
     # The lane learns from here that preparation succeeded, and what it cost.
-    watch.ready.report(place, names_bytes > 0)
+    watch.ready.report(place, names_bytes > 0 or kind not in HANDLERS)
     source_end = names_bytes + source_bytes
     return handler, content[names_bytes:source_end], content[source_end:]
 
@@ -95,20 +95,22 @@ def finish(prepared: tuple[Handler, bytes, bytes], allowance: Allowance) -> None
 def warm_up(watch: Watch, allowance: Allowance) -> None:
     """In a lane, before any job: do what children do, but for what could not be undone.
 
-    They then find caches full and code specialised.
+    They then find caches full and code specialised. RuntimeError if our own program does not run.
     """
     payload = encode_grids([np.array([[0, 1], [1, 2]], np.uint8)])
     files = os.memfd_create("job"), os.memfd_create("result")
     os.pwrite(files[0], WARM_UP + payload, 0)
     lockdown, lane = watch.lockdown, watch.pid
     watch.lockdown, watch.pid = Lockdown(0, []), os.getppid()
-    watch.lockdown.closes_descriptors = False
-    unlimited = allowance._replace(last_cpu_limit=limit_bytes(NO_LIMIT))
+    watch.lockdown.is_rehearsal = True
     for _ in range(WARM_UPS):
         job = [int(Kind.GRID), 0, 0, len(WARM_UP), len(payload)]
-        finish(prepare(files, -1, job, 0, watch, unlimited), unlimited)
+        finish(prepare(files, -1, job, 0, watch, allowance), allowance)
         watch.ready.open()
     watch.lockdown, watch.pid = lockdown, lane
+    status, body = split_result(os.pread(files[1], allowance.output_bytes, 0))
+    if status != 1:
+        raise RuntimeError(f"a program that every lane runs first failed: {body!r}")
     for number in files:
         os.close(number)
     os.dup2(0, RESULT_FD)

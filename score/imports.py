@@ -15,11 +15,11 @@ LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "nump
               "numpy.strings")
 STANDARD = ("__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath",
             "collections", "collections.abc", "contextlib", "copy", "csv", "dataclasses", "datetime",
-            "decimal", "difflib", "enum", "fractions", "functools", "graphlib", "hashlib", "heapq",
-            "inspect", "io", "itertools", "json", "keyword", "math", "numbers", "operator", "pprint",
-            "pickle", "queue", "random", "re", "secrets", "signal", "statistics", "string", "struct",
-            "textwrap", "threading", "time", "timeit", "traceback", "types", "typing", "unicodedata",
-            "unittest", "uuid", "warnings", "zlib")
+            "decimal", "difflib", "dis", "enum", "fractions", "functools", "graphlib", "hashlib", "heapq",
+            "inspect", "io", "itertools", "json", "keyword", "linecache", "math", "numbers", "operator",
+            "pickle", "pprint", "queue", "random", "re", "secrets", "signal", "statistics", "string",
+            "struct", "textwrap", "threading", "time", "timeit", "token", "tokenize", "traceback", "types",
+            "typing", "unicodedata", "unittest", "uuid", "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -27,7 +27,9 @@ PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spat
          "skimage": ("skimage.measure", "skimage.morphology", "skimage.segmentation", "skimage.transform")}
 # Functions that import a module of their own only when they are called.
 LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "nanmedian"),
-        "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",)}
+        "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
+        "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
+        "tokenize": ("traceback",), "locale": ("unittest",)}
 # By the last of the words that must all appear in a source: those words, and the module.
 Allowed = dict[str, list[tuple[frozenset[str], str]]]
 

@@ -35,6 +35,7 @@ from score.watch import Allowance, Watch
 
 OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
+REHEARSAL = Allowance(10**9, 10**9, 65536, threads=False, cores=1, last_cpu_limit=b"")
 FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
 
 
@@ -43,7 +44,7 @@ def main(config: dict[str, Any]) -> None:
     channel = _socket.socket(fileno=config["socket"])
     for reserved in (RESULT_FD, LINK_FD, READY_FD, RULESET_FD):       # nothing that arrives lands there
         os.dup2(0, reserved)
-    sys.path[1:1] = config["import_paths"]
+    sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
     imports.check_installed(config["imports"])
     imports.preload((*OFTEN_IMPORTED, *config["preload"]))
     lockdown = Lockdown(config["layers"], config["readable"])
@@ -51,6 +52,7 @@ def main(config: dict[str, Any]) -> None:
     address_space = own_address_space()
     layers = lockdown.enter_lane()
     warnings.simplefilter("ignore")
+    child.warm_up(watch, REHEARSAL)
     os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
     serve(channel, watch)
@@ -77,7 +79,6 @@ def serve(channel: _socket.socket, watch: Watch) -> None:
     # threads of one program use up CPU time at most as many times faster as there are cores
     allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1,
                           limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9))
-    child.warm_up(watch, allowance)
     gc.collect()
     fill_pools()
     gc.freeze()

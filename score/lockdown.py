@@ -23,7 +23,6 @@ RESULT_FD, LINK_FD, READY_FD, RULESET_FD = 3, 4, 5, 6
 RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE = 0, 1, 4
 RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 7, 8, 9, 12
 
-NO_LIMIT = 2**64 - 1             # RLIM_INFINITY
 MAX_FDS = 1 << 20
 CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
 NO_CAPABILITIES = bytes(24)
@@ -53,7 +52,7 @@ class Lockdown:
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
         self.has_rules = self.has_capabilities = False
-        self.closes_descriptors = True
+        self.is_rehearsal = False        # in the lane itself, which keeps its descriptors and its time
 
     def enter_lane(self) -> int:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""
@@ -88,7 +87,8 @@ class Lockdown:
         """End this process when its parent ends, or has ended since the fork; CPU time is limited besides."""
         if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
             raise OSError("PR_SET_PDEATHSIG")
-        quick_setrlimit(RLIMIT_CPU, cpu_limit)        # refused where a lower one holds already: as good
+        if not self.is_rehearsal:
+            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused where a lower one holds already: as good
         if os.getppid() != lane:
             os._exit(70)
 
@@ -99,7 +99,7 @@ class Lockdown:
         """
         if self.has_rules and quick_syscall(landlock.RESTRICT_SELF, RULESET_FD, 0):
             raise OSError("landlock_restrict_self")
-        if self.closes_descriptors:
+        if not self.is_rehearsal:
             os.closerange(last_fd + 1, READY_FD)
             os.closerange(READY_FD + 1, MAX_FDS)
         if self.has_capabilities and quick_capset(CAPABILITY_HEADER, NO_CAPABILITIES):

@@ -7,21 +7,22 @@ import sys
 # CPython's allocator: small objects of a size share pools, whose first page begins with a header.
 POOL_BYTES, POOL_HEADER = 16384, 48
 SIZES = range(16, 513, 16)
-MOST_POOLS = 4                  # with places left, of one size: what importing leaves are one or two
+MOST_POOLS = 4                  # of one size; other allocators may have none that begin so
 
 fillers: list[object] = []
 
 
 def fill_pools() -> None:
-    """Take every free place of every size, for as long as this process lives.
+    """Take free places of every size until one begins a pool, for as long as this process lives.
 
     An object put into a hole writes to its own page and to that of the pool's header, two pages for each
-    size. With no holes left, the next object of a size begins a pool: one page, and next to other new ones.
+    size; one that begins a pool writes to one page, next to other new ones. Measured in lanes, this spares a
+    child some 30 of 400 pages, and filling more thoroughly spares no more.
     """
     for size in SIZES:
         for _ in range(MOST_POOLS * POOL_BYTES // size):
             filler = _object_of(size)
-            if id(filler) % POOL_BYTES == POOL_HEADER:          # the first of a new pool: no hole was left
+            if id(filler) % POOL_BYTES == POOL_HEADER:
                 break
             fillers.append(filler)
 

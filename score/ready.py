@@ -38,7 +38,8 @@ class ReadyFile:
     def stamp(self, place: int) -> tuple[int, int, int, int]:
         """CPU and monotonic ns at which foreign code began, zeros while it has not; and how often the child
         had given up its core by then, and how often it had been taken."""
-        return STAMP.unpack(os.pread(READY_FD, STAMP.size, place * STAMP.size))
+        stamp = STAMP.unpack(os.pread(READY_FD, STAMP.size, place * STAMP.size))
+        return stamp if stamp[0] else (0, 0, 0, 0)             # read while it was being written
 
     def report(self, place: int, imported: bool) -> None:
         """In a child, once: note the times and let go of the file, before foreign code could change them.

@@ -16,7 +16,6 @@ class Slot:
     def __init__(self) -> None:
         self.inputs = [memory_file("input") for _ in range(2)]
         self.outputs = [memory_file("output") for _ in range(2)]
-        self.filled = [0, 0]         # bytes in the inputs
 
     def for_lane(self) -> list[int]:
         """Descriptors for a lane, to be closed once it has them; the inputs are for reading only."""
@@ -26,14 +25,11 @@ class Slot:
 
     def fill(self, contents: Iterable[bytes]) -> None:
         """Put contents into the files that children read, in place of what was there."""
-        for index, content in enumerate(contents):
-            descriptor, before, done = self.inputs[index], self.filled[index], 0
-            self.filled[index] = max(before, len(content))       # should writing fail half-way
+        for descriptor, content in zip(self.inputs, contents, strict=False):
+            done = 0
             while done < len(content):
                 done += os.pwrite(descriptor, content[done:] if done else content, done)
-            if before > len(content):
-                os.ftruncate(descriptor, len(content))
-            self.filled[index] = len(content)
+            os.ftruncate(descriptor, len(content))
 
     def take(self, index: int, limit: int) -> bytes:
         """What was written into an output; the file is empty afterwards."""

@@ -10,7 +10,7 @@ import pytest
 
 from score.execution import Executor
 from score.flight import Ending, Flight
-from score.frames import Kind, Verdict, encode_grids
+from score.frames import Kind, Verdict, encode_grids, split_result
 from score.judge import Circumstances, outcome_of
 from score.lane_process import LaneConfig
 from score.lanes import LanePool, must_run_alone
@@ -109,3 +109,51 @@ def test_lanes_count_how_often_a_program_sleeps():
         [(_number, [nap])] = pool.run([NAP])
     assert (loop.verdict, nap.verdict) == (Verdict.TIMEOUT_CPU, Verdict.TIMEOUT_WALL)
     assert loop.pauses <= 1 < nap.pauses < 5
+
+
+def test_the_smallest_limit_on_output_leaves_room_for_what_a_lane_rehearses():
+    program = Program(Kind.GRID, "def transform(g):\n    return g\n", encode_grids([GRID]))
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(output_kib=1), 1) as pool:
+        [(_number, [ending])] = pool.run([program])
+        assert ending.verdict == Verdict.EXITED and ending.result and pool.num_restarts == 0
+
+
+@pytest.mark.parametrize("body", [
+    "try:\n        1 / 0\n    except ZeroDivisionError:\n        traceback.format_exc()",
+    "ast.get_docstring(ast.parse('1'))",
+    "isinstance(Thing(), Sized)",
+    "warnings.warn('careful')",
+    "statistics.multimode([1, 1, 2])",
+    "copy.deepcopy([g])",
+], ids=lambda body: body.split("(")[0].split()[-1])
+def test_what_allowed_modules_import_late_is_there(body):
+    source = f"""
+import ast, copy, statistics, traceback, warnings
+from typing import Protocol, runtime_checkable
+
+@runtime_checkable
+class Sized(Protocol):
+    size: int
+
+class Thing:
+    def __init__(self):
+        self.size = 1
+
+def transform(g):
+    {body}
+    return g
+"""
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
+        [(_number, [ending])] = pool.run([Program(Kind.GRID, source, encode_grids([GRID]))])
+    assert split_result(ending.result) == (1, encode_grids([GRID])), ending.result
+
+
+def test_a_folder_of_the_users_modules_does_not_stand_in_for_standard_ones(tmp_path):
+    for name in ("copy", "token", "tokenize", "mine"):
+        (tmp_path / f"{name}.py").write_text("answer = 42\n")
+    source = ("from copy import deepcopy\nfrom dataclasses import dataclass\nimport mine\n"
+              "def transform(g):\n    return deepcopy(g) % mine.answer\n")
+    config = LaneConfig(Layer.SECCOMP, ("mine",), import_paths=(str(tmp_path),))
+    with LanePool(config, Limits(), 1) as pool:
+        [(_number, [ending])] = pool.run([Program(Kind.GRID, source, encode_grids([GRID]))])
+    assert split_result(ending.result)[0] == 1, ending.result
