@@ -24,7 +24,7 @@ from reports.page import (
 )
 from reports.samples import chosen_samples
 from reports.scale import duration, number
-from warehouse.alarms import fired_alarms
+from warehouse.alarms import fired_alarms, last_rollback, unjudged
 from warehouse.commit import replace_bytes
 from warehouse.database import connect, rows_of
 from warehouse.rollup import keep_rolled_up
@@ -54,13 +54,16 @@ def build_report(run: Path, output: Path | None = None) -> Path:
               for figure in tqdm(figures, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
-    alarms = fired_alarms(connection)
+    since = last_rollback(warehouse)
+    alarms = fired_alarms(connection, since=since)
     samples = chosen_samples(connection, alarms)
     shown = {sample_anchor(*(sample.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
              for sample in samples}
     body = [_navigation(), tiles(headline(connection, stats))]
     if stats:
         body.append(alarm_notice(alarms, shown))
+    if stats and not alarms:
+        body += [f'<p class="quiet">{escape(line)}</p>' for line in unjudged(warehouse, since)]
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
@@ -88,17 +91,23 @@ def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]])
              ("completions", number(sum(row["num_completions"] for row in stats))),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
     if train:
-        facts += [("pass@1, first to last", change(train, "pass_at_1")),
-                  (f"pass@{train[-1]['max_k']}, first to last", change(train, "pass_at_max_k"))]
-    held = [row for row in stats if row["purpose"] != "train"]
-    if held:
-        facts.append(("pass@1, evaluation", change(held, "pass_at_1")))
+        stretch = "first to last" if len(train) > 1 else f"iteration {train[0]['iteration']}"
+        facts += [(f"pass@1, {stretch}", change(train, "pass_at_1")),
+                  (f"pass@{train[-1]['max_k']}, {stretch}", change(train, "pass_at_max_k"))]
+    for purpose in sorted({row["purpose"] for row in stats} - {"train"}):
+        held = [row for row in stats if row["purpose"] == purpose]
+        facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))
     return facts
 
 
+def _policies(stats: Sequence[dict[str, Any]]) -> str:
+    first, last = (stats[place]["policy_version"] for place in (0, -1))
+    return f"policy {first}" if len(stats) == 1 else f"policy {first} to policy {last}"
+
+
 def change(stats: Sequence[dict[str, Any]], name: str) -> str:
-    """A share in the first row and in the last, with the digits that a summary line has."""
-    shares = [stats[place][name] for place in (0, -1)]
+    """A share in the first row and in the last, if there are two, with the digits of a summary line."""
+    shares = [row[name] for row in (stats[:1] if len(stats) == 1 else (stats[0], stats[-1]))]
     return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
 
 

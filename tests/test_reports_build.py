@@ -7,13 +7,16 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from reports.build import SECTIONS, build_report
 from reports.cli import cli
-from tests.synthetic_run import build_run, new_run, table
+from tests.synthetic_run import Weather, build_run, new_run, table, write_iteration
+from warehouse.database import connect
+from warehouse.rollback import roll_back
 from warehouse.store import Warehouse
 
 FIGURES = [figure.name for _, group in SECTIONS for figure in group]
@@ -61,6 +64,34 @@ def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
     text = build_report(run.root).read_text()
     assert "<b>2 alarms since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
     assert text.count('href="#sample-5-train-') == 6
+
+
+def test_alarms_from_before_a_rollback_are_not_counted(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=(), num_tasks=4, group_size=8)
+    assert "alarms since iteration 5" in build_report(run.root).read_text()
+    roll_back(run, 4)
+    text = build_report(run.root).read_text()
+    assert "<b>No alarm.</b>" in text and "alarms since" not in text
+    assert "Nothing could be judged yet: no training iteration from 8 on is scored." in text
+
+
+def tile_of(text: str, name: str) -> str:
+    found = re.search(rf'<div class="tile"><b>([^<]*)</b><span>{re.escape(name)}</span>', text)
+    assert found, re.findall(r"<span>([^<]*)</span></div>", text)
+    return found[1]
+
+
+def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> None:
+    assert " → " in tile_of(page, "pass@1, eval, policy 0 to policy 3")
+    assert " → " in tile_of(page, "pass@1, first to last")
+    run = build_run(tmp_path / "run", iterations=3, evals=(1,), num_tasks=4, group_size=8)
+    sky = Weather(solve=0.9)
+    write_iteration(run, 2, "eval-wide", sky, np.random.default_rng(0), num_tasks=4, group_size=8)
+    text = build_report(run.root).read_text()
+    shares = dict(connect(run).execute(
+        "SELECT purpose, pass_at_1 FROM iteration_stats WHERE purpose <> 'train'").fetchall())
+    assert tile_of(text, "pass@1, eval, policy 1") == f"{shares['eval']:.2f}"
+    assert tile_of(text, "pass@1, eval-wide, policy 2") == f"{shares['eval-wide']:.2f}"
 
 
 def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:

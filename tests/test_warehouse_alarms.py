@@ -6,10 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.synthetic_run import SHAPES, build_run, new_run
+from tests.synthetic_run import SHAPES, Weather, build_run, new_run, write_iteration, write_training
 from tests.test_warehouse_views import scanned_files
 from warehouse.alarms import fired_alarms
 from warehouse.check import check_run
@@ -151,11 +152,73 @@ def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Pat
     assert check_run(run).problems == []
 
 
+def go_on(run: Warehouse, iteration: int, sky: Weather) -> None:
+    """One more iteration, sampled, scored and trained."""
+    random = np.random.default_rng(iteration)
+    write_iteration(run, iteration, "train", sky, random)
+    write_training(run, iteration, sky, random)
+
+
 def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=())
     assert watch(run).exit_code == 3
     assert rollback(run, 4).exit_code == 0
-    assert watch(run).exit_code == 0
+    quiet = watch(run)
+    assert quiet.exit_code == 0
+    assert "Nothing could be judged yet: no training iteration from 8 on is scored." in quiet.stdout
+    go_on(run, 8, Weather(truncated=0.3))
+    once = watch(run)                         # the second bad one in a row, were it not for the rollback
+    assert once.exit_code == 0, once.stdout
+    assert "since the rollback, 8, so they are judged from iteration 9 on" in once.stdout
+    assert "truncation since iteration 5" in watch(run, "--since", 0).stdout
+    go_on(run, 9, Weather(truncated=0.3))
+    twice = watch(run)
+    assert twice.exit_code == 3
+    assert twice.stdout.startswith("truncation since iteration 8, 2 iterations until 9")
+    # Policy 8 has the weights of policy 4, so the one before it is policy 3 and not the spoilt policy 7.
+    assert twice.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
+
+
+@pytest.mark.parametrize("shape", ["wrong-adapter", "mismatch"])
+def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str, Warehouse],
+                                                                  shape: str) -> None:
+    run = runs[shape]
+    lines = watch(run).stdout.splitlines()
+    assert lines[1] == f"    warehouse gaps {run.root} --iteration {ONSET}"
+    assert lines[-2].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[-2]
+    assert lines[-1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
+
+
+def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehouse]) -> None:
+    def at_onset(shape: str) -> list[str]:
+        alarms = fired_alarms(connect(runs[shape]))
+        assert [one.first_iteration for one in alarms] == sorted(one.first_iteration for one in alarms)
+        return [one.signal for one in alarms]
+
+    assert at_onset("blow-up")[:2] == ["truncation", "loops"]
+    assert at_onset("wrong-adapter")[0] == "wrong_weights"
+    mute = at_onset("mute")
+    assert mute.index("entropy_low") < mute.index("length_down") < mute.index("diversity")
+    hacking = at_onset("length-hacking")
+    assert hacking.index("length_up") < hacking.index("reward_hacking")
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -> None:
+    quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
+    assert quiet.exit_code == 0
+    assert quiet.stdout.startswith("No alarm.\nNot judged yet: trends such as truncation")
+    assert quiet.stdout.endswith("two iterations in a row after the first 3, so they are judged from "
+                                 "iteration 4 on.\n")
+
+
+def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
+    empty = watch(new_run(tmp_path / "empty"))
+    assert (empty.exit_code, empty.stdout) == (
+        0, "No alarm.\nNothing could be judged yet: no training iteration from 0 on is scored.\n")
+    run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)
+    assert watch(run).stdout == ("No alarm.\nNot judged yet: the mismatch of engine and trainer, until an "
+                                 "iteration from 0 on is trained.\n")
 
 
 def test_going_back_nowhere_is_refused(tmp_path: Path) -> None:

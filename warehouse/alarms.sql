@@ -25,6 +25,7 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, at_once, e
  'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
  'meaning': explanation};
 
+-- Causes come before what follows from them; `warehouse watch` and the report keep this order.
 CREATE OR REPLACE VIEW iteration_signals AS
 SELECT stats.*,
        [signal_of('wrong_weights', stats.mismatch_kl_fresh, 0.015, true, true,
@@ -43,12 +44,12 @@ SELECT stats.*,
         signal_of('empty', stats.empty_share, 0.05, true, true, 'Share of empty completions'),
         signal_of('truncation', stats.truncated_share, 2 * usual.truncated_share + 0.05, true, false,
                   'Share of truncated completions'),
-        signal_of('no_code', stats.valid_code_share, usual.valid_code_share - 0.1, false, false,
-                  'Share of completions with a closed code block'),
-        signal_of('repetition', stats.ngram4_unique_ratio, usual.ngram4_unique_ratio - 0.1, false, false,
-                  'Distinct 4-grams over 4-grams'),
         signal_of('loops', stats.loop_share, 2 * usual.loop_share + 0.05, true, false,
                   'Share of completions that end in a loop'),
+        signal_of('repetition', stats.ngram4_unique_ratio, usual.ngram4_unique_ratio - 0.1, false, false,
+                  'Distinct 4-grams over 4-grams'),
+        signal_of('no_code', stats.valid_code_share, usual.valid_code_share - 0.1, false, false,
+                  'Share of completions with a closed code block'),
         signal_of('entropy_high', stats.nll_sampled, 2 * usual.nll_sampled + 0.1, true, false,
                   'Sampled NLL: the policy comes apart'),
         signal_of('entropy_low', stats.nll_sampled, 0.1 * usual.nll_sampled, false, false,
@@ -57,12 +58,12 @@ SELECT stats.*,
                   'Median completion length'),
         signal_of('length_down', stats.tokens_quantiles[3], 0.5 * usual.tokens_median, false, false,
                   'Median completion length'),
-        signal_of('diversity', stats.distinct_wrong_share, 0.5 * usual.distinct_wrong_share, false, false,
-                  'Different outputs per wrong completion'),
         signal_of('reward_hacking',
                   CASE WHEN stats.correct_share < usual.correct_share THEN stats.reward_mean END,
                   usual.reward_mean + greatest(0.1 * abs(usual.reward_mean), stats.reward_error), true, false,
                   'Mean reward rises while fewer completions are right'),
+        signal_of('diversity', stats.distinct_wrong_share, 0.5 * usual.distinct_wrong_share, false, false,
+                  'Different outputs per wrong completion'),
         signal_of('sharpening', CASE WHEN stats.pass_at_1 > usual.pass_at_1 THEN stats.pass_at_max_k END,
                   usual.pass_at_max_k - greatest(0.1, 3 * stats.pass_at_max_k_error), false, false,
                   'pass@k falls while pass@1 rises'),
@@ -83,15 +84,24 @@ SELECT * EXCLUDE (signals),
        list_transform(list_filter(signals, lambda one: one.raised), lambda one: one.signal) AS flags
 FROM iteration_signals;
 
--- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once.
+-- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
+-- rollback ends every row: what was raised before it says nothing of the policy that was taken up again.
+CREATE OR REPLACE VIEW fired_signals AS
+WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
+                  WHERE rolled_back_to IS NOT NULL),
+     held AS (
+    SELECT signals.*,
+           raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
+                       OR coalesce(lead(raised) OVER beside, false)) AS fired
+    FROM signals, restarts
+    WINDOW beside AS (
+        PARTITION BY signal, len(list_filter(versions, lambda version: version <= iteration))
+        ORDER BY iteration))
+SELECT iteration, signal, value, level, above, meaning FROM held WHERE fired;
+
 CREATE OR REPLACE VIEW alarms AS
-WITH held AS (
-    SELECT *, raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
-                          OR coalesce(lead(raised) OVER beside, false)) AS fired
-    FROM signals
-    WINDOW beside AS (PARTITION BY signal ORDER BY iteration))
 SELECT signal, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
        count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
        any_value(above) AS above, any_value(meaning) AS meaning
-FROM held WHERE fired
+FROM fired_signals
 GROUP BY signal;

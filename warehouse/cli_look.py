@@ -92,7 +92,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
         if alarms or every is None:
             break
         time.sleep(every)
-    click.echo("\n".join(alarm_lines(warehouse, alarms)))
+    click.echo("\n".join(alarm_lines(warehouse, alarms, start)))
     if alarms:
         raise SystemExit(ALARM_EXIT_CODE)
 

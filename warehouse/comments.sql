@@ -1,6 +1,6 @@
 -- What every view and column means; tables get theirs from schema.py.
 
-COMMENT ON VIEW alarms IS 'One row per signal that fired: the first iteration it did, and how often.';
+COMMENT ON VIEW alarms IS 'One row per signal that fired in the whole run, also before a rollback: the first iteration it did, and how often.';
 COMMENT ON COLUMN alarms.signal IS 'Name of the signal.';
 COMMENT ON COLUMN alarms.first_iteration IS 'First iteration at which it fired.';
 COMMENT ON COLUMN alarms.last_iteration IS 'Last iteration at which it fired.';
@@ -106,6 +106,14 @@ COMMENT ON COLUMN errors.num IS 'Completions.';
 COMMENT ON COLUMN errors.share IS 'Share of all completions of the iteration and purpose.';
 COMMENT ON COLUMN errors.tokens_mean IS 'Mean completion tokens.';
 COMMENT ON COLUMN errors.example IS 'One message.';
+
+COMMENT ON VIEW fired_signals IS 'One row per iteration and signal that fired: a trend raised twice in a row with no rollback between, or what fires at once.';
+COMMENT ON COLUMN fired_signals.iteration IS 'Iteration of the loop, from 0.';
+COMMENT ON COLUMN fired_signals.signal IS 'Name of the signal.';
+COMMENT ON COLUMN fired_signals.value IS 'Measured value.';
+COMMENT ON COLUMN fired_signals.level IS 'Level that it is held against.';
+COMMENT ON COLUMN fired_signals.above IS 'True: raised above the level; false: below.';
+COMMENT ON COLUMN fired_signals.meaning IS 'What is measured.';
 
 COMMENT ON VIEW groups IS 'One row per group under the chosen scorer: how many were right, and whether there was anything to learn.';
 COMMENT ON COLUMN groups.iteration IS 'Iteration of the loop, from 0.';
