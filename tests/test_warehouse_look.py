@@ -198,3 +198,40 @@ def test_a_wrong_parameter_is_named_alone(run: Warehouse) -> None:
     assert wrong.exit_code == 1 and "@errors takes iteration; given: it.\n" in wrong.stderr
     nameless = warehouse("sql", run.root, "@")
     assert nameless.exit_code == 1 and "Known: @iterations, @flags" in nameless.stderr
+
+
+def pipe_into_shell(run: Warehouse, text: str) -> Result:
+    return CliRunner().invoke(cli, ["shell", str(run.root)], input=text)
+
+
+def test_a_piped_script_prints_answers_alone(run: Warehouse) -> None:
+    done = pipe_into_shell(run, "select 6 * 7\n  as answer;\n-- a comment\nselect 'last' as word")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "answer\n------\n    42\nword\n----\nlast\n", "")
+    assert pipe_into_shell(run, "select 1 as one;\n-- the end\n").exit_code == 0
+    assert pipe_into_shell(run, "select 1 as one;\n\n.quit\nselec;").exit_code == 0
+
+
+def test_a_piped_script_goes_on_after_an_error_and_ends_with_1(run: Warehouse) -> None:
+    done = pipe_into_shell(run, "selec;\n@nope\n.nonsense\n.refresh\nselect 42 as answer;\n")
+    assert done.exit_code == 1 and done.stdout == "answer\n------\n    42\n"
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 3
+    assert "syntax error" in done.stderr and "3 of 5 statements failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert pipe_into_shell(run, "select 1 as one;\nselec").exit_code == 1
+    garbled = CliRunner().invoke(cli, ["shell", str(run.root)], input=b"select '\xff';\n")
+    assert garbled.exit_code == 1 and "not UTF-8" in garbled.stderr
+
+
+def test_no_exception_of_a_query_ends_the_shell(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr("warehouse.shell.write_answer", broken)
+    assert "Error: date value out of range (OverflowError)" in type_into_shell(run, "select 1;", ".views")
+
+
+def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
+    done = pipe_into_shell(run, "select 1 as one; select 2 as two; -- both\nselect 3 as three;\n")
+    assert done.stdout.split() == ["one", "---", "1", "two", "---", "2", "three", "-----", "3"]
+    commented = warehouse("sql", run.root, "select 'é;' as word; -- the end", "--format", "csv")
+    assert commented.stdout == "word\né;\n"

@@ -47,6 +47,7 @@ def write_answer(
     parameters = None
     if query.startswith("@"):
         query, parameters = saved_query(warehouse, query)
+    query = _without_end(query)
     with explained():
         relation = run_query(connection, query, parameters)
         if relation is None:
@@ -134,6 +135,16 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def _without_end(query: str) -> str:
+    """A query without its last semicolon and what follows it: DuckDB takes no comment there."""
+    import duckdb
+    text = query.encode()
+    tokens = [offset for offset, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    while tokens and text[tokens[-1]:tokens[-1] + 1] == b";":
+        text = text[:tokens.pop()]
+    return text.decode()
 
 
 def _without_time_zones(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
