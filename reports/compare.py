@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,42 @@ CURVES = (
 )
 STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES)
              + "\nFROM iteration_stats WHERE purpose = 'train' ORDER BY iteration")
-# The last time each task was sampled, evaluations first: what the run can do now.
+VISITS_SQL = """\
+SELECT iteration, purpose, list(task_id) AS tasks
+FROM task_results WHERE n > 0 GROUP BY iteration, purpose"""
 TASKS_SQL = """\
-SELECT task_id, arg_max(c, iteration) AS c, arg_max(n, iteration) AS n
-FROM task_results WHERE n > 0 AND purpose {purpose} GROUP BY task_id"""
+SELECT task_id, c, n FROM task_results
+WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
+
+
+class Pairing(NamedTuple):
+    """What two runs did on the same tasks at the same iteration, for the same purpose."""
+
+    iteration: int
+    purpose: str
+    pairs: list[dict[str, Any]]
+    latest: int  # the latest training iteration that either run has scored; -1 without any
+
+    @property
+    def title(self) -> str:
+        """Which rows are paired."""
+        kind = "Training" if self.purpose == "train" else f"Evaluation '{self.purpose}'"
+        return f"{kind} at iteration {self.iteration}"
+
+    @property
+    def remark(self) -> str:
+        """What a reader must know before believing the numbers; empty where there is nothing."""
+        if self.iteration >= self.latest:
+            return ""
+        if self.purpose == "train":
+            return f"The latest iteration that both runs have scored; one goes on to {self.latest}."
+        return (f"Older than the latest training iteration, {self.latest}: it says nothing of what was "
+                "learnt since.")
+
+    @property
+    def sql(self) -> str:
+        """The query that gives each run's side."""
+        return TASKS_SQL.format(iteration=self.iteration, purpose=self.purpose.replace("'", "''"))
 
 
 def compare_runs(run_a: Path, run_b: Path, output: Path) -> Path:
@@ -45,7 +77,7 @@ def compare_runs(run_a: Path, run_b: Path, output: Path) -> Path:
     runs = [open_warehouse(run_a), open_warehouse(run_b)]
     connections = [connect(run) for run in runs]
     names = _names(runs)
-    pairs, kind = paired_tasks(*connections)
+    pairings = paired_tasks(*connections)
     stats = [rows_of(connection, STATS_SQL) for connection in connections]
     charts: dict[str, Chart] = {}
     blocks = []
@@ -56,32 +88,51 @@ def compare_runs(run_a: Path, run_b: Path, output: Path) -> Path:
         blocks.append(figure_block(figure, chart))
         if chart:
             charts[figure.name] = chart
-    points = scatter([row["a"] for row in pairs], [row["b"] for row in pairs], [row["task"] for row in pairs],
-                     names)
-    charts["paired"] = points
-    caption = f"Share of right completions at the last visit ({kind}); above the line {names[1]} is better."
-    paired = figure_block(Figure("paired", "Tasks in pairs", caption, TASKS_SQL, lambda rows: points), points)
-    body = (tiles(_headline(pairs, names)) + '<h2>Curves</h2><div class="figures">' + "".join(blocks)
-            + f'</div><h2>Tasks</h2><div class="figures">{paired}<div>{_largest(pairs, names)}</div></div>')
+    heads, tasks = [], []
+    for pairing in pairings:
+        heads.append(_head(pairing, names))
+        figure, chart = _paired_figure(pairing, names)
+        charts[figure.name] = chart
+        tasks.append(f'<div class="figures">{figure_block(figure, chart)}'
+                     f"<div>{_largest(pairing, names)}</div></div>")
+    body = ("".join(heads) + '<h2>Curves</h2><div class="figures">' + "".join(blocks)
+            + f"</div><h2>Tasks</h2>{''.join(tasks)}")
     data = {"figures": {name: chart.hover for name, chart in charts.items()}}
     write_page(output, page(f"{names[0]} and {names[1]}", f"{runs[0].root} · {runs[1].root}", body, data,
                             GridSheet()))
     return output
 
 
-def paired_tasks(
-    a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection
-) -> tuple[list[dict[str, Any]], str]:
-    """Tasks both runs sampled with the share right in each; evaluations where both have them."""
-    for purpose, kind in (("<> 'train'", "evaluations"), ("= 'train'", "training")):
-        query = TASKS_SQL.format(purpose=purpose)
-        left = {row["task_id"]: row["c"] / row["n"] for row in rows_of(a, query)}
-        right = {row["task_id"]: row["c"] / row["n"] for row in rows_of(b, query)}
-        both = sorted(left.keys() & right.keys())
-        if both:
-            return [{"task": task, "a": left[task], "b": right[task]} for task in both], kind
-    raise StageError("The two runs have no scored task in common, so there is nothing to compare in pairs. "
-                     "Evaluate both on the same split: rollout RUN --eval --split NAME")
+def paired_tasks(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection) -> list[Pairing]:
+    """The latest training and the latest evaluation that both runs have on common tasks, the newer first.
+
+    Only rows of one iteration and one purpose are paired: those of other policies or of another evaluation
+    would differ for that alone. StageError if there are none.
+    """
+    left, right = ({(row["iteration"], row["purpose"]): set(row["tasks"]) for row in rows_of(run, VISITS_SQL)}
+                   for run in (a, b))
+    common = [visit for visit in left.keys() & right.keys() if left[visit] & right[visit]]
+    train = [visit for visit in common if visit[1] == "train"]
+    held = [visit for visit in common if visit[1] != "train"]
+    if not common:
+        raise StageError("The two runs have no scored task in common at the same iteration, so there is "
+                         "nothing to compare in pairs. Evaluate both at the same iteration on the same "
+                         "split: rollout RUN --eval --split NAME --iteration I, then score RUN")
+    latest = max((iteration for iteration, purpose in left.keys() | right.keys() if purpose == "train"),
+                 default=-1)
+    # Of several evaluations of one iteration the plain one counts; 'eval' sorts before 'eval-<label>'.
+    chosen = [max(train)] if train else []
+    chosen += [min(held, key=lambda visit: (-visit[0], visit[1]))] if held else []
+    chosen.sort(key=lambda visit: (-visit[0], visit[1] == "train"))
+    return [_pairing(a, b, iteration, purpose, latest) for iteration, purpose in chosen]
+
+
+def _pairing(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection, iteration: int, purpose: str,
+             latest: int) -> Pairing:
+    query = Pairing(iteration, purpose, [], latest).sql
+    left, right = ({row["task_id"]: row["c"] / row["n"] for row in rows_of(run, query)} for run in (a, b))
+    pairs = [{"task": task, "a": left[task], "b": right[task]} for task in sorted(left.keys() & right.keys())]
+    return Pairing(iteration, purpose, pairs, latest)
 
 
 def paired_interval(differences: list[float], *, resamples: int = 4000) -> tuple[float, float]:
@@ -112,6 +163,21 @@ def overlaid(stats: list[list[dict[str, Any]]], names: list[str], column: str, *
     return line_chart(xs, lines, share=share, log=log)
 
 
+def _head(pairing: Pairing, names: list[str]) -> str:
+    """What is paired, a warning where it is old, and the numbers."""
+    remark = f'<p class="quiet">{escape(pairing.remark)}</p>' if pairing.remark else ""
+    return f"<h3>{escape(pairing.title)}</h3>{remark}{tiles(_headline(pairing.pairs, names))}"
+
+
+def _paired_figure(pairing: Pairing, names: list[str]) -> tuple[Figure, Chart]:
+    """One spot per task."""
+    points = scatter([row["a"] for row in pairing.pairs], [row["b"] for row in pairing.pairs],
+                     [row["task"] for row in pairing.pairs], names)
+    caption = f"Share of right completions; above the line {names[1]} is better. {pairing.remark}".strip()
+    name = "paired-train" if pairing.purpose == "train" else "paired"
+    return Figure(name, f"Tasks in pairs: {pairing.title}", caption, pairing.sql, lambda rows: points), points
+
+
 def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
     differences = [row["b"] - row["a"] for row in pairs]
     low, high = paired_interval(differences)
@@ -124,12 +190,12 @@ def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, 
             ("sign test, p", number(sign_test(differences)))]
 
 
-def _largest(pairs: list[dict[str, Any]], names: list[str], most: int = 12) -> str:
-    ordered = sorted(pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:most]
+def _largest(pairing: Pairing, names: list[str], most: int = 12) -> str:
+    ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:most]
     rows = [
         [row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"] for row in ordered
     ]
-    return f"<h3>{escape('Largest differences')}</h3>" + table(
+    return f"<h3>{escape(f'Largest differences: {pairing.title}')}</h3>" + table(
         ["task", names[0], names[1], "difference"], rows
     )
 

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,7 +15,7 @@ from reports.compare import paired_interval, paired_tasks, sign_test
 from reports.export import figure_names
 from reports.grids import COLORS, cell_paths, difference_marks, is_grid
 from tests.browser import MISSING, is_there
-from tests.synthetic_run import build_run
+from tests.synthetic_run import SCORER, Weather, build_run, write_iteration
 from warehouse.database import connect
 from warehouse.store import Warehouse
 
@@ -86,14 +87,52 @@ def test_what_is_no_grid_is_not_drawn(value: object) -> None:
 
 def test_pairs_intervals_and_the_sign_test(run: Warehouse, tmp_path: Path) -> None:
     other = build_run(tmp_path / "other", iterations=3, evals=(), num_tasks=3, group_size=8, seed=9)
-    pairs, kind = paired_tasks(connect(run), connect(other))
-    assert kind == "training" and [row["task"] for row in pairs] == ["task-000", "task-001", "task-002"]
+    (pairing,) = paired_tasks(connect(run), connect(other))
+    assert (pairing.iteration, pairing.purpose, pairing.remark) == (2, "train", "")
+    assert [row["task"] for row in pairing.pairs] == ["task-000", "task-001", "task-002"]
     assert sign_test([1, 1, 1, 1, 1, -1]) == pytest.approx(2 * 7 / 64)
     assert sign_test([0, 0]) == 1.0 and sign_test([1] * 10) == pytest.approx(2 / 1024)
     low, high = paired_interval([0.1] * 20)
     assert low == pytest.approx(0.1) == high
     low, high = paired_interval([-0.5, 0.5] * 50)
     assert low == pytest.approx(-0.1, abs=0.03) and high == pytest.approx(0.1, abs=0.03)
+
+
+def right(run: Warehouse, task: str, iteration: int, purpose: str) -> float:
+    rows = run.read("samples", iteration=iteration, purpose=purpose, scorer=SCORER).to_pylist()
+    return float(np.mean([row["correct"] for row in rows if row["task_id"] == task]))
+
+
+def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> None:
+    first = build_run(tmp_path / "first", iterations=3, evals=(0, 2), num_tasks=4, group_size=8)
+    second = build_run(tmp_path / "second", iterations=4, evals=(0,), num_tasks=4, group_size=8, seed=9)
+    random = np.random.default_rng(3)
+    write_iteration(first, 1, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
+    write_iteration(second, 2, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
+    train, held = paired_tasks(connect(first), connect(second))
+    assert (train.iteration, train.purpose) == (2, "train")
+    assert (held.iteration, held.purpose) == (0, "eval")
+    for pairing in (train, held):
+        assert len(pairing.pairs) == 4
+        for row in pairing.pairs:
+            key = (row["task"], pairing.iteration, pairing.purpose)
+            assert row["a"] == pytest.approx(right(first, *key))
+            assert row["b"] == pytest.approx(right(second, *key))
+    assert held.remark.startswith("Older than the latest training iteration, 3:")
+    assert train.remark == "The latest iteration that both runs have scored; one goes on to 3."
+    result = reports("compare", first.root, second.root, "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "page.html").read_text()
+    assert text.index("Training at iteration 2") < text.index("Evaluation &#x27;eval&#x27; at iteration 0")
+    assert text.count('class="tiles"') == 2 and "Older than the latest training iteration" in text
+
+
+def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / str(seed), iterations=2, evals=(1,), num_tasks=2, group_size=4, seed=seed)
+            for seed in (1, 2)]
+    held, train = paired_tasks(*map(connect, runs))
+    assert (held.purpose, held.iteration, held.remark) == ("eval", 1, "")
+    assert (train.purpose, train.iteration) == ("train", 1)
 
 
 def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
