@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +95,113 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (lambda row: row.pop("completion_ids"), "Line 2: 'completion_ids' is missing or not of type list"),
-    (lambda row: row.update(task_id="nope"), "Line 2: task 'nope' is not in this run"),
-    (lambda row: row["behaviour_logprobs"].pop(), "Line 2: 2 completion_ids but 1 behaviour_logprobs"),
-    (lambda row: row.update(behaviour_logprobs=[-1.0, 0.5]), "Line 2: 'behaviour_logprobs' holds a value"),
-    (lambda row: row.update(prompt_ids=[1, -7]), "Line 2: a token id is not a whole number"),
-    (lambda row: row.update(policy_version=3), "completions of policies [0, 3]"),
+    ({"completion_ids": None}, "'completion_ids' is missing"),
+    ({"completion_ids": "3 4"}, "'completion_ids' is \"3 4\", not a list"),
+    ({"completion_ids": []}, "0 completion_ids but 2 behaviour_logprobs"),
+    ({"completion_ids": [3, 1 << 40]}, "'completion_ids' holds 1099511627776, which is not a whole number"),
+    ({"completion_ids": [3, True]}, "'completion_ids' holds true"),
+    ({"prompt_ids": [1, -7]}, "'prompt_ids' holds -7, which is not a whole number from 0 to 2147483647"),
+    ({"prompt_ids": []}, "'prompt_ids' is empty"),
+    ({"task_id": "nope"}, "task 'nope' is not in this run"),
+    ({"behaviour_logprobs": [-1.0]}, "2 completion_ids but 1 behaviour_logprobs"),
+    ({"behaviour_logprobs": [-1.0, 0.5]}, "'behaviour_logprobs' holds 0.5, which is not a log probability"),
+    ({"behaviour_logprobs": [-1.0, float("nan")]}, "'behaviour_logprobs' holds NaN"),
+    ({"behaviour_logprobs": [-1.0, -1e39]}, "'behaviour_logprobs' holds -1e+39"),
+    ({"behaviour_logprobs": [-1.0, -(10 ** 400)]}, "'behaviour_logprobs' holds -1000"),
+    ({"policy_version": True}, "'policy_version' is true, not a whole number from 0"),
+    ({"policy_version": -1}, "'policy_version' is -1"),
+    ({"temperature": "hot"}, "'temperature' is \"hot\", not a number from 0"),
+    ({"temperature": -3}, "'temperature' is -3"),
+    ({"top_p": 1.5}, "'top_p' is 1.5, not a number from 0 to 1"),
+    ({"max_tokens": 1.5}, "'max_tokens' is 1.5, not a whole number from 1"),
+    ({"seed": "abc"}, "'seed' is \"abc\", not a whole number"),
+    ({"host": 5}, "'host' is 5, not text"),
+    ({"prompt": 7}, "'prompt' is 7, not text"),
+    ({"completion": "\ud800"}, "'completion' is \"\\ud800\", not text"),
+    ({"flip": 1}, "'flip' is 1, not true or false"),
+    ({"color_map": "abc"}, "'color_map' is \"abc\", not a list"),
+    ({"color_map": [0, 1]}, "'color_map' has 2 entries, not 10"),
+    ({"color_map": [None] * 10}, "'color_map' holds null"),
+    ({"finish_reason": "bananas"}, "'finish_reason' is 'bananas'; it must be stop or length"),
 ])
-def test_bad_lines_are_named_and_nothing_is_written(tmp_path: Path, change: Callable[..., object],
+def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
                                                     words: str) -> None:
-    run = new_run(tmp_path / "run", num_tasks=2)
-    bad = json.loads(json.dumps(GOOD))
-    change(bad)
     file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(GOOD) + "\n" + json.dumps(bad) + "\n")
-    result = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
+    file.write_text(json.dumps(GOOD) + "\n" + json.dumps({**GOOD, **change}) + "\n")
+    refused(empty, file, "Line 2: " + words)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return new_run(tmp_path_factory.mktemp("empty") / "run", num_tasks=2)
+
+
+def import_into(run: Warehouse, file: Path) -> Result:
+    return warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
+
+
+def refused(run: Warehouse, file: Path, words: str) -> None:
+    """The import says `words` in one sentence and leaves nothing behind."""
+    result = import_into(run, file)
+    assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1 and words in result.stderr
     assert not (run.root / "completions").exists() and not (run.root / "prompts").exists()
+
+
+def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
+    file, packed, good = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.zst", json.dumps(GOOD) + "\n"
+    file.write_text(good + json.dumps({**GOOD, "policy_version": 3}))
+    refused(empty, file, "completions of policies [0, 3]")
+    file.write_bytes(good.encode() + b'{"task_id": "\xff"}\n')
+    refused(empty, file, "Line 2 is not UTF-8 text")
+    file.write_text(good + "[" * 100_000)
+    refused(empty, file, "Line 2 is not JSON")
+    packed.write_text(good)
+    refused(empty, packed, "is no zstd file, or damaged")
+    packed.write_bytes(zstandard.compress(good.encode() * 9)[:-7])
+    refused(empty, packed, "ends in the middle")
+
+
+def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
+    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl.zst"
+    line = {**GOOD, "behaviour_logprobs": [-(1 << 30), 0], "unknown": 1, "iteration": "7"}
+    file.write_bytes(2 * zstandard.compress(json.dumps(line).encode() + b"\n"))
+    assert import_into(run, file).stdout.startswith("2 completions")
+
+
+@pytest.mark.parametrize("point", ["after settings", "after prompts", "after a part"])
+def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                       point: str) -> None:
+    monkeypatch.setattr("warehouse.importing.PART_ROWS", 1)
+    run, file, other = new_run(tmp_path / "run", num_tasks=2), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    lines = [{**GOOD, "task_id": f"task-00{number}"} for number in range(2)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other.write_text(json.dumps(GOOD) + "\n")
+    calls = []
+
+    def killed(self: Warehouse, table: str, number: int, *rows: Any, **keys: Any) -> bool:
+        calls.append(table)
+        if len(calls) > ["after settings", "after prompts", "after a part"].index(point):
+            raise KeyboardInterrupt
+        return write(self, table, number, *rows, **keys)
+
+    write = Warehouse.write_part
+    with monkeypatch.context() as patched:
+        patched.setattr(Warehouse, "write_part", killed)
+        assert import_into(run, file).exit_code == 1
+    assert run.stage("rollout", iteration=0, purpose="train").settings()
+    way_out = f"`warehouse discard {run.root} --iteration 0 --purpose train`"
+    strange = import_into(run, other)
+    assert strange.exit_code == 1 and "exists already" in strange.stderr and way_out in strange.stderr
+    plain = warehouse("import", run.root, file, "--iteration", 0)
+    assert plain.exit_code == 1 and way_out in plain.stderr
+    finished = import_into(run, file.rename(tmp_path / "renamed.jsonl"))
+    assert finished.exit_code == 0 and finished.stdout.startswith("2 completions"), finished.output
+    assert check_run(run).problems == []
+    again = import_into(run, tmp_path / "renamed.jsonl")
+    assert again.exit_code == 1 and "exists already" in again.stderr and way_out in again.stderr
+    assert warehouse("discard", run.root, "--iteration", 0, "--purpose", "train").exit_code == 0
+    assert import_into(run, other).stdout.startswith("1 completions")
 
 
 def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
