@@ -121,7 +121,10 @@ def test_ctrl_c_ends_the_query_and_the_shell_goes_on(run: Warehouse, tmp_path: P
         terminal.type("select 6 * 7 as answer;\r")
         terminal.wait_for("42")
         terminal.wait_for("sql> ")
-        terminal.type("select half\x03")
+        terminal.type("select half")
+        terminal.wait_for("half")
+        time.sleep(0.5)  # readline takes a signal only while it waits for a key
+        terminal.type("\x03")
         terminal.wait_for("sql> ")
         terminal.type("\x04")
         assert terminal.exit_code() == 0
