@@ -6,7 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warehouse.alarms import alarm_count_line
 from warehouse.database import rows_of
+from warehouse.due import train_due
 from warehouse.errors import StageError
 from warehouse.store import Warehouse
 
@@ -31,7 +33,7 @@ ORDER BY stats.iteration, stats.purpose
 
 
 def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, last: int = 20) -> list[str]:
-    """The screen: what the run is, trends, the last iterations, evaluations, what is under way."""
+    """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
     rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
@@ -43,9 +45,20 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += _remarks(rows, connection)
-    if not rows:
-        lines += ["", f"Nothing is scored yet. Next: rollout {warehouse.root}, then score {warehouse.root}"]
-    return lines
+    lines += ["", ("" if rows else "Nothing is scored yet. ") + f"Next: {next_command(warehouse)}"]
+    alarms = alarm_count_line(warehouse, connection)
+    return [*lines, alarms] if alarms else lines
+
+
+def next_command(warehouse: Warehouse) -> str:
+    """The command that the run waits for: score what is sampled, train on what is scored, sample the rest."""
+    for iteration in warehouse.iterations("completions"):
+        for purpose in warehouse.purposes("completions", iteration):
+            rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+            if rollout.is_complete() and not warehouse.scorers(iteration, purpose):
+                return f"score {warehouse.root}"
+    stage = "train" if warehouse.scorers(train_due(warehouse), "train") else "rollout"
+    return f"{stage} {warehouse.root}"
 
 
 def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:
