@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,3 +236,27 @@ def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
     assert done.stdout.split() == ["one", "---", "1", "two", "---", "2", "three", "-----", "3"]
     commented = warehouse("sql", run.root, "select 'é;' as word; -- the end", "--format", "csv")
     assert commented.stdout == "word\né;\n"
+
+
+def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
+    found = warehouse("schema", "first_output")
+    assert found.exit_code == 0, found.stderr
+    assert found.stdout.startswith("first_output\n") and "The first completion of its group" in found.stdout
+    assert "  samples " in found.stdout and "  all_samples " in found.stdout
+    assert found.stdout.strip() in type_into_shell(run, ".schema first_output")
+    markdown = warehouse("schema", "first_output", "--markdown").stdout
+    assert markdown.startswith("## first_output\n") and "| samples | BOOLEAN | The first" in markdown
+    unknown = warehouse("schema", "first_outputs")
+    assert unknown.exit_code == 1 and "no table, view, macro or column 'first_outputs'" in unknown.stderr
+
+
+def test_what_show_suggests_works(run: Warehouse) -> None:
+    for name, purpose in (("1/task-001/99", "train"), ("2/eval/task-00'1/0", "eval")):
+        missing = warehouse("show", run.root, name)
+        assert missing.exit_code == 1
+        suggested = missing.stderr.partition("Which there are: ")[2].strip()
+        assert f"purpose = '{purpose}'" in suggested
+        words = shlex.split(suggested.strip("`").replace("RUN", str(run.root)))
+        assert words[:2] == ["warehouse", "sql"]
+        listed = warehouse(*words[1:])
+        assert listed.exit_code == 0 and "task-001" in listed.stdout, listed.stderr

@@ -17,6 +17,7 @@ from warehouse.check import check_run
 from warehouse.cli import cli
 from warehouse.database import connect, rows_of
 from warehouse.parts import read_part
+from warehouse.prune import prune_run
 from warehouse.store import Warehouse, open_warehouse
 
 
@@ -263,6 +264,7 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
     log = [json.loads(line) for line in (run.root / "pruned.jsonl").read_text().splitlines()]
     assert log[0]["before"] == 1 and log[0]["bytes_after"] < log[0]["bytes_before"]
     assert warehouse("prune", run.root, "--before", 1, "--yes").stdout.startswith("0 parts pruned")
+    assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0)
 
 
 def test_iterations_that_are_not_trained_keep_their_tokens(run: Warehouse) -> None:

@@ -25,7 +25,7 @@ HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", 
 
 
 def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:
-    """Everything, or the table, view or macro `name`, as text or Markdown."""
+    """Everything, or the table, view, macro or column `name`, as text or Markdown."""
     connection = empty_connection()
     views = dict(connection.execute(
         "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name").fetchall())
@@ -33,7 +33,14 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
     known = [*[table for table in TABLES if table in views],
              *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
     if name is not None and name not in views and name not in macros:
-        raise StageError(f"There is no table, view or macro '{name}'. Known: {', '.join([*known, *macros])}.")
+        places = connection.execute(
+            "SELECT table_name, data_type, comment FROM duckdb_columns() "
+            "WHERE lower(column_name) = lower($1)", [name]).fetchall()
+        held = {place[0]: place for place in places}
+        if not any(view in held for view in known):
+            raise StageError(f"There is no table, view, macro or column '{name}'. Known: "
+                             f"{', '.join([*known, *macros])}.")
+        return _column_lines(name, [held[view] for view in known if view in held], markdown)
     lines: list[str] = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
         columns = connection.execute("SELECT column_name, data_type, comment FROM duckdb_columns() "
@@ -45,6 +52,15 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
         lines += [f"- `{call}`: {text}" if markdown else f"  {call}\n      {text}"
                   for call, text in shown.values()]
     return lines
+
+
+def _column_lines(name: str, places: list[tuple[str, str, str | None]], markdown: bool) -> list[str]:
+    """What a column means in each table and view that has it."""
+    if markdown:
+        return [f"## {name}", "", "| in | type | meaning |", "|---|---|---|",
+                *[f"| {view} | {kind} | {text or ''} |" for view, kind, text in places]]
+    width = max(len(view) for view, _, _ in places)
+    return [name, *[f"    {view:<{width}}  {kind:<10} {text or ''}" for view, kind, text in places]]
 
 
 def _view_lines(view: str, comment: str | None, columns: list[tuple[str, str, str | None]],

@@ -55,8 +55,7 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     for number in iterations:
         for stage in _stages(warehouse, number):
             _list_again(stage)
-    after = sum(path.stat().st_size for number in iterations for _, parts in _tables(warehouse, number)
-                for path in parts)
+    after = sum(path.stat().st_size for _, parts in work for path in parts)
     done = Pruned(iterations, num_parts, size, after)
     if work:
         with (warehouse.root / "pruned.jsonl").open("a") as log:
