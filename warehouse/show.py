@@ -46,8 +46,9 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color:
     )
     if not found:
         raise StageError(f"There is no completion {name} in complete rollouts. Which there are: `warehouse "
-                         f"sql RUN \"SELECT task_id, count(*) AS completions FROM completions WHERE iteration "
-                         f"= {iteration} AND purpose = '{purpose}' GROUP BY task_id ORDER BY task_id\"`")
+                         f"sql RUN \"SELECT task_id, count(*) AS completions FROM completions WHERE "
+                         f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY task_id "
+                         f"ORDER BY task_id\"`")
     row = found[0]
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
         f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
