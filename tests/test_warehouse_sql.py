@@ -162,4 +162,4 @@ def test_the_schema_explains_tables_views_and_macros() -> None:
     alone = warehouse("schema", "policies").stdout
     assert alone.startswith("policies\n  One row per policy") and "behaviour_logprobs" not in alone
     unknown = warehouse("schema", "polices")
-    assert unknown.exit_code == 1 and "There is no table, view or macro 'polices'" in unknown.stderr
+    assert unknown.exit_code == 1 and "There is no table, view, macro or column 'polices'" in unknown.stderr
