@@ -221,6 +221,18 @@ def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_p
                                  "iteration from 0 on is trained.\n")
 
 
+def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=(), num_tasks=2, group_size=4)
+    rollback(run, 1)
+    before = sorted(run.root.glob("policies/*"))
+    again = rollback(run, 1)
+    assert (again.exit_code, again.stdout) == (
+        0, "policy 3 has the weights of policy 1 already; nothing is changed\n"
+           f"next: rollout {run.root} --iteration 3\n")
+    assert sorted(run.root.glob("policies/*")) == before
+    assert "policy 3 now has the weights of policy 0" in rollback(run, 0).stdout
+
+
 def test_going_back_nowhere_is_refused(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=())
     unknown, newest = rollback(run, 9), rollback(run, 1)

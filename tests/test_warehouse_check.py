@@ -17,6 +17,7 @@ from tests.synthetic_run import SCORER, build_run
 from warehouse.check import check_run
 from warehouse.cli import cli
 from warehouse.errors import StageError
+from warehouse.init import init_run
 from warehouse.store import Warehouse, open_warehouse
 
 COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
@@ -93,6 +94,50 @@ def test_a_missing_part_is_named(run: Warehouse) -> None:
     problems = check_run(run).problems
     assert any("is missing" in problem and SAMPLES in problem for problem in problems)
     assert any("has parts [1], the completions have [0, 1]" in problem for problem in problems)
+
+
+def test_missing_scores_of_a_trained_iteration_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "samples/iteration=1")
+    problem = only_problem(run)
+    assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER} is missing")
+    assert problem.endswith(f"or score again: score {run.root} --iteration 1.")
+    shutil.rmtree(run.root / "completions/iteration=1")
+    assert any(problem.endswith("was trained on its rewards. Restore it from a copy of the run.")
+               for problem in check_run(run, quick=True).problems)
+
+
+def test_missing_completions_of_a_scored_iteration_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "completions/iteration=1")
+    problem = next(problem for problem in check_run(run).problems if "no stage can sample" in problem)
+    assert problem.startswith(f"{run.root}/completions/iteration=1/purpose=train is missing, though score of")
+    assert not any("score again" in problem for problem in check_run(run).problems)
+
+
+def test_missing_tasks_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "tasks")
+    assert any(problem == f"{run.root}/tasks holds no tasks. Restore it from a copy of the run."
+               for problem in check_run(run).problems)
+
+
+def test_changed_tasks_are_named(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+    lines = [{"task_id": name, "scorer": "answer", "payload": {"answer": name},
+              "messages": [{"role": "user", "content": f"Say {name}"}]} for name in ("å", "b")]
+    (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    init_run(tmp_path / "run", str(model), ("synthetic:3", f"said={tmp_path / 'said.jsonl'}"))
+    made = open_warehouse(tmp_path / "run")
+    assert check_run(made).problems == []
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[1]["payload"] = rows[0]["payload"]
+
+    rewrite(made.root / "tasks/part-00000.parquet", change)
+    assert "tasks are not those that the run was made with" in only_problem(made).replace(
+        f"in {made.root}/tasks ", "")
 
 
 def test_a_foreign_file_is_named(run: Warehouse) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,7 @@ def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
     from tqdm import tqdm
     report = Report()
     _check_names(warehouse, report)
+    _check_tasks(warehouse, report, quick=quick)
     _check_policies(warehouse, report, quick=quick)
     stages = _stages(warehouse)
     readable: dict[Path, bool] = {}
@@ -108,6 +111,33 @@ def _check_names(warehouse: Warehouse, report: Report) -> None:
                 report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")
 
 
+def _check_tasks(warehouse: Warehouse, report: Report, *, quick: bool) -> None:
+    """The tasks are there and are those that the run was made with."""
+    folder, wanted = warehouse.folder("tasks"), warehouse.facts.get("tasks_sha256")
+    if not warehouse.parts("tasks"):
+        report.problems.append(f"{folder} holds no tasks. Restore it from a copy of the run.")
+        return
+    if quick or wanted is None:
+        return
+    try:
+        found = tasks_sha256(warehouse.read("tasks").to_pylist())
+    except StageError:
+        return  # a torn part is told with its footer
+    if found != wanted:
+        report.problems.append(f"The tasks in {folder} are not those that the run was made with "
+                               f"(warehouse.json: tasks_sha256 {wanted[:12]}, found {found[:12]}). Restore "
+                               "them from a copy of the run.")
+
+
+def tasks_sha256(rows: list[dict[str, Any]]) -> str:
+    """What `warehouse init` writes as tasks_sha256, from the stored rows."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row["position"]):
+        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "scorer", "messages",
+                                                       "payload")]).encode())
+    return digest.hexdigest()
+
+
 def _check_policies(warehouse: Warehouse, report: Report, *, quick: bool) -> None:
     versions = warehouse.policy_versions()
     for folder in sorted(warehouse.root.glob("policies/*")):
@@ -144,6 +174,7 @@ def _check_stage(warehouse: Warehouse, stage: Stage, report: Report, *, quick: b
     if stage.name == "score":
         _check_scored_parts(warehouse, stage, report)
     if stage.name == "train":
+        _check_trained_scores(warehouse, stage, manifest, report)
         written = stage.identity["iteration"] + 1
         if written not in warehouse.policy_versions():
             report.problems.append(f"{stage.title} is complete, but policy {written} is missing. "
@@ -172,13 +203,34 @@ def _check_listed(stage: Stage, folder: Path, facts: list[dict[str, Any]], repla
                                    "differs). Restore it, or let `warehouse repair` open the stage again.")
 
 
+def _check_trained_scores(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any],
+                          report: Report) -> None:
+    """The scores that an iteration was trained on are there; unfinished ones are told as a stage."""
+    iteration = stage.identity["iteration"]
+    scorer = manifest["facts"].get("scorer") or (manifest.get("settings") or {}).get("scorer")
+    if scorer is None or "rolled_back_to" in manifest["facts"]:
+        return
+    scores = warehouse.stage("score", iteration=iteration, purpose="train", scorer=scorer)
+    if scores.is_complete() or scores.settings() is not None or any(scores.folder.glob("part-*.parquet")):
+        return
+    way_out = "Restore it from a copy of the run"
+    if warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        way_out += f", or score again: score {warehouse.root} --iteration {iteration}"
+    report.problems.append(f"{scores.folder} is missing, though {stage.title} was trained on its rewards. "
+                           f"{way_out}.")
+
+
 def _check_scored_parts(warehouse: Warehouse, stage: Stage, report: Report) -> None:
     """Part i of samples scores part i of completions."""
     keys = {"iteration": stage.identity["iteration"], "purpose": stage.identity["purpose"]}
     sampled = {part_number(part) for part in warehouse.parts("completions", **keys)}
     listed = warehouse.parts("samples", **stage.identity)
     scored = {part_number(part) for part in listed if part.exists()}
-    if sampled != scored:
+    if not sampled:
+        folder = warehouse.folder("completions", **keys)
+        report.problems.append(f"{folder} is missing, though {stage.title} is complete. Restore it from a "
+                               "copy of the run; no stage can sample the same completions again.")
+    elif sampled != scored:
         report.problems.append(f"{stage.title} has parts {sorted(scored)}, the completions have "
                                f"{sorted(sampled)}. "
                                f"Restore the missing ones, or remove {stage.folder} and score again.")

@@ -27,7 +27,11 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     if to == newest:
         raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
     chosen = warehouse.policy(to)
-    if newest in warehouse.iterations("completions"):
+    sampled = newest in warehouse.iterations("completions")
+    if not sampled and warehouse.policy(newest).get("rolled_back_to") == to:
+        return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
+                f"next: rollout {warehouse.root} --iteration {newest}"]
+    if sampled:
         version = newest + 1
         _skip_training(warehouse, newest, to)
         said = f"iteration {newest} stays as it is and is not trained on"
