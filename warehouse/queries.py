@@ -81,12 +81,17 @@ def write_answer(
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
     """Make the folder of a file; one sentence where it or the file cannot be written."""
+    import duckdb
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
                          "--output.") from error
+    except duckdb.IOException as error:
+        if str(path) not in str(error):  # a part that cannot be read
+            raise
+        raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
 class SavedQuery(NamedTuple):
