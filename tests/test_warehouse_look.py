@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.database import connect
+from warehouse.database import connect, rows_of
 from warehouse.queries import saved_queries, write_answer
 from warehouse.results import result_table
 from warehouse.shell import run_shell
@@ -85,6 +85,12 @@ def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
     for words in ("prompt\n  In\n  12", "def transform(grid):", "train 1\n  input", "expected", "test 1"):
         assert words in shown
     assert "\x1b" not in shown
+    [group] = rows_of(connect(run), "SELECT n, c, reward_mean FROM groups WHERE iteration = 1 AND "
+                                    "purpose = 'train' AND task_id = 'task-001'")
+    assert f"{group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}\n" in shown
+    [trained] = rows_of(connect(run), "SELECT advantage FROM train_samples WHERE iteration = 1 AND "
+                                      "task_id = 'task-001' AND sample_index = 2")
+    assert f"1: advantage {trained['advantage']:.4g}, mean log ratio to the engine " in shown
     assert "\x1b[48;5;" in warehouse("show", run.root, "1/task-001/2", "--color").stdout
     missing = warehouse("show", run.root, "1/task-001/99")
     assert missing.exit_code == 1 and "There is no completion 1/task-001/99" in missing.stderr

@@ -135,7 +135,7 @@ def test_the_summary_is_one_screen(run: Warehouse) -> None:
 
 
 def test_one_iteration_is_one_line(run: Warehouse) -> None:
-    assert warehouse("summary", run.root, "--iteration", 1, "--line").stdout == (
+    assert warehouse("summary", run.root, "--iteration", 1).stdout == (
         "iteration 1  pass@1 .20  pass@16 .75  truncated .01  mismatch 5.0e-07  "
         "rollout 14.0 s  score 2.0 s  train 9.8 s\n")
     assert warehouse("summary", run.root, "--line", "--purpose", "eval").stdout == (

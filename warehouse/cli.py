@@ -42,15 +42,15 @@ def init(
 @run_argument
 @click.argument("query")
 @click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
-              default="table", show_default=True, help="How the rows are written.")
+              default=None, help="How rows are written. Default: as --output's suffix says, else a table.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="File to write instead of the terminal; parquet needs one.")
 @click.option("--limit", type=click.IntRange(min=0), default=None,
-              help="Most rows to show; 0 for all. Default: 200 for table and markdown, all otherwise.")
+              help="Most rows; 0 for all. Default: 200 of a table or Markdown on the terminal, else all.")
 @click.option("--full", is_flag=True, help="Show lists and long text whole.")
 @click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
 @shows_errors
-def sql(run: Path, query: str, style: str, output: Path | None, limit: int | None, full: bool,
+def sql(run: Path, query: str, style: str | None, output: Path | None, limit: int | None, full: bool,
         partial: bool) -> None:
     """Run QUERY over the run's tables and views; `@name` runs a saved query."""
     from warehouse.database import connect
@@ -75,8 +75,8 @@ def sql(run: Path, query: str, style: str, output: Path | None, limit: int | Non
 @cli.command()
 @run_argument
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Iterations to list.")
-@click.option("--iteration", type=click.IntRange(min=0), default=None, help="With --line: which iteration.")
-@click.option("--purpose", default="train", show_default=True, help="With --line: which purpose.")
+@click.option("--iteration", type=click.IntRange(min=0), default=None, help="Print this one as one line.")
+@click.option("--purpose", default="train", show_default=True, help="Of the one line: which purpose.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
 @click.option("--alarm", is_flag=True, help="Evaluate the alarms too; exit code 3 when one fires.")
 @shows_errors
@@ -90,7 +90,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     warehouse = open_warehouse(run)
     keep_rolled_up(warehouse)
     connection = connect(warehouse)
-    if line:
+    if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))
     else:

@@ -56,10 +56,12 @@ def prune(run: Path, before: int, yes: bool) -> None:
     from warehouse.prune import prune_run
     from warehouse.store import open_warehouse
     done = prune_run(open_warehouse(run), before, dry_run=not yes)
+    if not done.num_parts:
+        click.echo(f"There is nothing to prune before iteration {before}.")
+        return
     sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
     if yes:
         click.echo(f"{done.num_parts} parts pruned, {sizes}")
     else:
-        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from "
-                   f"{sizes}; they "
-                   "could not be trained on again. Run it with --yes to do it.")
+        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
+                   "they could not be trained on again. Run it with --yes to do it.")

@@ -89,6 +89,28 @@ def explained() -> Iterator[None]:
         raise StageError(f"{str(error).strip()}\nThe tables and views: `warehouse schema`.") from error
 
 
+@contextmanager
+def unwritable(path: Path) -> Iterator[None]:
+    """Tell a file that DuckDB cannot write from a part that it cannot read: StageError for the file."""
+    import duckdb
+    try:
+        yield
+    except duckdb.IOException as error:
+        if str(path) not in str(error):
+            raise
+        raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
+
+
+def without_end(query: str) -> str:
+    """A query without its last semicolon and what follows it: DuckDB takes no comment there."""
+    import duckdb
+    text = query.encode()
+    tokens = [offset for offset, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    while tokens and text[tokens[-1]:tokens[-1] + 1] == b";":
+        text = text[:tokens.pop()]
+    return text.decode()
+
+
 def empty_connection() -> duckdb.DuckDBPyConnection:
     """A connection with every table, view and macro and no rows, for the data dictionary."""
     import duckdb

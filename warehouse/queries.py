@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from warehouse.database import explained, interruptible, run_query
+from warehouse.database import explained, interruptible, run_query, unwritable, without_end
 from warehouse.errors import StageError
 from warehouse.exporting import quoted_name
 from warehouse.render import as_csv, as_json, as_markdown, as_table
@@ -29,7 +29,7 @@ def write_answer(
     connection: duckdb.DuckDBPyConnection,
     query: str,
     *,
-    style: str = "table",
+    style: str | None = None,
     output: Path | None = None,
     limit: int | None = None,
     full: bool = False,
@@ -40,14 +40,13 @@ def write_answer(
     A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
     row unless there is a `limit`.
     """
-    if output and style == "table":
-        style = SUFFIXES.get(output.suffix.lower(), style)
+    style = style or (SUFFIXES.get(output.suffix.lower(), "table") if output else "table")
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
     parameters = None
     if query.startswith("@"):
         query, parameters = saved_query(warehouse, query)
-    query = _without_end(query)
+    query = without_end(query)
     with explained():
         relation = run_query(connection, query, parameters)
         if relation is None:
@@ -81,17 +80,13 @@ def write_answer(
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
     """Make the folder of a file; one sentence where it or the file cannot be written."""
-    import duckdb
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with unwritable(path):
+            yield
     except OSError as error:
         raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
                          "--output.") from error
-    except duckdb.IOException as error:
-        if str(path) not in str(error):  # a part that cannot be read
-            raise
-        raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
 class SavedQuery(NamedTuple):
@@ -140,16 +135,6 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def _without_end(query: str) -> str:
-    """A query without its last semicolon and what follows it: DuckDB takes no comment there."""
-    import duckdb
-    text = query.encode()
-    tokens = [offset for offset, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
-    while tokens and text[tokens[-1]:tokens[-1] + 1] == b";":
-        text = text[:tokens.pop()]
-    return text.decode()
 
 
 def _without_time_zones(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:

@@ -54,6 +54,7 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color:
         f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
     lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
     lines += [f"  {fact:<22} {row[fact]}" for fact in FACTS if row[fact] is not None]
+    lines += _group_lines(connection, row)
     if row["error_class"]:
         error = f"{row['error_class']} {row['error_name'] or ''} {row['error_message'] or ''}"
         lines.append(f"  {'error':<22} {printable(error)}")
@@ -64,6 +65,29 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color:
     lines += ["", "completion", *_indented(row["completion"] or "")]
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     return lines + _grid_lines(payload[0]["payload"] if payload else None, row["outputs"], color)
+
+
+GROUP_SQL = """
+SELECT n, c, reward_mean FROM groups
+WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND n > 0"""
+TRAINED_SQL = """
+SELECT trained_iteration, advantage, drop_reason, log_ratio_mean, log_ratio_abs_max FROM train_samples
+WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND sample_index = $4
+ORDER BY trained_iteration"""
+
+
+def _group_lines(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[str]:
+    """How the completion stands in its group, and what each training made of it."""
+    key = [row["iteration"], row["purpose"], row["group_id"]]
+    lines = [f"  {'group':<22} {group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}"
+             for group in rows_of(connection, GROUP_SQL, key)]
+    for one in rows_of(connection, TRAINED_SQL, [*key, row["sample_index"]]):
+        facts = [f"{name} {value:.4g}" for name, value in (
+            ("advantage", one["advantage"]), ("mean log ratio to the engine", one["log_ratio_mean"]),
+            ("largest", one["log_ratio_abs_max"])) if value is not None]
+        facts += [f"dropped: {one['drop_reason']}"] if one["drop_reason"] else []
+        lines.append(f"  {'trained in iteration':<22} {one['trained_iteration']}: {', '.join(facts)}")
+    return lines
 
 
 def _indented(text: str) -> list[str]:
