@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ from warehouse.parts import part_number
 from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.stage import Stage, sha256_of
 from warehouse.store import TRAIN_TABLES, Warehouse
+from warehouse.task_files import tasks_sha256
 
 EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
                       r"(drift|compacted)-\w+\.json")
@@ -127,15 +126,6 @@ def _check_tasks(warehouse: Warehouse, report: Report, *, quick: bool) -> None:
         report.problems.append(f"The tasks in {folder} are not those that the run was made with "
                                f"(warehouse.json: tasks_sha256 {wanted[:12]}, found {found[:12]}). Restore "
                                "them from a copy of the run.")
-
-
-def tasks_sha256(rows: list[dict[str, Any]]) -> str:
-    """What `warehouse init` writes as tasks_sha256, from the stored rows."""
-    digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: row["position"]):
-        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "scorer", "messages",
-                                                       "payload")]).encode())
-    return digest.hexdigest()
 
 
 def _check_policies(warehouse: Warehouse, report: Report, *, quick: bool) -> None:

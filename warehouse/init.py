@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 import shutil
 import uuid
 from collections import Counter
@@ -19,6 +17,7 @@ from warehouse.errors import StageError
 from warehouse.schema import SCHEMA_VERSION, arrow_schema
 from warehouse.sources import Source, Task, parse_source, read_source
 from warehouse.store import Warehouse, open_warehouse
+from warehouse.task_files import tasks_sha256
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
@@ -35,14 +34,15 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run)
     rows = _unique([(source, task) for source in sources for task in read_source(source)])
+    table = _task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
-             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": _hash_tasks(rows),
+             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_pylist()),
              "model_revision": base.revision, "sources": [source.text for source in sources]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
     _remove_unfinished(warehouse)
-    warehouse.write_part("tasks", 0, _task_table(rows))
+    warehouse.write_part("tasks", 0, table)
     _commit_base_policy(warehouse, base.sha256)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -78,14 +78,6 @@ def _task_table(rows: list[tuple[Source, Task]]) -> pa.Table:
         {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
          "position": position, "scorer": task.scorer, "messages": task.messages, "payload": task.payload}
         for position, (source, task) in enumerate(rows)], schema=arrow_schema("tasks"))
-
-
-def _hash_tasks(rows: list[tuple[Source, Task]]) -> str:
-    digest = hashlib.sha256()
-    for source, task in rows:
-        digest.update(json.dumps([task.task_id, source.split, source.heldout, task.scorer, task.messages,
-                                  task.payload]).encode())
-    return digest.hexdigest()
 
 
 def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:

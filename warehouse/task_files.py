@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import zlib
@@ -141,3 +142,12 @@ def _generic_task(row: Any, where: str) -> Task:
 
 def _is_turn(turn: Any) -> bool:
     return isinstance(turn, dict) and all(isinstance(turn.get(field), str) for field in ("role", "content"))
+
+
+def tasks_sha256(rows: list[dict[str, Any]]) -> str:
+    """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row["position"]):
+        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "scorer", "messages",
+                                                       "payload")]).encode())
+    return digest.hexdigest()
