@@ -18,6 +18,7 @@ from score.limits import Limits
 from score.lockdown import Layer, Lockdown, limit_bytes
 from score.outcome import Outcome
 from score.program import Program
+from score.slots import Slot
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
@@ -157,3 +158,12 @@ def test_a_folder_of_the_users_modules_does_not_stand_in_for_standard_ones(tmp_p
     with LanePool(config, Limits(), 1) as pool:
         [(_number, [ending])] = pool.run([Program(Kind.GRID, source, encode_grids([GRID]))])
     assert split_result(ending.result)[0] == 1, ending.result
+
+
+def test_what_a_program_appends_to_its_input_is_gone_for_the_next():
+    slot = Slot()
+    slot.fill([b"job", b"3 4\n"])
+    os.pwrite(slot.inputs[1], b"for the next", 4)       # only a tier without isolation lets a program do this
+    slot.fill([b"job", b"3 5 6\n"])
+    assert os.pread(slot.inputs[1], 99, 0) == b"3 5 6\n"
+    slot.close()
