@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from score import child
 from score.execution import Executor
 from score.flight import Ending, Flight
 from score.frames import Kind, Verdict, encode_grids, split_result
 from score.judge import Circumstances, outcome_of
+from score.lane import REHEARSAL
 from score.lane_process import LaneConfig
 from score.lanes import LanePool, must_run_alone
 from score.limits import Limits
 from score.lockdown import Layer, Lockdown, limit_bytes
 from score.outcome import Outcome
 from score.program import Program
-from score.slots import Slot
+from score.slots import Slot, memory_file
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
@@ -167,3 +170,20 @@ def test_what_a_program_appends_to_its_input_is_gone_for_the_next():
     slot.fill([b"job", b"3 5 6\n"])
     assert os.pread(slot.inputs[1], 99, 0) == b"3 5 6\n"
     slot.close()
+
+
+@pytest.mark.parametrize(("kind", "names", "counted"), [
+    (Kind.GRID, b"", False), (Kind.STDIO, b"", False), (Kind.GRID, b"math", True), (Kind.CALL, b"", True),
+    (Kind.SERVE, b"", True), (Kind.TEST, b"", True)])
+def test_waiting_for_imports_is_not_charged_to_the_program(kind, names, counted, monkeypatch):
+    reported = []
+    nothing = SimpleNamespace(die_with_lane=lambda *_: None, enter_child=lambda *_: None)
+    ready = SimpleNamespace(report=lambda _place, imported: reported.append(imported))
+    watch = SimpleNamespace(lockdown=nothing, ready=ready, pid=0, has_generators=False)
+    monkeypatch.setattr(child, "arrange_streams", lambda *_: None)
+    monkeypatch.setattr(child, "seed_generators", lambda *_: None)
+    job = memory_file("job")
+    os.pwrite(job, names + b"x = 1", 0)
+    child.prepare((job, job), -1, [kind, 0, len(names), 5, 0], 0, watch, REHEARSAL)
+    os.close(job)
+    assert reported == [counted]
