@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.store import open_warehouse
+from warehouse.store.run_folder import open_warehouse
 
 WORK = {"rollout": ("sampling",), "score": ("running",), "train": ("old logprobs", "gradients")}
 START = {"rollout": ("import", "start"), "score": ("start",), "train": ("start",)}

@@ -20,9 +20,9 @@ from rollout.engine import EngineSettings, Sampling
 from rollout.environment import prepare_environment
 from rollout.parts import missing_parts, sample_parts
 from warehouse.init import init_run
-from warehouse.shard import Shard
-from warehouse.stop import StopRequest
-from warehouse.store import open_warehouse
+from warehouse.stages.shard import Shard
+from warehouse.stages.stop import StopRequest
+from warehouse.store.run_folder import open_warehouse
 
 MODEL = Path(__file__).parents[1] / "examples" / "starter" / "model"
 
@@ -55,7 +55,7 @@ def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
     from rollout.formats import find_format
     from rollout.plan import PlanSettings, make_plan
-    from warehouse.sources import parse_source, read_source
+    from warehouse.tasks.sources import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
              for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
     compact = find_format("compact")

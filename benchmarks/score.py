@@ -18,11 +18,11 @@ import click
 
 from benchmarks.score_baselines import BASELINES, SOURCE
 from benchmarks.score_ways import Cold, JoblibWorkers, Lanes, Plain, Way
-from score.lanes import usable_cores
-from score.lockdown import Layer
+from score.isolation.lockdown import Layer
+from score.rewards.scorer import Scorer
 from score.run import ScoreOptions, run_score
-from score.scorer import Scorer
-from score.tiers import TIERS, missing_for
+from score.sandbox.pool import usable_cores
+from score.sandbox.tiers import TIERS, missing_for
 from tests.score_run import TURN, add_rollout, fenced, make_run
 
 Rounds = list[dict[str, Any]]

@@ -16,15 +16,15 @@ from pathlib import Path
 import click
 import numpy as np
 
-from score.flight import Ending
-from score.frames import Kind, encode_grids
-from score.judge import Circumstances
-from score.kinds import KINDS
-from score.lane_process import LaneConfig
-from score.lanes import LanePool, usable_cores
-from score.limits import Limits
-from score.program import Program
-from score.tiers import open_lanes
+from score.sandbox.flight import Ending
+from score.sandbox.judge import Circumstances
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool, usable_cores
+from score.sandbox.program import Program
+from score.sandbox.tiers import open_lanes
+from score.tasks.kinds import KINDS
+from score.wire.frames import Kind, encode_grids
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
 HONEST = ("return np.fliplr(grid)", "return np.rot90(grid, 3)", "return grid[::-1]",

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.score_baselines import PAYLOAD, SOURCE, timed_run
-from score.frames import Kind
-from score.lane_process import LaneConfig, lane_environment
-from score.lanes import LanePool
-from score.limits import Limits
-from score.lockdown import Layer
-from score.program import Program
+from score.isolation.lockdown import Layer
+from score.sandbox.lane_handle import LaneConfig, lane_environment
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.sandbox.program import Program
+from score.wire.frames import Kind
 
 COLD = "import sys\nimport numpy as np\nnames = {}\nexec(sys.stdin.read(), names)\n" \
        "print([names['transform'](np.ones((10, 10), int)).tolist() for _ in range(5)])"

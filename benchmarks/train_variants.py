@@ -23,18 +23,18 @@ from benchmarks.train_rows import (
     peak_mb,
     settings,
 )
-from train import gradients
-from train.accelerator import Processes
-from train.checkpoint import Checkpoints
-from train.losses import clipped_surrogate
-from train.model import CACHED_PROMPT, SHARED_PROMPT, Policy
-from train.rows import Group
-from train.saving import save_policy
-from train.scoring import score_old
-from train.shard import build_shard, weigh
-from train.shared_prompt import backward_group
-from train.steps import Learner, take_step
-from warehouse.stop import StopRequest
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
+from train.model.saving import save_policy
+from train.model.shared_prompt import backward_group
+from train.objective.losses import clipped_surrogate
+from train.objective.shard import build_shard, weigh
+from train.rows.groups import Group
+from train.update import gradients
+from train.update.accelerator import Processes
+from train.update.checkpoint import Checkpoints
+from train.update.scoring import score_old
+from train.update.steps import Learner, take_step
+from warehouse.stages.stop import StopRequest
 
 Step = Callable[[int], object]
 

@@ -24,12 +24,12 @@ import zstandard
 from tqdm import tqdm
 
 from benchmarks.warehouse_rows import GROUP, ROWS, SCORER, TASKS, completions, prompts, samples
-from warehouse.commit import commit_json
-from warehouse.database import connect, rows_of
-from warehouse.parts import write_part
-from warehouse.rollup import write_rollup
-from warehouse.schema import SCHEMA_VERSION
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect, rows_of
+from warehouse.sql.rollup import write_rollup
+from warehouse.store.commit import commit_json
+from warehouse.store.parts import write_part
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION
 
 BODY_ITERATIONS = 4  # iterations that have prompts and completions with token ids, logprobs and text
 JSON_ITERATIONS = 20  # iterations written as JSONL too; its times are for these alone

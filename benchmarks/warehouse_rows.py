@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from warehouse.schema import arrow_schema
+from warehouse.store.schema import arrow_schema
 
 TASKS, GROUP = 320, 32
 ROWS = TASKS * GROUP

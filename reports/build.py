@@ -24,11 +24,11 @@ from reports.page import (
 )
 from reports.samples import chosen_samples
 from reports.scale import duration, number
-from warehouse.alarms import fired_alarms, last_rollback, unjudged
-from warehouse.commit import replace_bytes
-from warehouse.database import connect, rows_of
-from warehouse.rollup import keep_rolled_up
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.look.alarms import fired_alarms, last_rollback, unjudged
+from warehouse.sql.database import connect, rows_of
+from warehouse.sql.rollup import keep_rolled_up
+from warehouse.store.commit import replace_bytes
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 if TYPE_CHECKING:
     import duckdb

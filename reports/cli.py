@@ -49,8 +49,8 @@ def compare(run: Path, other: Path, output: Path) -> None:
 def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
     """Write the figure NAME as a picture of its own; without NAME, list the figures."""
     from reports.export import export_figure, figure_names
-    from warehouse.database import connect
-    from warehouse.store import open_warehouse
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     if name is None:
         click.echo("\n".join(figure_names()))
@@ -69,7 +69,7 @@ def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None
 def grid(run: Path, name: str, output: Path) -> None:
     """Draw the grids of a task, or of a completion named ITERATION/TASK/SAMPLE with its outputs."""
     from reports.export import export_grids
-    from warehouse.database import connect
-    from warehouse.store import open_warehouse
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
     export_grids(connect(open_warehouse(run)), name, output)
     click.echo(output)

@@ -15,9 +15,9 @@ from reports.figure import Figure
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import number
-from warehouse.database import connect, rows_of
-from warehouse.errors import StageError
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 if TYPE_CHECKING:
     import duckdb

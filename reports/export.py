@@ -16,9 +16,9 @@ from reports.build import SECTIONS, drawn, write_page
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks, is_grid
-from warehouse.database import rows_of
-from warehouse.errors import StageError
-from warehouse.show import parse_name
+from warehouse.look.show import parse_name
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
 
 if TYPE_CHECKING:
     import duckdb

@@ -15,7 +15,7 @@ from reports.drawing import Chart
 from reports.figure import Figure
 from reports.grids import GridSheet
 from reports.samples import PICKS, Sample, shortened
-from warehouse.alarms import Alarm
+from warehouse.look.alarms import Alarm
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet) -> str:

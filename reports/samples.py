@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from warehouse.alarms import Alarm
-from warehouse.database import rows_of
+from warehouse.look.alarms import Alarm
+from warehouse.sql.database import rows_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -81,7 +81,7 @@ def rollout(run: Path, **values: Any) -> None:
     from rollout.engine import Sampling
     from rollout.options import RolloutOptions
     from rollout.run import run_rollout
-    from warehouse.shard import Shard
+    from warehouse.stages.shard import Shard
 
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
     shard = Shard.parse(values.pop("shard"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 Grid = list[list[int]]
 Encoder = Callable[[Grid], str]

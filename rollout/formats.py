@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.compact import choose_pairs, render_pairs
+from rollout.compact_format import choose_pairs, render_pairs
 from rollout.encoders import describe_cells, grid_encoder
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 Messages = list[dict[str, str]]
 

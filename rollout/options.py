@@ -11,9 +11,9 @@ from typing import Any
 
 from rollout.engine import Sampling
 from rollout.formats import find_format
-from warehouse.errors import StageError
-from warehouse.shard import Shard
-from warehouse.store import Warehouse
+from warehouse.stages.shard import Shard
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",

@@ -16,11 +16,11 @@ from tqdm import tqdm
 from rollout.engine import Engine, Request, Sampled, Sampling
 from rollout.plan import seed_of
 from rollout.spill import Spill
-from warehouse.schema import arrow_schema
-from warehouse.shard import Shard
-from warehouse.space import check_space
-from warehouse.stop import StageStopped, StopRequest, first_line
-from warehouse.store import Warehouse
+from warehouse.stages.shard import Shard
+from warehouse.stages.space import check_space
+from warehouse.stages.stop import StageStopped, StopRequest, first_line
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
 
 Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rollout.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
-from warehouse.errors import StageError
-from warehouse.grids import augment
+from warehouse.store.errors import StageError
+from warehouse.tasks.augmentation import augment
 
 Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
 AUGMENTATIONS = ("none", "dihedral", "colors", "all")

@@ -23,15 +23,15 @@ from rollout.options import (
 from rollout.parts import missing_parts, num_parts, rollout_facts, sample_parts
 from rollout.plan import PlanSettings, make_plan
 from rollout.selection import choose_tasks, training_visits
-from warehouse.base_model import check_base
-from warehouse.commit import commit_json
-from warehouse.due import rollout_due
-from warehouse.errors import StageError
-from warehouse.schema import arrow_schema
-from warehouse.shard import Shard
-from warehouse.space import check_space, rollout_bytes
-from warehouse.stop import StopRequest
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.stages.due import rollout_due
+from warehouse.stages.shard import Shard
+from warehouse.stages.space import check_space, rollout_bytes
+from warehouse.stages.stop import StopRequest
+from warehouse.store.base_model import check_base
+from warehouse.store.commit import commit_json
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import arrow_schema
 
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]

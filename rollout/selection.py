@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
-from warehouse.errors import StageError
-from warehouse.store import Warehouse
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 
 def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 
 def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from warehouse.database import connect, explained
+    from warehouse.sql.database import connect, explained
     connection = connect(warehouse)
     with explained():
         answer = connection.execute(query)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from warehouse.commit import commit_file, remove_committed
-from warehouse.schema import arrow_schema
+from warehouse.store.commit import commit_file, remove_committed
+from warehouse.store.schema import arrow_schema
 
 Key = tuple[str, int]  # (task_id, sample_index)
 

@@ -22,7 +22,7 @@ from vllm.transformers_utils.config import get_config
 
 from rollout.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.formats import Messages
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
 BATCHES_AHEAD = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from score.cli_inspect import diff, doctor, explain, limit_options, tier_options, try_program
+from score.look.commands import diff, doctor, explain, limit_options, tier_options, try_program
 from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors
 
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
@@ -79,7 +79,7 @@ def score_rollouts(run: Path, **values: Any) -> None:
     another scorer, whose rows stand beside the former ones.
     """
     from score.run import ScoreOptions, run_score
-    from warehouse.shard import Shard
+    from warehouse.stages.shard import Shard
 
     scorer = scorer_of(values)
     shard = Shard.parse(values.pop("shard"))
@@ -89,10 +89,10 @@ def score_rollouts(run: Path, **values: Any) -> None:
 
 def scorer_of(values: dict[str, Any]) -> Any:
     """The scorer that the options describe; they are taken out of `values`."""
-    from score.limits import Limits
-    from score.scorer import Scorer
-    from score.shaping import Shaping
-    from score.user_reward import load_user_reward
+    from score.rewards.from_file import load_user_reward
+    from score.rewards.scorer import Scorer
+    from score.rewards.shaping import Shaping
+    from score.sandbox.limits import Limits
 
     cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
@@ -108,7 +108,7 @@ def scorer_of(values: dict[str, Any]) -> Any:
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:
     """NAME=VALUE texts as numbers; StageError for anything else."""
-    from warehouse.errors import StageError
+    from warehouse.store.errors import StageError
 
     numbers = {}
     for text in texts:

@@ -10,28 +10,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from score.clock import Clock
-from score.completions import Questions
-from score.error_classes import ErrorClass
-from score.execution import Executor
-from score.golden import check_golden
-from score.judging import execute, measure
-from score.lane_process import LaneConfig
-from score.lanes import usable_cores
-from score.outcome import Outcome
 from score.progress import Progress
-from score.rewarding import rewarded
-from score.samples import repetition_columns, samples_table
-from score.scorer import Scorer
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.outcome import Outcome
+from score.sandbox.pool import usable_cores
+from score.sandbox.tiers import Tier, open_lanes
 from score.summary import summary_lines
-from score.tiers import Tier, open_lanes
-from warehouse.due import rollouts_to_score
-from warehouse.errors import StageError
-from warehouse.parts import part_number, read_part, stored_bytes
-from warehouse.shard import Shard
-from warehouse.space import check_space
-from warehouse.stop import StageStopped, StopRequest
-from warehouse.store import Warehouse, open_warehouse
+from score.verdicts.completions import Questions
+from score.verdicts.golden import check_golden
+from score.verdicts.judging import execute, measure
+from score.verdicts.rewarding import rewarded
+from score.verdicts.samples import repetition_columns, samples_table
+from score.wire.error_classes import ErrorClass
+from warehouse.stages.clock import Clock
+from warehouse.stages.due import rollouts_to_score
+from warehouse.stages.shard import Shard
+from warehouse.stages.space import check_space
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import StageError
+from warehouse.store.parts import part_number, read_part, stored_bytes
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 # More rows than this share that infrastructure failed for are a broken machine, not bad luck.
 MAX_UNSCORED_SHARE = 0.01

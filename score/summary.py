@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from score.error_classes import INFRASTRUCTURE
+from score.wire.error_classes import INFRASTRUCTURE
 
 
 def summary_lines(samples: pa.Table, iteration: int, purpose: str, seconds: Mapping[str, float],

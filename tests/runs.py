@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from warehouse.init import init_run
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 GRID_TASK = {"train": [{"input": [[1, 2], [3, 4]], "output": [[2, 1], [4, 3]]},
                        {"input": [[5, 0]], "output": [[0, 5]]}],

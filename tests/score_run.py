@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warehouse.commit import commit_json
-from warehouse.schema import SCHEMA_VERSION, arrow_schema
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.commit import commit_json
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
 
 TURN = {"train": [{"input": [[1, 2], [3, 4]], "output": [[2, 1], [4, 3]]},
                   {"input": [[5, 6, 7]], "output": [[7, 6, 5]]}],

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from warehouse.commit import commit_json
-from warehouse.schema import SCHEMA_VERSION, arrow_schema
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.commit import commit_json
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
 
 SCORER = "arc-v1-0a1b2c3d"
 SHAPES = ("healthy", "blow-up", "mute", "mismatch", "wrong-adapter", "length-hacking")
@@ -64,7 +64,8 @@ def build_run(root: Path, *, shape: str = "healthy", iterations: int = 10, num_t
     """Write a whole run of `shape` and open it; the last iteration is scored and trained like the others."""
     random = np.random.default_rng(seed)
     # Nothing here is about kills, so no time goes into flushing to disk or asking git for the revision.
-    with patch("warehouse.commit._flush"), patch("warehouse.stage._revision", return_value="test"):
+    with (patch("warehouse.store.commit._flush"),
+          patch("warehouse.store.stage._revision", return_value="test")):
         warehouse = new_run(root, num_tasks)
         for iteration in range(iterations):
             sky = weather(shape, iteration)

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.cli import cli
-from warehouse.schema import SCHEMA_VERSION
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION
 
 COMPLETIONS, TRAIN = "completions/iteration=0/purpose=train", "train/iteration=0"
 STAGES = [Step(name, iteration) for iteration in (0, 1) for name in ("rollout", "score", "train")]

@@ -14,8 +14,8 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse.errors import StageError
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 NAMES = {"policy_sha256": "another adapter under the same name", "tokenizer_sha256": "another tokenizer",
          "tasks_sha256": "changed tasks", "engine": "another version of vLLM"}

@@ -27,12 +27,12 @@ from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from train import steps
-from train.checkpoint import Checkpoints
 from train.cli import train
-from warehouse import space
-from warehouse.errors import StageError
-from warehouse.store import Warehouse, open_warehouse
+from train.update import steps
+from train.update.checkpoint import Checkpoints
+from warehouse.stages import space
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
@@ -161,7 +161,7 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
     """Without the checks beforehand: another process took the room meanwhile."""
     warehouse = train_run.make_run(small_disk / "run")
     train_run.sample_rows(warehouse, 0)
-    monkeypatch.setattr("train.checkpoint.check_space", lambda *_, **__: None)
+    monkeypatch.setattr("train.update.checkpoint.check_space", lambda *_, **__: None)
     save, fillers = Checkpoints.save, []
 
     def on_a_full_disk(*arguments):
@@ -181,7 +181,7 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
 def test_what_the_system_refuses_is_said_with_the_way_out(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, sentence: str) -> None:
     warehouse = small_run(tmp_path)
-    flush = "warehouse.commit._flush"
+    flush = "warehouse.store.commit._flush"
     with monkeypatch.context() as failing, pytest.raises(StageError, match=sentence):
         def refuse(path: Path) -> None:
             raise OSError(error, os.strerror(error))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.kills import Step, at_next_instant, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 COMMANDS = [Step(name, 0) for name in ("rollout", "score", "train", "compact", "report")]
 # All instants in `make chaos`; here the first part stands for all, and these for train, which starts slowly.

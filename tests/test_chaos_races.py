@@ -16,8 +16,8 @@ from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse.shard import Shard
-from warehouse.store import Warehouse
+from warehouse.stages.shard import Shard
+from warehouse.store.run_folder import Warehouse
 
 WORKERS = 8
 

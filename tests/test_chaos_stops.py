@@ -17,15 +17,15 @@ from click.testing import CliRunner, Result
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from score import execution
 from score.cli import score
+from score.sandbox import executor as execution
 from tests import score_run, train_run
 from tests.chaos.loop import contents
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
 from train.cli import train
-from warehouse.stop import StageStopped
-from warehouse.store import Warehouse
+from warehouse.stages.stop import StageStopped
+from warehouse.store.run_folder import Warehouse
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> ScriptedEngine:
@@ -149,7 +149,7 @@ def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     code = ("import pathlib, sys\n"
             "from tests.test_chaos_stops import sample\n"
-            "from warehouse.store import open_warehouse\n"
+            "from warehouse.store.run_folder import open_warehouse\n"
             "sample(open_warehouse(pathlib.Path(sys.argv[1])))\n")
     subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[1],
                    env=os.environ | {"TQDM_DISABLE": "1"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

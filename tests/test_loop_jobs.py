@@ -14,7 +14,7 @@ import pytest
 
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.chaos.scheduler import ROOT, commands, run_until, submit_file
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 SHARDS = 2
 

@@ -16,8 +16,8 @@ from reports.export import figure_names
 from reports.grids import COLORS, cell_paths, difference_marks, is_grid
 from tests.browser import MISSING, is_there
 from tests.synthetic_run import SCORER, Weather, build_run, write_iteration
-from warehouse.database import connect
-from warehouse.store import Warehouse
+from warehouse.sql.database import connect
+from warehouse.store.run_folder import Warehouse
 
 
 @pytest.fixture(scope="module")

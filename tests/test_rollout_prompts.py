@@ -15,9 +15,9 @@ from rollout.formats import FORMATS, Shown, find_format, own_messages
 from rollout.plan import PlanSettings, draw_augmentation, make_plan
 from tests.runs import GRID_TASK
 from tests.scripted import ScriptedEncoder
-from warehouse.errors import StageError
-from warehouse.grids import augment
-from warehouse.task_files import grid_task
+from warehouse.store.errors import StageError
+from warehouse.tasks.augmentation import augment
+from warehouse.tasks.task_files import grid_task
 
 GRIDS = st.integers(1, 5).flatmap(lambda width: st.lists(
     st.lists(st.integers(0, 9), min_size=width, max_size=width), min_size=1, max_size=5))

@@ -17,12 +17,12 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse.discard import discard
-from warehouse.errors import StageError
-from warehouse.parts import part_number, read_part
-from warehouse.shard import Shard
-from warehouse.stop import StageStopped
-from warehouse.store import Warehouse
+from warehouse.care.discard import discard
+from warehouse.stages.shard import Shard
+from warehouse.stages.stop import StageStopped
+from warehouse.store.errors import StageError
+from warehouse.store.parts import part_number, read_part
+from warehouse.store.run_folder import Warehouse
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values) -> ScriptedEngine:

@@ -16,8 +16,9 @@ COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duckdb", "polars", "numpy")
 # The door to each heavy library: the only files of the rooms that import it.
-DOORS = {"vllm": ("rollout/vllm_engine.py",), "duckdb": ("warehouse/database.py",),
-         "transformers": ("train/model.py", "train/saving.py"), "accelerate": ("train/accelerator.py",)}
+DOORS = {"vllm": ("rollout/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
+         "transformers": ("train/model/policy.py", "train/model/saving.py"),
+         "accelerate": ("train/update/accelerator.py",)}
 
 
 def imports(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from score.tiers import TIERS, missing_for
+from score.sandbox.tiers import TIERS, missing_for
 
 HOSTILE = Path(__file__).parent / "hostile"
 CORPUS = ["-v", "tests/test_score_hostile.py", "-k", "contained"]

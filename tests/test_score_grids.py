@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from score.grid_metrics import SplitScore, pixel_score, split_score
-from score.measures import Measures
-from score.scorer import Scorer
-from warehouse.errors import StageError
-from warehouse.grids import augment, undo
+from score.rewards.scorer import Scorer
+from score.tasks.grid_metrics import SplitScore, pixel_score, split_score
+from score.tasks.measures import Measures
+from warehouse.store.errors import StageError
+from warehouse.tasks.augmentation import augment, undo
 
 GRIDS = arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=7), elements=st.integers(0, 9))
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from score.answer_tasks import AnswerKind, given_answer
-from score.frames import BadFrame, decode_json
-from score.function_tasks import FunctionKind
-from score.measures import Answer, Measures
-from score.outcome import Outcome
-from score.parsing import first_code_block
+from score.sandbox.outcome import Outcome
+from score.tasks.answer import AnswerKind, given_answer
+from score.tasks.code_block import first_code_block
+from score.tasks.function import FunctionKind
+from score.tasks.measures import Answer, Measures
+from score.wire.frames import BadFrame, decode_json
 
 LONG = 100_000
 HUGE = hex(10**400)
@@ -58,7 +58,7 @@ def test_nested_results_are_no_answer(depth):
 
 
 def test_the_deepest_plain_data_is_an_answer():
-    from score.plain_data import MAX_DEPTH, tagged
+    from score.wire.plain_data import MAX_DEPTH, tagged
     value: object = 1
     for _ in range(MAX_DEPTH):
         value = {0: value}

@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from score.canaries import BODIES, reached_effects
-from score.execution import Executor
-from score.flight import Ending
-from score.frames import Kind, encode_grids
-from score.grid_tasks import GridKind
-from score.judge import LOST, Circumstances
-from score.lane_process import LaneConfig
-from score.lanes import LanePool
-from score.limits import Limits
-from score.lockdown import Layer
-from score.outcome import Outcome
-from score.program import Program
-from score.tiers import TIERS, missing_for
+from score.isolation.lockdown import Layer
+from score.sandbox.canaries import BODIES, reached_effects
+from score.sandbox.executor import Executor
+from score.sandbox.flight import Ending
+from score.sandbox.judge import LOST, Circumstances
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcome import Outcome
+from score.sandbox.pool import LanePool
+from score.sandbox.program import Program
+from score.sandbox.tiers import TIERS, missing_for
+from score.tasks.grid import GridKind
+from score.wire.frames import Kind, encode_grids
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 # Modules that make attacks easier are there to be had.
 ARMED = ("signal", "resource", "socket", "mmap", "fcntl", "subprocess", "multiprocessing", "tempfile", "pty",
@@ -165,7 +165,7 @@ def test_a_program_that_kills_its_lane_is_infrastructure_and_harms_no_other():
 
 
 def test_a_machine_that_keeps_ending_lanes_stops_the_stage(monkeypatch):
-    monkeypatch.setattr("score.lanes.MAX_RESTARTS", 1)
+    monkeypatch.setattr("score.sandbox.pool.MAX_RESTARTS", 1)
     killer = "import os\ndef transform(g):\n    os.kill(os.getppid(), 9)\n    while True: pass\n"
     with LanePool(LaneConfig(Layer(0)), LIMITS, 1) as pool, pytest.raises(StageError, match="lost 2 times"):
         list(pool.run([grid_program(killer, GRID)]))

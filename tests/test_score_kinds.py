@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from score.completions import Item
-from score.execution import Executor
-from score.judging import execute, measure
-from score.kinds import KINDS
-from score.lane_process import LaneConfig
-from score.lanes import LanePool
-from score.limits import Limits
-from score.lockdown import Layer
-from score.measures import Answer
-from score.samples import Scored
-from score.scorer import Scorer
-from warehouse.errors import StageError
+from score.isolation.lockdown import Layer
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks.kinds import KINDS
+from score.tasks.measures import Answer
+from score.verdicts.completions import Item
+from score.verdicts.judging import execute, measure
+from score.verdicts.samples import Scored
+from warehouse.store.errors import StageError
 
 SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_mib=256)

@@ -9,19 +9,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from score import child
-from score.execution import Executor
-from score.flight import Ending, Flight
-from score.frames import Kind, Verdict, encode_grids, split_result
-from score.judge import Circumstances, outcome_of
-from score.lane import REHEARSAL
-from score.lane_process import LaneConfig
-from score.lanes import LanePool, must_run_alone
-from score.limits import Limits
-from score.lockdown import Layer, Lockdown, limit_bytes
-from score.outcome import Outcome
-from score.program import Program
-from score.slots import Slot, memory_file
+from score.isolation.lockdown import Layer, Lockdown, limit_bytes
+from score.lane import child
+from score.lane.main import REHEARSAL
+from score.sandbox.executor import Executor
+from score.sandbox.flight import Ending, Flight
+from score.sandbox.judge import Circumstances, outcome_of
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcome import Outcome
+from score.sandbox.pool import LanePool, must_run_alone
+from score.sandbox.program import Program
+from score.sandbox.slots import Slot, memory_file
+from score.wire.frames import Kind, Verdict, encode_grids, split_result
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
@@ -30,7 +30,7 @@ import sys
 seen = []
 frame = sys._getframe()
 while frame is not None:
-    if frame.f_code.co_filename.endswith(("lane.py", "watch.py")):
+    if frame.f_code.co_filename.endswith(("lane/main.py", "watch.py")):
         for name, value in frame.f_locals.items():
             if isinstance(value, (bytes, list)) and name not in ("message", "ancillary", "children"):
                 seen.append((name, len(value)))

@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from score.completions import Item
-from score.execution import Executor
-from score.function_tasks import FunctionKind
-from score.judging import execute, measure
-from score.lane_process import LaneConfig
-from score.lanes import LanePool
-from score.limits import Limits
-from score.lockdown import Layer
-from score.measures import Answer
-from score.scorer import Scorer
+from score.isolation.lockdown import Layer
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks.function import FunctionKind
+from score.tasks.measures import Answer
+from score.verdicts.completions import Item
+from score.verdicts.judging import execute, measure
 
 KIND = FunctionKind()
 TASK = KIND.load("t", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from score.repetition import loop_tokens, top_share, unique_ratio
+from score.verdicts.repetition import loop_tokens, top_share, unique_ratio
 
 COMPLETIONS = st.lists(st.lists(st.integers(0, 4), max_size=30), min_size=1, max_size=8)
 

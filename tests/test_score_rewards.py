@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from score.cli import REWARDS as OFFERED
 from score.cli import score
-from score.diff import changes, scored_by
-from score.rewards import REWARDS
-from score.shaping import Shaping
+from score.look.diff import changes, scored_by
+from score.rewards.named import REWARDS
+from score.rewards.shaping import Shaping
 from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
 
 LONG = FLIP + "# " + "x" * 40 + "\n"
@@ -203,7 +203,7 @@ def test_doctor_names_the_tier(monkeypatch):
 
 
 def test_without_any_tier_score_refuses_unless_told(warehouse, monkeypatch):
-    monkeypatch.setattr("score.tiers.missing_for", lambda layers: "switched off" if layers else None)
+    monkeypatch.setattr("score.sandbox.tiers.missing_for", lambda layers: "switched off" if layers else None)
     result = invoke(warehouse.root)
     assert result.exit_code == 1
     assert "cannot be isolated on this machine (A: switched off; B: switched" in result.output

@@ -188,7 +188,8 @@ def test_completions_without_their_task_are_refused(warehouse):
 
 def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):
     add_rollout(warehouse, [("turn", fenced(FLIP))])
-    monkeypatch.setattr("score.golden.PERFECT_GRIDS", "import missing\ndef transform(grid):\n    return grid")
+    monkeypatch.setattr("score.verdicts.golden.PERFECT_GRIDS",
+                        "import missing\ndef transform(grid):\n    return grid")
     result = invoke(warehouse.root)
     assert result.exit_code == 1
     assert "The golden answer 'perfect' got reward 0.0 instead of 10 (import_not_allowed" in result.output

@@ -19,11 +19,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from score import seccomp
-from score.error_classes import ErrorClass
-from score.execution import Executor
-from score.flight import Ending
-from score.frames import (
+from score.isolation import seccomp
+from score.isolation.lockdown import Layer
+from score.sandbox.executor import Executor
+from score.sandbox.flight import Ending
+from score.sandbox.judge import Circumstances
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcome import Outcome
+from score.sandbox.pool import LanePool, usable_cores
+from score.sandbox.program import Program
+from score.tasks.grid import GridKind
+from score.wire.error_classes import ErrorClass
+from score.wire.frames import (
     BadFrame,
     Kind,
     decode_error,
@@ -31,15 +39,7 @@ from score.frames import (
     encode_grids,
     split_result,
 )
-from score.grid_tasks import GridKind
-from score.judge import Circumstances
-from score.lane_process import LaneConfig
-from score.lanes import LanePool, usable_cores
-from score.limits import Limits
-from score.lockdown import Layer
-from score.outcome import Outcome
-from score.plain_data import NotPlain, dumps, loads
-from score.program import Program
+from score.wire.plain_data import NotPlain, dumps, loads
 from tests.score_run import FLIP, TURN, add_rollout, fenced, make_run
 
 STRICT = LaneConfig(Layer.SECCOMP)

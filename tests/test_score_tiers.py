@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from score import tiers
-from score.lane_process import LaneConfig
-from score.limits import Limits
-from score.lockdown import Layer
-from score.tiers import missing_for, open_lanes
-from warehouse.errors import StageError
+from score.isolation.lockdown import Layer
+from score.sandbox import tiers
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.tiers import missing_for, open_lanes
+from warehouse.store.errors import StageError
 
 
 def chosen(wanted: str | None = None, *, unsafe: bool = False) -> tuple[str, Layer, dict[str, str]]:
@@ -34,7 +34,7 @@ def test_where_namespaces_are_refused_the_next_tier_is_taken(monkeypatch):
 
 
 def test_without_landlock_seccomp_alone_is_taken(monkeypatch):
-    monkeypatch.setattr("score.landlock.version", lambda: 0)
+    monkeypatch.setattr("score.isolation.landlock.version", lambda: 0)
     name, layers, reasons = chosen()
     assert name == "C" and Layer.LANDLOCK not in layers and "no Landlock" in reasons["B"]
 

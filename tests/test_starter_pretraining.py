@@ -20,7 +20,7 @@ from examples.starter.noise import noised_answers
 from examples.starter.pretrain import pretrain
 from examples.starter.programs import code_of
 from examples.starter.tokenizer import ANSWER_TAIL, build_tokenizer
-from warehouse.synthetic import synthetic_tasks
+from warehouse.tasks.synthetic import synthetic_tasks
 
 STARTER = Path(__file__).parents[1] / "examples" / "starter"
 TOKENIZER = build_tokenizer()

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from examples.starter.batches import labelled_answer, prompt_text
 from examples.starter.measure import MAX_TOKENS
 from examples.starter.tokenizer import IM_END, build_tokenizer
-from rollout.compact import render_pairs
-from warehouse.synthetic import synthetic_tasks
+from rollout.compact_format import render_pairs
+from warehouse.tasks.synthetic import synthetic_tasks
 
 STARTER = Path(__file__).parents[1] / "examples" / "starter"
 TOKENIZER = build_tokenizer()

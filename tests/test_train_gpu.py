@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.train_run import OPTIONS, copy_run, make_run, sample_rows
-from train.attention import MergedAttention
 from train.cli import train as train_command
-from train.model import SHARED_PROMPT, load_full, load_lora
-from train.shared_prompt import backward_group, score_group
+from train.model.attention import MergedAttention
+from train.model.policy import SHARED_PROMPT, load_full, load_lora
+from train.model.shared_prompt import backward_group, score_group
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,

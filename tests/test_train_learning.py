@@ -11,18 +11,18 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 
 import train.run
-import train.steps
+import train.update.steps
 from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
-from train.accelerator import Processes
 from train.cli import train as train_command
-from train.correction import importance_weights, off_policy_masked
-from train.gradients import accumulate
-from train.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
-from train.rows import load_groups
-from train.scoring import score_old, score_reference
+from train.objective.correction import importance_weights, off_policy_masked
+from train.objective.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
+from train.objective.shard import build_shard, has_gradient, plan_step, weigh
+from train.rows.groups import load_groups
 from train.settings import Settings, correction_of
-from train.shard import build_shard, has_gradient, plan_step, weigh
-from train.steps import learning_rate
+from train.update.accelerator import Processes
+from train.update.gradients import accumulate
+from train.update.scoring import score_old, score_reference
+from train.update.steps import learning_rate
 
 GROUPS = 7
 
@@ -301,16 +301,17 @@ def test_only_the_last_policies_keep_their_weights_when_asked(run):
 def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp_path, monkeypatch):
     whole = copy_run(trained, tmp_path / "whole")
     assert invoke(whole).exit_code == 0
-    original, calls = train.steps.accumulate, []
+    original, calls = train.update.steps.accumulate, []
     def full(*arguments, **options):
         calls.append(1)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
         return original(*arguments, **options)
-    monkeypatch.setattr(train.steps, "accumulate", full)
+    monkeypatch.setattr(train.update.steps, "accumulate", full)
     result = invoke(run, "--checkpoint-seconds", "1000")
     assert result.exit_code == 1 and "Lower --tokens-per-batch, now 1024" in result.stderr
     monkeypatch.undo()
-    monkeypatch.setattr(train.steps, "accumulate", lambda *a, **k: calls.append(1) or original(*a, **k))
+    monkeypatch.setattr(train.update.steps, "accumulate",
+                        lambda *a, **k: calls.append(1) or original(*a, **k))
     assert invoke(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(whole, 2), 1e-4)

@@ -11,15 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from train.advantages import group_advantages, separate_advantages
-from train.correction import (
+from train.objective.advantages import group_advantages, separate_advantages
+from train.objective.correction import (
     effective_sample_size,
     importance_weights,
     off_policy_masked,
     second_moment_mask,
     vetoed,
 )
-from train.losses import LOSSES, entropy_mask, importance_ratio, kl_to_reference, loss_scales, token_losses
+from train.objective.losses import (
+    LOSSES,
+    entropy_mask,
+    importance_ratio,
+    kl_to_reference,
+    loss_scales,
+    token_losses,
+)
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_grpo.json").read_text())
 INPUTS, CASES = GOLDEN["inputs"], GOLDEN["cases"]

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import train.run
-import train.steps
+import train.update.steps
 from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.cli import export
 from train.cli import train as train_command
-from train.correction import CORRECTIONS
-from train.losses import LOSSES
+from train.objective.correction import CORRECTIONS
+from train.objective.losses import LOSSES
 from train.settings import CORRECTION_NAMES, LOSS_NAMES, SELF_CORRECTING
 
 
@@ -100,7 +100,7 @@ def test_training_raises_the_probability_of_what_was_rewarded(run):
 
 
 def train_groups(run):
-    from train.rows import load_groups
+    from train.rows.groups import load_groups
     return load_groups(run, 0, SCORER, truncated_sampling="refuse")
 
 
@@ -158,13 +158,13 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
                                                                          point, when):
     whole = copy_run(scored, tmp_path / "whole")
     assert invoke(whole).exit_code == 0
-    from train.checkpoint import Checkpoints
-    from warehouse.stage import Stage
-    from warehouse.store import Warehouse
+    from train.update.checkpoint import Checkpoints
+    from warehouse.store.run_folder import Warehouse
+    from warehouse.store.stage import Stage
     owner = {"settle": Stage, "complete": Stage, "save_scores": Checkpoints, "save": Checkpoints,
              "clear": Checkpoints,
              "write_part": Warehouse, "commit_policy": Warehouse,
-             "accumulate": train.steps}.get(point, train.run)
+             "accumulate": train.update.steps}.get(point, train.run)
     original, calls = getattr(owner, point), []
 
     def kill(*arguments, **options):
@@ -194,7 +194,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
 def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run, tmp_path):
     whole = copy_run(scored, tmp_path / "whole")
     assert invoke(whole).exit_code == 0
-    code = ("import signal, os, train.steps as stage\n"
+    code = ("import signal, os, train.update.steps as stage\n"
             "from train.cli import train\n"
             "original = stage.take_step\n"
             "def take_step(*a, **k):\n"
@@ -322,7 +322,7 @@ def test_the_names_checked_before_torch_loads_are_those_that_exist():
 
 
 def test_a_model_of_the_hub_is_loaded_at_the_commit_that_the_run_was_made_with(run, monkeypatch):
-    from train.model import AutoModelForCausalLM
+    from train.model.policy import AutoModelForCausalLM
     facts = json.loads((run.root / "warehouse.json").read_text())
     (run.root / "warehouse.json").write_text(json.dumps({**facts, "model_revision": "c0ffee"}))
     loaded, original = [], AutoModelForCausalLM.from_pretrained

@@ -19,11 +19,11 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from train.model import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
-from train.shared_prompt import backward_group, micro_batches, score_group
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
+from train.model.shared_prompt import backward_group, micro_batches, score_group
+from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
-from train.token_logprobs import CHUNK_ELEMENTS, token_logprobs
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 torch.set_num_threads(1)
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -152,7 +152,7 @@ def test_entropy_of_peaked_distributions_keeps_its_digits(top):
 
 
 def test_an_architecture_that_computes_otherwise_is_refused(base, monkeypatch):
-    monkeypatch.setattr("train.model.Policy.logits", lambda policy, hidden: policy._head(hidden) * 1.1)
+    monkeypatch.setattr("train.model.policy.Policy.logits", lambda policy, hidden: policy._head(hidden) * 1.1)
     with pytest.raises(StageError, match="cannot be trained here"):
         lora(base)
 

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SHAPES, Weather, build_run, new_run, write_iteration, write_training
 from tests.test_warehouse_views import scanned_files
-from warehouse.alarms import fired_alarms
-from warehouse.check import check_run
+from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.database import connect
-from warehouse.due import rollout_due, train_due
-from warehouse.store import Warehouse
+from warehouse.look.alarms import fired_alarms
+from warehouse.sql.database import connect
+from warehouse.stages.due import rollout_due, train_due
+from warehouse.store.run_folder import Warehouse
 
 ONSET = 5
 

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.synthetic_run import SCORER, build_run
-from warehouse.check import check_run
+from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.errors import StageError
 from warehouse.init import init_run
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
 SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/part-00000.parquet"
@@ -41,7 +41,7 @@ def run(intact: Warehouse, tmp_path: Path) -> Warehouse:
 
 def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change the rows of a part, and its manifest with it, so that only the rows are wrong."""
-    from warehouse.stage import sha256_of
+    from warehouse.store.stage import sha256_of
     table = pq.ParquetFile(path).read()
     rows = table.to_pylist()
     change(rows)

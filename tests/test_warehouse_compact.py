@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from score.cli import score
 from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
-from warehouse import commit
-from warehouse.check import check_run
+from warehouse.care.check import check_run
+from warehouse.care.compact import compact_run
 from warehouse.cli import cli
-from warehouse.compact import compact_run
-from warehouse.database import connect, rows_of
-from warehouse.errors import StageError
-from warehouse.parts import read_part
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect, rows_of
+from warehouse.store import commit
+from warehouse.store.errors import StageError
+from warehouse.store.parts import read_part
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.database import connect, rows_of
-from warehouse.store import Warehouse
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.database import connect, rows_of
-from warehouse.queries import saved_queries, write_answer
-from warehouse.results import result_table
-from warehouse.shell import run_shell
-from warehouse.show import parse_name, side_by_side
-from warehouse.store import Warehouse
+from warehouse.look.queries import saved_queries, write_answer
+from warehouse.look.results import result_table
+from warehouse.look.shell import run_shell
+from warehouse.look.show import parse_name, side_by_side
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_no_exception_of_a_query_ends_the_shell(run: Warehouse, monkeypatch: pyt
     def broken(*_: object) -> str:
         raise OverflowError("date value out of range")
 
-    monkeypatch.setattr("warehouse.shell.write_answer", broken)
+    monkeypatch.setattr("warehouse.look.shell.write_answer", broken)
     assert "Error: date value out of range (OverflowError)" in type_into_shell(run, "select 1;", ".views")
 
 

@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from warehouse.errors import StageError
 from warehouse.options import run_argument, shows_errors
-from warehouse.stop import StageStopped
+from warehouse.stages.stop import StageStopped
+from warehouse.store.errors import StageError
 
 
 @click.command("rollout")

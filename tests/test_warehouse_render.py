@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from warehouse.render import as_csv, as_json, as_markdown, as_table, short_number
+from warehouse.look.render import as_csv, as_json, as_markdown, as_table, short_number
 
 
 def strict(line: str) -> Any:

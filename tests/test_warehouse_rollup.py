@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from tests.synthetic_run import SCORER, build_run, weather, write_iteration, write_training
 from tests.test_warehouse_views import rounded, scanned_files
 from warehouse.cli import cli
-from warehouse.database import connect
-from warehouse.rollup import fresh_stages, write_rollup
-from warehouse.rollup_files import ROLLED
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect
+from warehouse.sql.rollup import fresh_stages, write_rollup
+from warehouse.sql.rollup_files import ROLLED
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 @pytest.fixture(scope="module")

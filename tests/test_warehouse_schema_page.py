@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from warehouse.dictionary import dictionary_lines
+from warehouse.sql.dictionary import dictionary_lines
 
 PAGE = Path(__file__).parents[1] / "docs" / "schema.md"
 

@@ -10,12 +10,12 @@ import pytest
 import zstandard
 
 from tests.runs import GRID_TASK, arc_file, fake_model
-from warehouse.base_model import find_model
-from warehouse.check import check_run
-from warehouse.errors import StageError
+from warehouse.care.check import check_run
 from warehouse.init import init_run
-from warehouse.sources import parse_source, read_source
-from warehouse.store import open_warehouse
+from warehouse.store.base_model import find_model
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+from warehouse.tasks.sources import parse_source, read_source
 
 
 def read(text: str) -> list:

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from tests.synthetic_run import build_run, new_run
 from warehouse.cli import cli
-from warehouse.render import as_table, printable
-from warehouse.store import Warehouse
-from warehouse.summary import sparkline
+from warehouse.look.render import as_table, printable
+from warehouse.look.summary import sparkline
+from warehouse.store.run_folder import Warehouse
 
 
 @pytest.fixture(scope="module")

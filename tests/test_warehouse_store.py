@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.runs import small_run
-from warehouse import commit
-from warehouse.errors import StageError
-from warehouse.schema import arrow_schema
-from warehouse.store import open_warehouse
+from warehouse.store import commit
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+from warehouse.store.schema import arrow_schema
 
 
 def steps(count: int, iteration: int = 0) -> pa.Table:

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.synthetic_run import build_run
+from warehouse.care.rollback import roll_back
 from warehouse.cli import cli
-from warehouse.rollback import roll_back
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 
 def ending(run: Warehouse) -> list[str]:

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from warehouse.synthetic import SyntheticTask, apply_steps, is_trivial, program_source, synthetic_tasks
-from warehouse.synthetic_families import FAMILIES
+from warehouse.tasks.synthetic import SyntheticTask, apply_steps, is_trivial, program_source, synthetic_tasks
+from warehouse.tasks.synthetic_families import FAMILIES
 
 NUM_TASKS = 1500
 

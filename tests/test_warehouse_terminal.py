@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.synthetic_run import build_run
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 # Three joined ranges take hours; the sum keeps the optimizer from counting them without a look.
 ENDLESS = "SELECT sum(a.range * b.range % (c.range + 1)) FROM range(99999) a, range(99999) b, range(99999) c"

@@ -13,12 +13,12 @@ import zstandard
 from click.testing import CliRunner, Result
 
 from tests.synthetic_run import build_run, new_run
-from warehouse.check import check_run
+from warehouse.care.check import check_run
+from warehouse.care.prune import prune_run
 from warehouse.cli import cli
-from warehouse.database import connect, rows_of
-from warehouse.parts import read_part
-from warehouse.prune import prune_run
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.parts import read_part
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", ["after settings", "after prompts", "after a part"])
 def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                        point: str) -> None:
-    monkeypatch.setattr("warehouse.importing.PART_ROWS", 1)
+    monkeypatch.setattr("warehouse.transfer.import_rollouts.PART_ROWS", 1)
     run, file, other = new_run(tmp_path / "run", num_tasks=2), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     lines = [{**GOOD, "task_id": f"task-00{number}"} for number in range(2)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -207,7 +207,7 @@ def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypat
 
 def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warehouse.importing.PART_ROWS", 3)
+    monkeypatch.setattr("warehouse.transfer.import_rollouts.PART_ROWS", 3)
     run = new_run(tmp_path / "run", num_tasks=3)
     lines = [{**GOOD, "task_id": f"task-00{number % 3}", "completion": str(number)} for number in range(12)]
     file = tmp_path / "rows.jsonl"

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.synthetic_run import SCORER, Weather, build_run, new_run, write_iteration
-from warehouse.database import connect, empty_connection, refresh_sql, rows_of
-from warehouse.scorers import scorer_choices
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
+from warehouse.store.chosen_scorer import scorer_choices
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_the_written_sql_stands_alone(run: Warehouse) -> None:
 
 
 def test_a_read_only_run_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warehouse import database
+    from warehouse.sql import database
     warehouse = build_run(tmp_path / "run", iterations=1, evals=())
 
     def refuse(*_: object) -> None:

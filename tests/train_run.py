@@ -9,10 +9,10 @@ import pyarrow as pa
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from train.model import load_lora
-from warehouse.base_model import find_model
-from warehouse.schema import SCHEMA_VERSION, arrow_schema
-from warehouse.store import Warehouse, open_warehouse
+from train.model.policy import load_lora
+from warehouse.store.base_model import find_model
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
 
 torch.set_num_threads(1)     # two threads that wait for each other on a busy machine are many times slower
 VOCABULARY, END, SCORER = 61, 60, "toy-1"

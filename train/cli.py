@@ -27,8 +27,8 @@ MISMATCH_EXIT = 3
 @shows_errors
 def export(run: str, version: int | None, output: Path, dtype: str) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
-    from warehouse.errors import StageError
-    from warehouse.store import open_warehouse
+    from warehouse.store.errors import StageError
+    from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     version = version or max(warehouse.policy_versions())
     if version == 0:
@@ -143,9 +143,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     with all saved (signal or time limit): run it again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
-    from train.inputs import choose_scorer, due_iteration, finish_committed, read_inputs
+    from train.rows.inputs import choose_scorer, due_iteration, finish_committed, read_inputs
     from train.settings import Settings, check_settings
-    from warehouse.store import open_warehouse
+    from warehouse.store.run_folder import open_warehouse
     warehouse, settings = open_warehouse(run), Settings(**options)
     check_settings(settings)
     if iteration is None:
@@ -171,9 +171,11 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
 
 
 def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
-    from train.mismatch import MismatchError  # torch loads once rows and options are known to be good
+    from train.objective.mismatch import (
+        MismatchError,  # torch loads once rows and options are known to be good
+    )
     from train.run import train_iteration
-    from warehouse.space import saying_the_disk_is_full
+    from warehouse.stages.space import saying_the_disk_is_full
     with saying_the_disk_is_full(warehouse.root):
         try:
             train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from train.model import DTYPES, load_lora, merge_adapter
-from train.saving import copy_tokenizer
-from warehouse.errors import StageError
-from warehouse.store import Warehouse
+from train.model.policy import DTYPES, load_lora, merge_adapter
+from train.model.saving import copy_tokenizer
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
 

@@ -12,24 +12,31 @@ from typing import Any
 
 import torch
 
-from train.accelerator import Processes, Tracker
-from train.checkpoint import Checkpoints
-from train.inputs import Inputs, complete_stage, finish_committed, stage_settings
-from train.mismatch import as_facts, check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.model import CACHED_PROMPT, Policy, load_full
-from train.saving import OPTIMIZER, prune_policies, save_policy
-from train.scoring import collect, hand_out, score_old, score_reference
+from train.model.policy import CACHED_PROMPT, Policy, load_full
+from train.model.saving import OPTIMIZER, prune_policies, save_policy
+from train.objective.mismatch import (
+    as_facts,
+    check_mismatch,
+    drops,
+    group_counts,
+    lines_to_print,
+    mismatch_table,
+)
+from train.objective.shard import RowGroup, build_shard, split_into_steps, weigh
+from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
-from train.shard import RowGroup, build_shard, split_into_steps, weigh
 from train.start import check_fits, load_optimizer, load_policy
-from train.steps import Learner, take_steps
-from train.tables import sample_table, step_table
-from warehouse.database import refresh_sql
-from warehouse.errors import StageError
-from warehouse.space import check_space, checkpoint_bytes, training_bytes
-from warehouse.stage import weights_sha256
-from warehouse.stop import StopRequest
-from warehouse.store import Warehouse
+from train.update.accelerator import Processes, Tracker
+from train.update.checkpoint import Checkpoints
+from train.update.scoring import collect, hand_out, score_old, score_reference
+from train.update.steps import Learner, take_steps
+from train.update.tables import sample_table, step_table
+from warehouse.sql.database import refresh_sql
+from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
+from warehouse.stages.stop import StopRequest
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import weights_sha256
 
 
 class Clock:

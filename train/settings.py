@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from warehouse.errors import StageError
+from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOSS_NAMES = ("dapo", "grpo", "bnpo", "dr_grpo", "gspo", "luspo", "cispo", "sapo", "vespo", "dppo", "topr",

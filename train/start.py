@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from train.inputs import Inputs
-from train.model import Policy, load_full, load_lora
-from train.saving import OPTIMIZER
+from train.model.policy import Policy, load_full, load_lora
+from train.model.saving import OPTIMIZER
+from train.rows.inputs import Inputs
 from train.settings import Settings
-from warehouse.errors import StageError
-from warehouse.store import Warehouse
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 
 def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:

@@ -14,6 +14,6 @@ def open(run: str | Path) -> duckdb.DuckDBPyConnection:
 
     Raises StageError if `run` is not a run folder.
     """
-    from warehouse.database import connect
-    from warehouse.store import open_warehouse
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
     return connect(open_warehouse(run), comments=True)

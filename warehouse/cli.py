@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from warehouse.cli_care import compact, discard, repair
-from warehouse.cli_files import export_command, import_command, prune
-from warehouse.cli_look import gaps, results, rollback, rollup, shell, show, watch
+from warehouse.care.commands import compact, discard, repair
+from warehouse.look.commands import gaps, results, rollback, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors
+from warehouse.transfer.commands import export_command, import_command, prune
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,9 +53,9 @@ def init(
 def sql(run: Path, query: str, style: str | None, output: Path | None, limit: int | None, full: bool,
         partial: bool) -> None:
     """Run QUERY over the run's tables and views; `@name` runs a saved query."""
-    from warehouse.database import connect
-    from warehouse.queries import write_answer
-    from warehouse.store import open_warehouse
+    from warehouse.look.queries import write_answer
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and output is None else None
     text = write_answer(
@@ -82,11 +82,11 @@ def sql(run: Path, query: str, style: str | None, output: Path | None, limit: in
 @shows_errors
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
-    from warehouse.database import connect
-    from warehouse.rollup import keep_rolled_up
-    from warehouse.store import open_warehouse
-    from warehouse.summary import iteration_line, latest_iteration, summary_lines
+    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
+    from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
+    from warehouse.sql.database import connect
+    from warehouse.sql.rollup import keep_rolled_up
+    from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     keep_rolled_up(warehouse)
     connection = connect(warehouse)
@@ -108,8 +108,8 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 @shows_errors
 def check(run: Path, quick: bool) -> None:
     """Check every invariant of the stored files; exit code 1 with a list when one is broken."""
-    from warehouse.check import check_run
-    from warehouse.store import open_warehouse
+    from warehouse.care.check import check_run
+    from warehouse.store.run_folder import open_warehouse
     report = check_run(open_warehouse(run), quick=quick)
     for note in report.notes:
         click.echo(f"note: {note}")
@@ -126,7 +126,7 @@ def check(run: Path, quick: bool) -> None:
 @shows_errors
 def schema(name: str | None, markdown: bool) -> None:
     """Print the data dictionary: every table, view, column and macro, or NAME alone."""
-    from warehouse.dictionary import dictionary_lines
+    from warehouse.sql.dictionary import dictionary_lines
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from warehouse.base_model import find_model
-from warehouse.commit import commit_bytes, commit_json
-from warehouse.errors import StageError
-from warehouse.schema import SCHEMA_VERSION, arrow_schema
-from warehouse.sources import Source, Task, parse_source, read_source
-from warehouse.store import Warehouse, open_warehouse
-from warehouse.task_files import tasks_sha256
+from warehouse.store.base_model import find_model
+from warehouse.store.commit import commit_bytes, commit_json
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
+from warehouse.tasks.sources import Source, Task, parse_source, read_source
+from warehouse.tasks.task_files import tasks_sha256
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from warehouse.errors import StageError
-from warehouse.stop import STOPPED_EXIT_CODE, StageStopped
+from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
+from warehouse.store.errors import StageError
 
 # Tables that RUN/config.toml may hold: the stages, commands of `warehouse` and `reports` by their names, and
 # for all of them [warehouse] (which scorer to show) and [queries] (saved queries of the run).

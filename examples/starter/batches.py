@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor, from_numpy
 
 from examples.starter.tokenizer import IM_END
-from rollout.compact import choose_pairs, render_pairs
-from warehouse.synthetic import SyntheticTask, synthetic_task
+from rollout.compact_format import choose_pairs, render_pairs
+from warehouse.tasks.synthetic import SyntheticTask, synthetic_task
 
 ANSWER_WEIGHT = 1.0
 OUTPUT_WEIGHTS = (0.15, 0.3)    # output grids of the first pair, and of later ones

@@ -48,7 +48,7 @@ def pretrain(tokenizer: Any, *, steps: int, tokens_per_step: int, threads: int, 
     from examples.starter.batches import Answer, labelled_answer, training_batches
     from examples.starter.network import load_model, make_optimizers, make_schedules, new_model, weighted_loss
     from examples.starter.noise import noised_answers
-    from warehouse.synthetic import synthetic_tasks
+    from warehouse.tasks.synthetic import synthetic_tasks
 
     torch.set_num_threads(threads)
     model = load_model(start) if start else new_model(tokenizer, seed)

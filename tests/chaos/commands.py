@@ -4,7 +4,7 @@
     python -m tests.chaos.commands --real-engine --list ..       with vLLM instead of the scripted engine
     python -m tests.chaos.commands --die-once FILE COMMAND ..    kill -9 at the first that FILE does not list
 
-An instant is a point of `warehouse.commit` (before write, before link, after link, ..) and a file.
+An instant is a point of `warehouse.store.commit` (before write, before link, after link, ..) and a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 from rollout.engine import Request, Sampled, Sampling
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse import commit
+from warehouse.store import commit
 
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}

@@ -25,9 +25,9 @@ from tests.chaos.commands import watch
 from tests.chaos.loop import contents, leftovers, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse import commit
-from warehouse.compact import compact_run
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.care.compact import compact_run
+from warehouse.store import commit
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 WORKERS, FILES, ROUNDS = 8, 40, 20
 INSTANTS = ("before write", "before link", "after claim", "after link")

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"rollout": ("rollout",), "score": ("score",), "train": ("train",),

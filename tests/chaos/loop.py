@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.runs import arc_file
-from warehouse.check import TABLES, check_run
+from warehouse.care.check import TABLES, check_run
 from warehouse.init import init_run
-from warehouse.inventory import take_inventory
-from warehouse.store import Warehouse, open_warehouse
+from warehouse.sql.inventory import take_inventory
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "starter" / "model"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.chaos.kills import Ended, Step, at_next_instant, at_random, orphans, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, page, problems
-from warehouse.store import Warehouse
+from warehouse.store.run_folder import Warehouse
 
 STEPS = ("rollout", "score", "train", "compact", "report")
 REAL_EVERY = 6  # one round of this many samples with the real engine

@@ -146,7 +146,7 @@ INSIDE = [
         "replaces the encoder",
         """
         for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "") == "score.child":
+            if getattr(module, "__name__", "") == "score.lane.child":
                 module.encode_result = lambda body: b"x" * 99
         def transform(g):
             return [[0]]""",
@@ -157,7 +157,7 @@ INSIDE = [
         "replaces the classifier",
         """
         for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "") == "score.child":
+            if getattr(module, "__name__", "") == "score.lane.child":
                 module.classify = lambda error, phase: "lane_lost"
         def transform(g):
             raise ValueError""",
@@ -235,8 +235,8 @@ INSIDE = [
         "reads a secret through libc",
         "libc.getenv.restype = ctypes.c_char_p\nreturn libc.getenv(b'HOSTILE_SECRET')",
     ),
-    attempt("imports the scorer", "import score.judge\nreturn True"),
-    attempt("imports the warehouse", "import warehouse.store\nreturn True"),
+    attempt("imports the scorer", "import score.sandbox.judge\nreturn True"),
+    attempt("imports the warehouse", "import warehouse.store.run_folder\nreturn True"),
     attempt("imports from the working folder", "sys.path.insert(0, '')\nimport conftest\nreturn True"),
 ]
 

@@ -14,8 +14,8 @@ import platform
 import struct
 import sys
 
-from score.lockdown import PR_SET_NO_NEW_PRIVS
-from score.seccomp import (
+from score.isolation.lockdown import PR_SET_NO_NEW_PRIVS
+from score.isolation.seccomp import (
     ALLOW,
     ERRNO,
     FIRST_ARGUMENT,

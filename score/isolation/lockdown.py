@@ -1,0 +1,163 @@
+"""The layers of isolation that a lane and its children put on themselves, outermost first."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from enum import IntFlag
+
+from score.isolation import landlock
+from score.isolation.seccomp import Filter
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 1, 4, 8, 38
+SIGKILL = 9
+NOBODY = 65534
+CAPABILITY_VERSION = 0x20080522
+CAP_DAC_READ_SEARCH = 1 << 2
+# Descriptors of a child: where its answer goes, the link to its tests or its program, where it says that it
+# is ready, and the ruleset that waits until its doors close.
+RESULT_FD, LINK_FD, READY_FD, RULESET_FD = 3, 4, 5, 6
+# From asm-generic/resource.h; the module `resource` would cost every fork its own memory mappings.
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE = 0, 1, 4
+RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 7, 8, 9, 12
+
+MAX_FDS = 1 << 20
+CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
+NO_CAPABILITIES = bytes(24)
+
+libc = ctypes.CDLL(None, use_errno=True)
+# For children, looked up before they are forked: calls that let go of no lock and keep no errno, because
+# every page of memory that they touch is copied.
+quick = ctypes.PyDLL(None)
+quick_prctl, quick_setrlimit = quick.prctl, quick.setrlimit
+quick_syscall, quick_capset = quick.syscall, quick.capset
+
+
+class Layer(IntFlag):
+    """What a lane is asked for, and what it reports to be in force."""
+
+    UNPRIVILEGED = 1       # not root: dropped to nobody, or never was
+    BUBBLEWRAP = 2         # namespaces of its own, set up by bwrap before Python starts
+    LANDLOCK = 4
+    SECCOMP = 8
+
+
+class Lockdown:
+    """What a lane prepares once, so that each child needs a few system calls only."""
+
+    def __init__(self, layers: int, readable: list[str]) -> None:
+        self.layers = Layer(layers)
+        self.readable = readable
+        self.filters: dict[bool, Filter] = {}
+        self.has_rules = self.has_capabilities = False
+        self.is_rehearsal = False        # in the lane itself, which keeps its descriptors and its time
+
+    def enter_lane(self) -> int:
+        """Lock the lane, which still has to fork and to import; the layers in force come back."""
+        lane_rules = -1
+        if Layer.SECCOMP in self.layers:
+            self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
+        if Layer.LANDLOCK in self.layers:
+            lane_rules = self._prepare_rules()
+            self.has_rules = True
+        unprivileged = drop_privileges()
+        self.has_capabilities = has_capability()
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        prctl(PR_SET_DUMPABLE, 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if lane_rules >= 0:
+            landlock.restrict_self(lane_rules)
+            os.close(lane_rules)
+        return int(self.layers | (Layer.UNPRIVILEGED if unprivileged else 0))
+
+    def _prepare_rules(self) -> int:
+        """Rules of the lane (read what Python needs), and on RULESET_FD those of its children (nothing)."""
+        children_rules = landlock.create_ruleset()
+        if children_rules != RULESET_FD:
+            os.dup2(children_rules, RULESET_FD)
+            os.close(children_rules)
+        lane_rules = landlock.create_ruleset()
+        for folder in self.readable:
+            landlock.allow_reading(lane_rules, folder)
+        return lane_rules
+
+    def die_with_lane(self, lane: int, cpu_limit: bytes) -> None:
+        """End this process when its parent ends, or has ended since the fork; CPU time is limited besides."""
+        if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+            raise OSError("PR_SET_PDEATHSIG")
+        if not self.is_rehearsal:
+            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused where a lower one holds already: as good
+        if os.getppid() != lane:
+            os._exit(70)
+
+    def enter_child(self, last_fd: int, threads: bool) -> None:
+        """Close every door of a child, just before foreign code, and all descriptors above `last_fd`.
+
+        READY_FD stays open until the child has reported on it.
+        """
+        if self.has_rules and quick_syscall(landlock.RESTRICT_SELF, RULESET_FD, 0):
+            raise OSError("landlock_restrict_self")
+        if not self.is_rehearsal:
+            os.closerange(last_fd + 1, READY_FD)
+            os.closerange(READY_FD + 1, MAX_FDS)
+        if self.has_capabilities and quick_capset(CAPABILITY_HEADER, NO_CAPABILITIES):
+            raise OSError("capset")
+        if self.filters:
+            self.filters[threads].install()
+
+
+def drop_privileges() -> bool:
+    """From root to nobody, keeping only the right to read files, which children give up before foreign code.
+
+    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
+    False where the user namespace has no such user; then all capabilities but that one go.
+    """
+    if os.geteuid() != 0:
+        return True
+    prctl(PR_SET_KEEPCAPS, 1)
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+    keep_capabilities(CAP_DAC_READ_SEARCH if os.geteuid() != 0 or has_capability() else 0)
+    return os.geteuid() != 0
+
+
+def has_capability() -> bool:
+    """True if this process may read every file."""
+    data = ctypes.create_string_buffer(24)
+    if libc.capget(CAPABILITY_HEADER, data) != 0:
+        return False
+    return bool(struct.unpack_from("<I", data.raw, 4)[0] & CAP_DAC_READ_SEARCH)
+
+
+def keep_capabilities(mask: int) -> None:
+    """Give up every capability outside the mask; OSError if the kernel refuses."""
+    data = struct.pack("<6I", mask, mask, 0, 0, 0, 0)
+    if libc.capset(CAPABILITY_HEADER, data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def limit_bytes(value: int) -> bytes:
+    """struct rlimit, soft and hard alike."""
+    return struct.pack("<2Q", value, value)
+
+
+def set_limit(which: int, value: int) -> None:
+    """setrlimit(2); OSError on failure."""
+    if libc.setrlimit(which, limit_bytes(value)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setrlimit({which}): {os.strerror(number)}")
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2); OSError on failure."""
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -1,0 +1,100 @@
+"""The lane: a warm process that forks one child per program, watches its clock, and reports how it ended.
+
+It runs as `python -c "from score.lane.main import main; main(..)"`, holds no targets and reads no job.
+"""
+
+from __future__ import annotations
+
+import _socket  # without the module `socket`: what a lane imports, every fork pays for
+import gc
+import os
+import struct
+import sys
+import warnings
+from typing import Any
+
+from score.isolation.lockdown import (
+    LINK_FD,
+    READY_FD,
+    RESULT_FD,
+    RLIMIT_AS,
+    RLIMIT_CORE,
+    RLIMIT_FSIZE,
+    RLIMIT_MEMLOCK,
+    RLIMIT_MSGQUEUE,
+    RLIMIT_NOFILE,
+    RULESET_FD,
+    Lockdown,
+    limit_bytes,
+    set_limit,
+)
+from score.lane import child
+from score.lane.memory_pools import fill_pools
+from score.lane.watch import Allowance, Watch
+from score.wire import allowed_imports as imports
+from score.wire.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
+
+OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
+SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
+REHEARSAL = Allowance(10**9, 10**9, 65536, threads=False, cores=1, last_cpu_limit=b"")
+FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
+
+
+def main(config: dict[str, Any]) -> None:
+    """Prepare, give up every privilege, say hello, then serve orders until the scorer closes the socket."""
+    channel = _socket.socket(fileno=config["socket"])
+    for reserved in (RESULT_FD, LINK_FD, READY_FD, RULESET_FD):       # nothing that arrives lands there
+        os.dup2(0, reserved)
+    sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
+    imports.check_installed(config["imports"])
+    imports.preload((*OFTEN_IMPORTED, *config["preload"]))
+    lockdown = Lockdown(config["layers"], config["readable"])
+    watch = Watch(lockdown)
+    address_space = own_address_space()
+    layers = lockdown.enter_lane()
+    warnings.simplefilter("ignore")
+    child.warm_up(watch, REHEARSAL)
+    os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
+    channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
+    serve(channel, watch)
+
+
+def own_address_space() -> int:
+    """Bytes of address space of this process; 0 without /proc, then the scorer looks it up."""
+    try:
+        with open("/proc/self/statm", "rb") as stream:
+            return int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def serve(channel: _socket.socket, watch: Watch) -> None:
+    """Take the limits and the slots, then run one order after the other."""
+    message, ancillary, _flags, _address = channel.recvmsg(SETUP.size, FDS_SPACE)
+    if not message:
+        return
+    fds = struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])
+    slots = [fds[start:start + FILES_PER_SLOT] for start in range(0, len(fds), FILES_PER_SLOT)]
+    cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = SETUP.unpack(message)
+    set_limits(address_space, open_files, output_bytes)
+    # threads of one program use up CPU time at most as many times faster as there are cores
+    allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1,
+                          limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9))
+    gc.collect()
+    fill_pools()
+    gc.freeze()
+    while order := channel.recv(ORDER.size):
+        number, slot, form, *jobs = ORDER.unpack(order)
+        del order                # what is in this frame, the next program can see
+        reports = watch.run(slots[slot], form, jobs, allowance)
+        channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
+        del reports
+
+
+def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:
+    """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched."""
+    set_limit(RLIMIT_AS, address_space)
+    set_limit(RLIMIT_NOFILE, open_files)
+    set_limit(RLIMIT_FSIZE, output_bytes)
+    for which in (RLIMIT_CORE, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE):
+        set_limit(which, 0)

@@ -1,0 +1,95 @@
+"""The commands of `score` that look at verdicts, at single programs and at this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.options import shows_errors
+
+
+def run_folder(command: Any) -> Any:
+    """The argument RUN, without its config file."""
+    return click.argument("run", type=click.Path(path_type=Path))(command)
+
+
+def limit_options(command: Any) -> Any:
+    """The options that bound one program."""
+    for name, kind, default, words in reversed((
+            ("--cpu-seconds", float, 1.0, "CPU time of a program, all inputs together."),
+            ("--wall-seconds", float, None, "Wall time of a program. [default: 5 x CPU]"),
+            ("--memory-mib", int, 512, "Memory of a program above that of an empty process."),
+            ("--open-files", int, 32, "Open files of a program."),
+            ("--output-kib", int, 64, "Size of a program's answer."),
+            ("--source-kib", int, 64, "Size of a program."))):
+        command = click.option(name, type=kind, default=default, help=words,
+                               show_default=default is not None)(command)
+    threads = click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")
+    return threads(command)
+
+
+def tier_options(command: Any) -> Any:
+    """The options that choose the isolation."""
+    unsafe = click.option("--unsafe-no-sandbox", is_flag=True,
+                          help="Run foreign programs without isolation; every row then says so.")
+    tier = click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
+                        help="Isolation to insist on. [default: the best there is]")
+    return tier(unsafe(command))
+
+
+@click.command("diff")
+@run_folder
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--examples", type=click.IntRange(min=0), default=3, show_default=True,
+              help="Completions to show of each kind of change.")
+@shows_errors
+def diff(run: Path, first: str, second: str, examples: int) -> None:
+    """Compare what scorers A and B say about the same completions of RUN.
+
+    A and B are identities, or their names where only one of that name has scored.
+    """
+    from score.look.diff import diff_lines
+
+    for line in diff_lines(run, first, second, examples):
+        click.echo(line)
+
+
+@click.command("explain")
+@run_folder
+@click.argument("completion", metavar="ITERATION/[PURPOSE/]TASK/INDEX")
+@click.option("--scorer", default=None, help="Whose verdict; needed where several scored the iteration.")
+@shows_errors
+def explain(run: Path, completion: str, scorer: str | None) -> None:
+    """Show one completion: prompt, program, outputs beside what was expected, verdict and reward."""
+    from score.look.explain import explained
+
+    click.echo(explained(run, completion, scorer, colors=sys.stdout.isatty()))
+
+
+@click.command("try")
+@run_folder
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
+@click.option("--reward", default="arc-v1", show_default=True, help="Reward to compute.")
+@limit_options
+@tier_options
+@shows_errors
+def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
+    """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
+    from score.look.try_file import tried
+
+    click.echo(tried(run, file, task_id, colors=sys.stdout.isatty(), **values))
+
+
+@click.command("doctor")
+@shows_errors
+def doctor() -> None:
+    """Say what isolation this machine offers, how fast it is, and what would raise it."""
+    from score.look.doctor import doctor_lines
+
+    for line in doctor_lines():
+        click.echo(line)

@@ -1,0 +1,123 @@
+"""What two scorers say about the same completions: rewards, correctness, and the direction of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+KEYS = ["iteration", "purpose", "task_id", "sample_index"]
+COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]
+CHANGES = {"reward_changed": "another reward", "correct_changed": "another correctness",
+           "sign_changed": "another sign of the advantage"}
+NEGLIGIBLE = 1e-9
+
+
+def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
+    """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
+    warehouse = open_warehouse(run)
+    joined = changes(scored_by(warehouse, first), scored_by(warehouse, second))
+    if joined.is_empty():
+        raise StageError(f"No completion was scored by both {first} and {second}. Run `score {run}` with the "
+                         "options of the one that is missing.")
+    lines = [f"{joined.height} completions in {joined['task_id'].n_unique()} tasks, {first} against {second}"]
+    for column, words in CHANGES.items():
+        count = int(joined[column].sum())
+        lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
+    lines.append(f"  mean reward: {mean_of(joined, 'reward')} -> {mean_of(joined, 'reward_right')}")
+    lines += per_task(joined)
+    for column, words in CHANGES.items():
+        lines += example_lines(joined.filter(pl.col(column)), words, num_examples)
+    return lines
+
+
+def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
+    """Rows of a scorer over all iterations, with advantages (reward minus the mean of the group)."""
+    tables = []
+    for iteration in warehouse.iterations("samples"):
+        for purpose in warehouse.purposes("samples", iteration):
+            scorers = warehouse.scorers(iteration, purpose)
+            scorer = one_scorer(scorers, name, f"iteration {iteration} {purpose}")
+            if scorer:
+                tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
+                                             scorer=scorer))
+    if not tables:
+        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
+                         f"There are: {', '.join(sorted(all_scorers(warehouse))) or 'none'}.")
+    rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
+    return rows.with_columns(advantage=pl.col("reward") - pl.col("reward").mean().over(
+        "iteration", "purpose", "group_id"))
+
+
+def one_scorer(scorers: list[str], name: str, where: str) -> str | None:
+    """The scorer of that identity or name; StageError when the name fits several."""
+    fitting = [scorer for scorer in scorers if scorer == name] or [
+        scorer for scorer in scorers if scorer.rpartition("-")[0] == name]
+    if len(fitting) > 1:
+        raise StageError(f"'{name}' fits several scorers of {where}: {', '.join(fitting)}. Name one in full.")
+    return fitting[0] if fitting else None
+
+
+def all_scorers(warehouse: Warehouse) -> set[str]:
+    """Every scorer that completed something."""
+    return {scorer for iteration in warehouse.iterations("samples")
+            for purpose in warehouse.purposes("samples", iteration)
+            for scorer in warehouse.scorers(iteration, purpose)}
+
+
+def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    """Completions of both, with what changed as flags; a reward that is missing on one side has changed."""
+    joined = first.join(second, on=KEYS, how="inner", validate="1:1")
+    reward = (pl.col("reward") - pl.col("reward_right")).abs() > NEGLIGIBLE
+    missing = pl.col("reward").is_null() != pl.col("reward_right").is_null()
+    return joined.with_columns(
+        reward_changed=reward.fill_null(False) | missing,
+        correct_changed=pl.col("correct").ne_missing(pl.col("correct_right")),
+        sign_changed=sign_of("advantage").ne_missing(sign_of("advantage_right")))
+
+
+def sign_of(name: str) -> pl.Expr:
+    """-1, 0 or 1; what is negligible counts as 0."""
+    return pl.when(pl.col(name).abs() > NEGLIGIBLE).then(pl.col(name).sign()).otherwise(0.0)
+
+
+def mean_of(rows: pl.DataFrame, name: str) -> str:
+    """Mean as text; null rewards are left out."""
+    values = rows[name].drop_nulls().to_numpy()
+    return f"{values.mean():.4f}" if len(values) else "none"
+
+
+def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
+    """The tasks that changed most."""
+    tasks = joined.group_by("task_id").agg(
+        completions=pl.len(), rewards=pl.col("reward_changed").sum(),
+        correct=pl.col("correct_changed").sum(), signs=pl.col("sign_changed").sum())
+    tasks = tasks.filter(pl.col("rewards") + pl.col("correct") + pl.col("signs") > 0)
+    tasks = tasks.sort(["signs", "correct", "rewards", "task_id"], descending=[True, True, True, False])
+    if tasks.is_empty():
+        return ["  no task changed"]
+    lines = [f"{'task':<28} {'completions':>11} {'rewards':>8} {'correct':>8} {'signs':>6}"]
+    for row in tasks.head(most).iter_rows(named=True):
+        lines.append(f"{row['task_id'][:28]:<28} {row['completions']:>11} {row['rewards']:>8} "
+                     f"{row['correct']:>8} {row['signs']:>6}")
+    rest = tasks.height - most
+    return lines + ([f"  and {rest} more tasks"] if rest > 0 else [])
+
+
+def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str]:
+    """A few completions of one kind of change, as `score explain` takes them."""
+    shown = rows.sort(KEYS).head(num_examples)
+    lines = [f"{words}, for example:"] if shown.height else []
+    for row in shown.iter_rows(named=True):
+        lines.append(f"  {row['iteration']}/{row['purpose']}/{row['task_id']}/{row['sample_index']}: "
+                     f"reward {number(row['reward'])} -> {number(row['reward_right'])}, "
+                     f"advantage {number(row['advantage'])} -> {number(row['advantage_right'])}")
+    return lines
+
+
+def number(value: float | None) -> str:
+    """A number for reading; 'none' for null."""
+    return "none" if value is None else f"{value:.4g}"

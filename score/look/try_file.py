@@ -1,0 +1,42 @@
+"""One program from a file on one task, as a completion would be scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from score.look.explain import verdict_lines
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.tiers import open_lanes
+from score.tasks.kinds import kind_named
+from score.tasks.measures import Answer
+from score.verdicts.completions import Item
+from score.verdicts.judging import execute, measure
+from score.verdicts.samples import verdict_row
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+
+
+def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None,
+          unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
+    """Run the file's program on the task and show outputs, verdict and reward."""
+    warehouse = open_warehouse(run)
+    tasks = warehouse.read("tasks", columns=["task_id", "scorer", "payload"]).to_pylist()
+    row = next((row for row in tasks if row["task_id"] == task_id), None)
+    if row is None:
+        raise StageError(f"{run} has no task {task_id}. List them with "
+                         f"`warehouse sql {run} \"select task_id from tasks\"`.")
+    kind, payload = kind_named(row["scorer"], task_id), json.loads(row["payload"])
+    limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
+    scorer = Scorer(reward, limits=limits)
+    code = file.read_text()
+    items = [Item(kind, kind.load(task_id, payload), task_id, "", Answer(code, code))]
+    pool, found = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1, config=LaneConfig)
+    with pool:
+        outcomes = execute(Executor(pool, isolated=found.isolated), items, lambda _outcome: None)
+    sample = verdict_row(measure(items, outcomes, scorer)[0]) | {"sandbox_tier": found.name}
+    return "\n".join(verdict_lines(sample, row["scorer"], payload, colors=colors))

@@ -1,0 +1,77 @@
+"""Running programs: each distinct one once, its outcome shared by all that are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from score.sandbox.flight import Ending
+from score.sandbox.judge import LOST
+from score.sandbox.outcome import Outcome
+from score.sandbox.pool import LanePool
+from score.sandbox.program import Program
+from score.wire.error_classes import ErrorClass
+
+CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
+
+
+@dataclass
+class Executor:
+    """A pool of lanes with a memory of what it ran."""
+
+    pool: LanePool
+    isolated: bool = True
+    outcomes: dict[bytes, Outcome] = field(default_factory=dict)
+    cached_bytes: int = 0
+    num_run: int = 0             # programs that were really run
+
+    def run(self, programs: Sequence[Program], judge: Callable[[Program, list[Ending]], Outcome],
+            finished: Callable[[Outcome], None] = lambda _outcome: None) -> dict[bytes, Outcome]:
+        """Outcome by key of every program; `finished` hears of each that was run, as it ends."""
+        found = {program.key: self.outcomes[program.key] for program in programs
+                 if program.key in self.outcomes}
+        distinct = {program.key: program for program in programs if program.key not in found}
+        source_limit = self.pool.limits.source_kib * 1024
+        for key, program in list(distinct.items()):
+            if len(program.source_bytes) > source_limit:
+                found[key] = too_large(len(program.source_bytes), source_limit)
+                del distinct[key]
+        for program, outcome in self._run_distinct(list(distinct.values()), judge):
+            found[program.key] = outcome
+            self._remember(program, outcome)
+            finished(outcome)
+        return found
+
+    def _run_distinct(self, programs: list[Program],
+                      judge: Callable[[Program, list[Ending]], Outcome]) -> Iterator[tuple[Program, Outcome]]:
+        for index, endings in self.pool.run(programs):
+            self.num_run += 1
+            yield programs[index], judge(programs[index], endings) if endings else LOST
+
+    def _remember(self, program: Program, outcome: Outcome) -> None:
+        """Keep an outcome for later parts, the oldest leaving first; never one that says nothing."""
+        if outcome.infrastructure:
+            return
+        self.outcomes[program.key] = outcome
+        self.cached_bytes += weight(outcome)
+        while self.cached_bytes > CACHED_BYTES:
+            oldest = next(iter(self.outcomes))
+            self.cached_bytes -= weight(self.outcomes.pop(oldest))
+
+
+def weight(outcome: Outcome) -> int:
+    """Roughly the bytes that an outcome holds."""
+    result = outcome.result
+    if isinstance(result, list):
+        size = sum(item.nbytes if isinstance(item, np.ndarray) else len(str(item)) for item in result)
+    else:
+        size = len(result or "")
+    return 1024 + size + len(outcome.error_message or "")
+
+
+def too_large(size: int, limit: int) -> Outcome:
+    """The outcome of a source that is not even compiled."""
+    return Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE,
+                   error_message=f"{size} bytes of source, at most {limit}")

@@ -1,0 +1,208 @@
+"""A lane as the scorer sees it: starting it, what it is working on, and noticing that it is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from score.isolation import bubblewrap
+from score.isolation.lockdown import Layer
+from score.sandbox.flight import Ending, Flight
+from score.sandbox.limits import Limits
+from score.sandbox.slots import Slot
+from score.wire.allowed_imports import allowed_modules
+from score.wire.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
+from warehouse.store.errors import StageError
+
+START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
+SILENT_SECONDS = 30.0       # beyond the wall limit: setting up the child takes at most 20 of them
+DEPTH = 2                   # one program running, one waiting in the lane's socket
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneConfig:
+    """How lanes are started; all lanes of a scorer are alike."""
+
+    layers: int
+    imports: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    import_paths: tuple[str, ...] = ()      # folders of the user's own modules
+
+
+class LaneLost(Exception):
+    """The lane ended, or says nothing."""
+
+
+class LaneProcess:
+    """One running lane, its channel, and the programs it was handed, oldest first."""
+
+    def __init__(self, config: LaneConfig, limits: Limits) -> None:
+        self.limits = limits
+        self.output_bytes = limits.output_kib * 1024
+        self.slots = [Slot() for _ in range(DEPTH)]
+        self.free = list(range(DEPTH))
+        self.flights: deque[Flight] = deque()
+        self.since = time.monotonic()            # when the oldest one was begun
+        self.allowed = allowed_modules(config.imports)
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
+        # The hello then says the lane's pid.
+        self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above those that a lane has uses for
+        theirs.close()
+        self.process = subprocess.Popen(
+            lane_command(config, number), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=self.errors, pass_fds=[number], env=lane_environment(), start_new_session=True, cwd="/")
+        os.close(number)
+        self.layers = 0
+        self.pid = self.process.pid              # of the lane itself, which bwrap may have started
+
+    def greet(self) -> None:
+        """Wait until the lane is ready, give it limits and slots; LaneLost with its own words if it fails."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        if poll.poll(START_SECONDS * 1000):
+            message, ancillary, _flags, _address = self.channel.recvmsg(HELLO.size, socket.CMSG_SPACE(12))
+            if len(message) == HELLO.size:
+                magic, self.layers, address_space = HELLO.unpack(message)
+                assert magic == HELLO_MAGIC
+                self.pid = struct.unpack("3i", ancillary[0][2])[0]
+                self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                self._set_up(address_space or address_space_of(self.pid))
+                return
+        self.process.kill()
+        self.process.wait()
+        self.errors.seek(0)
+        words = self.errors.read().decode("utf-8", "replace").strip().splitlines()
+        raise LaneLost(words[-1] if words else f"no answer within {START_SECONDS:g} s")
+
+    def _set_up(self, address_space: int) -> None:
+        limits = self.limits
+        setup = SETUP.pack(round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9),
+                           address_space + limits.memory_mib * 2**20, limits.open_files, self.output_bytes,
+                           limits.threads)
+        descriptors: list[int] = []
+        try:
+            for slot in self.slots:
+                descriptors += slot.for_lane()
+            socket.send_fds(self.channel, [setup], descriptors)
+        except OSError as error:
+            raise LaneLost(str(error)) from error
+        finally:
+            for each in descriptors:
+                os.close(each)
+
+    def hand(self, flight: Flight) -> None:
+        """Give the lane one more program; there must be a free slot."""
+        if not self.flights:
+            self.since = time.monotonic()
+        flight.attempts += 1
+        self.flights.append(flight)
+        flight.slot = self.free.pop()
+        try:
+            self.channel.send(flight.order(self.slots[flight.slot], self.allowed))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise LaneLost(str(error)) from error
+
+    def take(self) -> tuple[Flight, list[Ending]]:
+        """The oldest program and how it ended, from the next reply."""
+        try:
+            reply = self.channel.recv(256)
+        except ConnectionResetError as error:
+            raise LaneLost(str(error)) from error
+        if not reply:
+            raise LaneLost("the lane ended")
+        self.since = time.monotonic()
+        flight = self.flights.popleft()
+        endings = flight.endings(reply, self.slots[flight.slot], self.output_bytes)
+        self.free.append(flight.slot)
+        return flight, endings
+
+    def is_stuck(self) -> bool:
+        """True when it has been silent for longer than any program can take, or was stopped by a signal."""
+        if not self.flights:
+            return False
+        patience = self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
+        return time.monotonic() - self.since > patience or self.is_stopped()
+
+    def is_stopped(self) -> bool:
+        """True if the process is in state T."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+    def stop(self) -> None:
+        """Kill the lane; its children die with it."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+        for slot in self.slots:
+            slot.close()
+        self.slots = []
+
+
+def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
+    """Command line of a lane: no user site, no bytecode written, nothing of the caller's sys.path."""
+    text = repr({"scorer": os.getpid(), "socket": socket_number, "layers": int(config.layers),
+                       "imports": config.imports, "preload": config.preload,
+                       "import_paths": config.import_paths, "readable": readable_folders(config)})
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane.main import main; main({text})"
+    command = [sys.executable, "-s", "-P", "-B", "-c", start]
+    if config.layers & Layer.BUBBLEWRAP:
+        return bubblewrap.wrapped(command, readable_folders(config))
+    return command
+
+
+def address_space_of(pid: int) -> int:
+    """Bytes of address space of a process; LaneLost where that cannot be seen, for limits start from it."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    except OSError as error:
+        raise LaneLost(f"the lane's memory cannot be looked up in /proc: {error}") from error
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def lane_environment() -> dict[str, str]:
+    """Everything a lane's environment holds: single-threaded libraries, and hashes that do not vary.
+
+    Symbols are looked up when libraries are loaded, or every child would do it on pages of its own.
+    """
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {**dict.fromkeys(threads, "1"), "PYTHONHASHSEED": "0", "LD_BIND_NOW": "1", "LC_ALL": "C.UTF-8",
+            "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
+
+
+def readable_folders(config: LaneConfig) -> list[str]:
+    """Folders with the interpreter, its libraries and the allowed modules: all that a lane may read."""
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", "/usr/lib64", "/lib", "/lib64",
+               str(ROOT / "score"), *config.import_paths]
+    return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
+
+
+def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:
+    """Lanes that answered, started side by side; StageError when one cannot be started."""
+    lanes = [LaneProcess(config, limits) for _ in range(count)]
+    try:
+        for lane in lanes:
+            lane.greet()
+    except BaseException as error:
+        for lane in lanes:
+            lane.stop()
+        if not isinstance(error, LaneLost):
+            raise
+        raise StageError(f"A lane for running programs could not start: {error}. Run `score doctor` to see "
+                         f"what is missing; the interpreter is {sys.executable}.") from error
+    return lanes

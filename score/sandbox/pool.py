@@ -1,0 +1,175 @@
+"""The pool of lanes: programs in, endings out, with lost lanes replaced and their programs run again."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from score.sandbox.flight import Ending, Flight
+from score.sandbox.lane_handle import LaneConfig, LaneLost, LaneProcess, start_lanes
+from score.sandbox.limits import Limits
+from score.sandbox.program import Program
+from score.wire.frames import Verdict
+from warehouse.store.errors import StageError
+
+MAX_ATTEMPTS = 3
+MAX_RESTARTS = 100
+SIGKILL = 9
+CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
+              ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+LONGEST_ROUND, LONGEST_WAKING = 0.25, 0.02         # seconds, on a machine loaded beyond reason
+SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
+
+
+class LanePool:
+    """Lanes that run as soon as it is made, until `close`; use it as a context."""
+
+    def __init__(self, config: LaneConfig, limits: Limits, num_lanes: int) -> None:
+        self.config, self.limits = config, limits
+        self.lanes: list[LaneProcess] = []
+        self.num_restarts = 0
+        self.last_look = time.monotonic()      # at lanes that may be stuck
+        self.lanes += start_lanes(config, limits, num_lanes)
+        self._listen()
+
+    def __enter__(self) -> LanePool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every lane and what runs in it."""
+        for lane in self.lanes:
+            lane.stop()
+        self.lanes = []
+
+    def run(self, programs: Iterable[Program]) -> Iterator[tuple[int, list[Ending]]]:
+        """Index and endings of each program, as they come; no endings mean that lanes kept being lost."""
+        waiting = (Flight(number, program) for number, program in enumerate(programs))
+        again: deque[Flight] = deque()         # infrastructure failed: at once
+        lonely: deque[Flight] = deque()        # starved perhaps: when nothing else runs any more
+        while True:
+            self._hand_out(waiting, again, lonely)
+            if not any(lane.flights for lane in self.lanes):
+                if again or lonely:
+                    continue        # a lane was lost while it was being handed work; its successor is idle
+                return
+            for flight, endings in self._collect():
+                if endings and must_run_alone(flight, endings, self.limits):
+                    flight.alone, flight.attempts = True, 0
+                    lonely.append(flight)
+                elif must_run_again(endings, flight):
+                    again.append(flight)
+                else:
+                    yield flight.number, endings
+
+    def _hand_out(self, waiting: Iterator[Flight], again: deque[Flight], lonely: deque[Flight]) -> None:
+        """Keep every lane supplied; once all else is done, one lonely program at a time."""
+        for lane in list(self.lanes):
+            while lane.free:
+                flight = again.popleft() if again else next(waiting, None)
+                if flight is None:
+                    break
+                self._hand(lane, flight, again)
+                if lane not in self.lanes:
+                    break
+        if lonely and not any(lane.flights for lane in self.lanes):
+            self._hand(self.lanes[0], lonely.popleft(), again)
+
+    def _hand(self, lane: LaneProcess, flight: Flight, again: deque[Flight]) -> None:
+        try:
+            lane.hand(flight)
+        except LaneLost:
+            again.extend(self._replace(lane))
+
+    def _listen(self) -> None:
+        """Wait for what the present lanes say."""
+        self.by_fd = {lane.channel.fileno(): lane for lane in self.lanes}
+        self.poll = select.poll()
+        for fd in self.by_fd:
+            self.poll.register(fd, select.POLLIN)
+
+    def _collect(self) -> Iterator[tuple[Flight, list[Ending]]]:
+        """Programs that ended, and those of lanes that were lost (with no endings)."""
+        talking = [self.by_fd[fd] for fd, _event in self.poll.poll(1000)]
+        for lane in talking:
+            try:
+                flight, endings = lane.take()
+            except LaneLost:
+                yield from ((flight, []) for flight in self._replace(lane))
+                continue
+            if any(ending.verdict in SETUP_VERDICTS for ending in endings):
+                time.sleep(0.05 * flight.attempts)        # fork fails for want of memory: give it a moment
+            yield flight, endings
+        if time.monotonic() - self.last_look > 1.0:
+            self.last_look = time.monotonic()
+            for lane in [lane for lane in self.lanes if lane.is_stuck()]:
+                yield from ((flight, []) for flight in self._replace(lane))
+
+    def _replace(self, lane: LaneProcess) -> list[Flight]:
+        """A fresh lane in place of a lost one; what the lost one was handed comes back."""
+        flights = list(lane.flights)
+        lane.stop()
+        for waiting in flights[1:]:
+            waiting.attempts -= 1              # it never began
+        self.lanes.remove(lane)
+        self.lanes += start_lanes(self.config, self.limits, 1)
+        self._listen()
+        self.num_restarts += 1
+        if self.num_restarts > MAX_RESTARTS:
+            raise StageError(f"Lanes that run programs were lost {self.num_restarts} times. Something on "
+                             "this machine ends them, perhaps for want of memory: give it more, or use fewer "
+                             "--lanes.")
+        return flights
+
+
+def must_run_again(endings: list[Ending], flight: Flight) -> bool:
+    """True while an ending says nothing about the program and attempts are left."""
+    failed = not endings or any(ending.verdict in SETUP_VERDICTS or killed_outside(ending)
+                                for ending in endings)
+    return failed and flight.attempts < MAX_ATTEMPTS
+
+
+def killed_outside(ending: Ending) -> bool:
+    """SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it."""
+    return ending.verdict == Verdict.SIGNALED and ending.code == SIGKILL
+
+
+def must_run_alone(flight: Flight, endings: list[Ending], limits: Limits) -> bool:
+    """A wall timeout that used little CPU is either a program that sleeps or a machine that is overloaded."""
+    return not flight.alone and not slept(endings) and any(
+        ending.verdict == Verdict.TIMEOUT_WALL and ending.cpu_seconds < 0.5 * limits.cpu_seconds
+        for ending in endings)
+
+
+def slept(endings: list[Ending]) -> bool:
+    """True if the processes gave up their cores by themselves, and no load can have taken half of the time.
+
+    A core that is taken comes back after a round of all others that want it, one that is asked for sooner.
+    """
+    taken = sum(LONGEST_ROUND * ending.preemptions + LONGEST_WAKING * ending.pauses for ending in endings)
+    return (all(ending.pauses > 1 for ending in endings)           # its end may count as one
+            and taken < 0.5 * min(ending.wall_seconds for ending in endings))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, cut to the cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    for quota_file, period_file in CPU_QUOTAS:
+        try:
+            with open(quota_file) as stream:
+                quota, *rest = stream.read().split()
+            if period_file:
+                with open(period_file) as stream:
+                    rest = stream.read().split()
+        except OSError:
+            continue
+        if quota not in ("max", "-1"):
+            cores = min(cores, max(1, round(int(quota) / int(rest[0]))))
+    return cores

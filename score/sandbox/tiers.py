@@ -1,0 +1,92 @@
+"""Which isolation this machine offers: found out by starting lanes with it and attacking from inside."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from score.isolation import landlock, seccomp
+from score.isolation.lockdown import Layer
+from score.sandbox.canaries import reached_effects
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from warehouse.store.errors import StageError
+
+UNSAFE = "D"
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One degree of isolation: its letter, what it is made of, and what was found out about this machine."""
+
+    name: str
+    layers: Layer
+    words: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def isolated(self) -> bool:
+        """False only for programs that may do whatever this user may."""
+        return Layer.SECCOMP in self.layers
+
+
+TIERS = {
+    "A": (Layer.BUBBLEWRAP | Layer.LANDLOCK | Layer.SECCOMP, "bubblewrap, Landlock and seccomp"),
+    "B": (Layer.LANDLOCK | Layer.SECCOMP, "Landlock and seccomp"),
+    "C": (Layer.SECCOMP, "seccomp"),
+    UNSAFE: (Layer(0), "no isolation, limits only"),
+}
+
+
+def missing_for(layers: Layer) -> str | None:
+    """What this machine evidently lacks for the layers; None if only trying can tell."""
+    if Layer.SECCOMP in layers and not seccomp.is_known_machine():
+        return f"no system call table for {platform.system()} on {platform.machine()}"
+    if Layer.LANDLOCK in layers and landlock.version() == 0:
+        return f"the kernel ({platform.release()}) has no Landlock, or it is switched off"
+    if Layer.BUBBLEWRAP in layers and shutil.which("bwrap") is None:
+        return "bwrap is not installed (package bubblewrap)"
+    return None
+
+
+def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: int,
+               config: Callable[[Layer], LaneConfig]) -> tuple[LanePool, Tier]:
+    """Running lanes of the best tier that holds, or of the one asked for, and that tier.
+
+    Raises StageError when none holds, unless `unsafe` says that none is wanted.
+    """
+    reasons: dict[str, str] = {}
+    for name in [UNSAFE] if unsafe else [wanted] if wanted else ["A", "B", "C"]:
+        layers, words = TIERS[name]
+        reason = missing_for(layers)
+        if reason is None:
+            found = try_tier(config(layers), limits, num_lanes)
+            if isinstance(found, LanePool):
+                facts = {"kernel": platform.release(), "landlock": landlock.version(), "uid": os.getuid(),
+                         "not_available": reasons}
+                return found, Tier(name, Layer(found.lanes[0].layers), words, facts)
+            reason = found
+        reasons[name] = reason
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "
+                     "what would help, or, if every program is your own, use --unsafe-no-sandbox.")
+
+
+def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:
+    """Lanes that withstood every canary, or the reason why there are none."""
+    try:
+        pool = LanePool(config, limits, num_lanes)
+    except StageError as error:
+        if config.layers:
+            return str(error)
+        raise
+    reached = reached_effects(pool) if config.layers & Layer.SECCOMP else []
+    if reached:
+        pool.close()
+        return f"a program could {', '.join(reached)}"
+    return pool

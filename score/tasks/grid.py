@@ -1,0 +1,85 @@
+"""Grid tasks: `transform` is run on every train and test input, as augmented as its prompt was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from score.sandbox.flight import Ending
+from score.sandbox.judge import Circumstances, outcome_of
+from score.sandbox.outcome import Outcome
+from score.sandbox.program import Program
+from score.tasks.grid_metrics import split_score
+from score.tasks.measures import Answer, Measures
+from score.tasks.units import NO_CODE
+from score.wire.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
+from warehouse.store.errors import StageError
+from warehouse.tasks.augmentation import augment, undo
+
+MAX_COLOR = 9
+
+
+@dataclass(frozen=True)
+class GridTask:
+    """Inputs and expected outputs; both are uint8 grids, train pairs first."""
+
+    task_id: str
+    num_train: int
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+
+
+class GridKind:
+    """ARC and everything of its form: {train: [{input, output}], test: [{input, output}]}."""
+
+    def load(self, task_id: str, payload: dict[str, Any]) -> GridTask:
+        try:
+            pairs = [*payload["train"], *payload["test"]]
+            inputs = [np.array(pair["input"], dtype=np.uint8) for pair in pairs]
+            outputs = [np.array(pair["output"], dtype=np.uint8) for pair in pairs]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise StageError(f"Task {task_id} is no grid task ({type(error).__name__}: {error}). "
+                             "Its payload must be {train: [{input, output}], test: [{input, output}]}."
+                             ) from error
+        for grid in (*inputs, *outputs):
+            if grid.ndim != 2 or not 0 < max(grid.shape) <= MAX_GRID_SIDE or grid.max(initial=0) > MAX_COLOR:
+                raise StageError(f"Task {task_id} has a grid of shape {grid.shape}: grids are matrices of "
+                                 f"0..9, at most {MAX_GRID_SIDE} x {MAX_GRID_SIDE}.")
+        return GridTask(task_id, len(payload["train"]), inputs, outputs)
+
+    def programs(self, task: GridTask, answer: Answer) -> list[Program] | Outcome:
+        if answer.code is None:
+            return NO_CODE
+        shown = [augment(grid, answer.flip, answer.rotations, answer.color_map) for grid in task.inputs]
+        return [Program(Kind.GRID, answer.code, encode_grids(shown))]
+
+    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
+        return outcome_of(endings[0], legal_grids, circumstances)
+
+    def measure(self, task: GridTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        [outcome] = outcomes
+        valid = outcome.error_class is None and len(outcome.result) == len(task.inputs)
+        train, test = task.outputs[:task.num_train], task.outputs[task.num_train:]
+        if not valid:
+            return Measures(valid_code=answer.code is not None, valid_outputs=False,
+                            train=split_score(None, train), test=split_score(None, test))
+        grids = [undo(grid, answer.flip, answer.rotations, answer.color_map) for grid in outcome.result]
+        given = {"train": grids[:task.num_train], "test": grids[task.num_train:]}
+        listed = {split: [grid.tolist() for grid in part] for split, part in given.items()}
+        return Measures(valid_code=True, valid_outputs=True, train=split_score(given["train"], train),
+                        test=split_score(given["test"], test), fingerprint=fingerprint(grids),
+                        outputs=json.dumps(listed, separators=(",", ":")))
+
+
+def legal_grids(body: bytes) -> list[np.ndarray]:
+    """Output grids; BadFrame unless all are legal, whatever the child said."""
+    return decode_grids(body, max_side=MAX_GRID_SIDE, max_value=MAX_COLOR)
+
+
+def fingerprint(grids: list[np.ndarray]) -> str:
+    """Hash of shapes and cells; equal for programs that do the same to every input."""
+    return hashlib.sha256(encode_grids(grids)).hexdigest()[:32]

@@ -1,0 +1,77 @@
+"""What was measured about one completion, whatever the kind of its task: what rewards are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from score.sandbox.flight import Ending
+from score.sandbox.judge import Circumstances
+from score.sandbox.outcome import Outcome
+from score.sandbox.program import Program
+from score.tasks.grid_metrics import SplitScore
+
+NOTHING = SplitScore(0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One completion to judge: the text, the program in it, and how its prompt was augmented."""
+
+    text: str                        # prefill and completion
+    code: str | None                 # None: no closed code block
+    flip: bool | None = None
+    rotations: int | None = None
+    color_map: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Units are grids, tests or answers; a kind without train units leaves `train` empty."""
+
+    valid_code: bool
+    valid_outputs: bool
+    train: SplitScore = NOTHING
+    test: SplitScore = NOTHING
+    fingerprint: str | None = None
+    outputs: str | None = None       # JSON
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_units(self) -> int:
+        return self.train.num_pairs + self.test.num_pairs
+
+    @property
+    def correct_share(self) -> float:
+        """Share of exact units over train and test together."""
+        return self._over_all(self.train.correct_grids, self.test.correct_grids)
+
+    @property
+    def pixel_score(self) -> float:
+        """Mean pixel score over train and test together."""
+        return self._over_all(self.train.pixel_score, self.test.pixel_score)
+
+    @property
+    def correct(self) -> bool:
+        """Every unit of both splits is right."""
+        return self.num_units > 0 and self.correct_share == 1.0
+
+    def _over_all(self, train: float, test: float) -> float:
+        total = train * self.train.num_pairs + test * self.test.num_pairs
+        return total / self.num_units if self.num_units else 0.0
+
+
+class TaskKind(Protocol):
+    """One kind of task: how its payload is read, what is run, and what the outcome is worth."""
+
+    def load(self, task_id: str, payload: dict[str, Any]) -> Any:
+        """The task, checked; StageError naming the field that is wrong."""
+
+    def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
+        """What to run for an answer; an Outcome where nothing has to be run."""
+
+    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
+        """The outcome of one program, from the endings of its processes."""
+
+    def measure(self, task: Any, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        """What the outcomes are worth; the comparison with what was expected happens here."""

@@ -1,0 +1,90 @@
+"""Script tasks: a program reads stdin and writes stdout, once per case, each in its own process."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from score.sandbox.flight import Ending
+from score.sandbox.judge import Circumstances, outcome_of
+from score.sandbox.outcome import Outcome
+from score.sandbox.program import Program
+from score.tasks.measures import Answer, Measures
+from score.tasks.units import NO_CODE, field, unit_measures
+from score.wire.error_classes import ErrorClass
+from score.wire.frames import Kind
+from warehouse.store.errors import StageError
+
+COMPARISONS = ("tokens", "lines")
+
+
+@dataclass(frozen=True)
+class ScriptTask:
+    """Cases as (stdin, expected stdout), and how the two outputs are compared."""
+
+    task_id: str
+    cases: list[tuple[str, str]]
+    compare: str
+    tolerance: float
+
+
+class ScriptKind:
+    """{cases: [{input, output}], compare: 'tokens' or 'lines', tolerance}."""
+
+    def load(self, task_id: str, payload: dict[str, Any]) -> ScriptTask:
+        cases = field(task_id, payload, "cases", list)
+        compare = field(task_id, payload, "compare", str, "tokens")
+        if not cases or not all(isinstance(case, dict) for case in cases):
+            raise StageError(f"Task {task_id}: payload field 'cases' holds no objects. "
+                             "Give the input and the output of each.")
+        if compare not in COMPARISONS:
+            raise StageError(f"Task {task_id}: payload field 'compare' is '{compare}'. Use one of "
+                             f"{', '.join(COMPARISONS)}.")
+        pairs = [(field(task_id, case, "input", str), field(task_id, case, "output", str)) for case in cases]
+        return ScriptTask(task_id, pairs, compare, field(task_id, payload, "tolerance", (int, float), 0))
+
+    def programs(self, task: ScriptTask, answer: Answer) -> list[Program] | Outcome:
+        if answer.code is None:
+            return NO_CODE
+        return [Program(Kind.STDIO, answer.code, stdin=given.encode()) for given, _expected in task.cases]
+
+    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
+        written = endings[0].stdout or b""
+        outcome = outcome_of(endings[0], lambda _body: written.decode("utf-8", "replace"), circumstances)
+        full = len(written) >= circumstances.limits.output_kib * 1024
+        if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):
+            return Outcome(error_class=ErrorClass.OUTPUT_LIMIT, cpu_seconds=outcome.cpu_seconds,
+                           error_message=f"{len(written)} bytes or more on stdout")
+        return outcome
+
+    def measure(self, task: ScriptTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        """Cases that fail to run count as wrong; only when none ran is there no valid output."""
+        ran = [outcome for outcome in outcomes if outcome.error_class is None]
+        if not ran:
+            return unit_measures(answer, outcomes[0], [], len(task.cases))
+        passed = [outcome.error_class is None and is_expected(outcome.result, expected, task)
+                  for outcome, (_given, expected) in zip(outcomes, task.cases, strict=True)]
+        texts = [outcome.result for outcome in outcomes]
+        digest = hashlib.sha256(repr(texts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        return unit_measures(answer, ran[0], passed, len(task.cases), outputs=texts, fingerprint=digest)
+
+
+def is_expected(written: str, expected: str, task: ScriptTask) -> bool:
+    """True if the output is the expected one, blanks at the ends of lines and of the text left aside."""
+    if task.compare == "lines":
+        return [line.rstrip() for line in written.rstrip().splitlines()] == [
+            line.rstrip() for line in expected.rstrip().splitlines()]
+    ours, theirs = written.split(), expected.split()
+    return len(ours) == len(theirs) and all(
+        one == other or (task.tolerance > 0 and is_close(one, other, task.tolerance))
+        for one, other in zip(ours, theirs, strict=True))
+
+
+def is_close(one: str, other: str, tolerance: float) -> bool:
+    """True if both are numbers, and near each other."""
+    try:
+        return math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=tolerance)
+    except ValueError:
+        return False

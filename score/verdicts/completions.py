@@ -1,0 +1,75 @@
+"""Completions together with what judging them needs: the task of each, and how its prompt was augmented."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from score.tasks.code_block import first_code_block
+from score.tasks.kinds import kind_named
+from score.tasks.measures import Answer, TaskKind
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+PROMPT_COLUMNS = ["group_id", "task_id", "prompt", "split", "prefill", "flip", "rotations", "color_map"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One completion, ready to be judged."""
+
+    kind: TaskKind
+    task: Any
+    task_id: str
+    split: str
+    answer: Answer
+    kind_name: str = ""
+    prompt: str = ""
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+class Questions:
+    """Tasks and prompts of one rollout, looked up by the rows of its completions."""
+
+    def __init__(self, warehouse: Warehouse, iteration: int, purpose: str) -> None:
+        prompts = warehouse.read("prompts", iteration=iteration, purpose=purpose, columns=PROMPT_COLUMNS)
+        self.prompts = {row["group_id"]: row for row in prompts.to_pylist()}
+        wanted = {row["task_id"] for row in self.prompts.values()}
+        rows = warehouse.read("tasks", columns=["task_id", "scorer", "payload"])
+        self.payloads = {row["task_id"]: row for row in rows.to_pylist() if row["task_id"] in wanted}
+        self.tasks: dict[str, tuple[TaskKind, Any, str, dict[str, Any]]] = {}
+
+    def items(self, completions: pa.Table) -> list[Item]:
+        """What to judge, in the order of the rows; StageError where a row has no prompt or no task."""
+        names = ("group_id", "task_id", "completion")
+        rows = zip(*(completions.column(name).to_pylist() for name in names), strict=True)
+        return [self._item(*row) for row in rows]
+
+    def kind_names(self) -> set[str]:
+        """Kinds of the tasks that were asked."""
+        return {row["scorer"] for row in self.payloads.values()}
+
+    def _item(self, group_id: str, task_id: str, completion: str) -> Item:
+        prompt = self.prompts.get(group_id)
+        if prompt is None:
+            raise StageError(f"A completion of task {task_id} belongs to group {group_id}, which has no "
+                             "prompt. Restore the part of `prompts` that is missing, or run `rollout` again.")
+        kind, task, kind_name, payload = self._task(task_id)
+        text = (prompt["prefill"] or "") + completion
+        color_map = None if prompt["color_map"] is None else tuple(prompt["color_map"])
+        answer = Answer(text, first_code_block(text), prompt["flip"], prompt["rotations"], color_map)
+        return Item(kind, task, task_id, prompt["split"], answer, kind_name, prompt["prompt"] or "", payload)
+
+    def _task(self, task_id: str) -> tuple[TaskKind, Any, str, dict[str, Any]]:
+        if task_id not in self.tasks:
+            row = self.payloads.get(task_id)
+            if row is None:
+                raise StageError(f"There are completions of task {task_id}, which is not among the run's "
+                                 "tasks. Restore RUN/tasks, or remove these completions.")
+            kind = kind_named(row["scorer"], task_id)
+            payload = json.loads(row["payload"])
+            self.tasks[task_id] = kind, kind.load(task_id, payload), row["scorer"], payload
+        return self.tasks[task_id]

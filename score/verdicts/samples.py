@@ -1,0 +1,142 @@
+"""The rows of the samples table: verdicts beside the facts and the repetition metrics of each completion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from score.rewards.scorer import Scorer
+from score.sandbox.outcome import Outcome
+from score.tasks.measures import Answer, Measures
+from score.verdicts import repetition
+from warehouse.store.errors import StageError
+from warehouse.store.schema import arrow_schema
+
+COPIED = ("iteration", "purpose", "task_id", "sample_index", "group_id", "policy_version", "finish_reason",
+          "num_prompt_tokens", "num_completion_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One completion after judging; `parts` is None where nothing could be measured."""
+
+    answer: Answer
+    outcome: Outcome
+    measures: Measures
+    parts: dict[str, float] | None
+    split: str
+
+    @property
+    def reward(self) -> float | None:
+        return None if self.parts is None else float(sum(self.parts.values()))
+
+
+def samples_table(completions: pa.Table, scored: Sequence[Scored], scorer: Scorer, tier: str,
+                  repetitions: Mapping[str, np.ndarray]) -> pa.Table:
+    """One row per completion, in the order of the completions part."""
+    columns: dict[str, Any] = {name: completions.column(name) for name in COPIED}
+    reasons = completions.column("finish_reason").to_pylist()
+    columns |= {"scorer": [scorer.identity] * len(scored),
+                "truncated": [reason == "length" for reason in reasons],
+                "split": [row.split for row in scored], "sandbox_tier": [tier] * len(scored)}
+    columns |= verdict_columns(scored) | logprob_columns(completions) | dict(repetitions)
+    group_ids = completions.column("group_id").to_pylist()
+    columns["first_output"] = first_outputs(group_ids, columns["fingerprint"])
+    schema = arrow_schema("samples")
+    return pa.table({name: columns[name] for name in schema.names}).cast(schema)
+
+
+def verdict_columns(scored: Sequence[Scored]) -> dict[str, list[Any]]:
+    """Rewards, correctness and errors; null instead of a number where infrastructure failed."""
+    rows = [verdict_row(row) for row in scored]
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else verdict_names())}
+
+
+def verdict_row(row: Scored) -> dict[str, Any]:
+    """The columns of one completion that come from running it."""
+    known = not row.outcome.infrastructure
+    measured = row.measures
+    outcome = row.outcome
+    values = {"reward": row.reward, "correct": measured.correct, "valid_code": measured.valid_code,
+              "valid_outputs": measured.valid_outputs}
+    for name, split in (("train", measured.train), ("test", measured.test)):
+        values |= {f"{name}_pixel_score": split.pixel_score, f"{name}_correct_grids": split.correct_grids,
+                   f"{name}_is_correct": split.is_correct}
+    if not known:
+        values = dict.fromkeys(values) | {"valid_code": measured.valid_code}
+    return values | {
+        "reward_parts": None if row.parts is None else json.dumps(row.parts),
+        "fingerprint": measured.fingerprint, "outputs": measured.outputs, "code": storable(row.answer.code),
+        "error_class": None if outcome.error_class is None else str(outcome.error_class),
+        "error_name": outcome.error_name, "error_message": storable(outcome.error_message),
+        "cpu_seconds": outcome.cpu_seconds, "wall_seconds": outcome.wall_seconds,
+        "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps({**measured.extra, **outcome.facts}),
+    }
+
+
+def first_outputs(group_ids: Sequence[str], fingerprints: Sequence[str | None]) -> list[bool | None]:
+    """Whether each completion is the first of its group with its outputs; null where it has none.
+
+    Groups lie whole in one part, so counting these rows counts the different outputs of a group.
+    """
+    seen: set[tuple[str, str]] = set()
+    first: list[bool | None] = []
+    for group_id, fingerprint in zip(group_ids, fingerprints, strict=True):
+        if fingerprint is None:
+            first.append(None)
+            continue
+        first.append((group_id, fingerprint) not in seen)
+        seen.add((group_id, fingerprint))
+    return first
+
+
+def verdict_names() -> list[str]:
+    """Columns that `verdict_row` fills."""
+    empty = Scored(Answer("", None), Outcome(), Measures(False, False), None, "")
+    return list(verdict_row(empty))
+
+
+def storable(text: str | None) -> str | None:
+    """Text as valid UTF-8: a lone surrogate in a program becomes an escape."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+def logprob_columns(completions: pa.Table) -> dict[str, np.ndarray]:
+    """Sum, smallest and minus mean of the behaviour logprobs; StageError where one is not a number."""
+    values, lengths = flattened(completions, "behaviour_logprobs")
+    if not np.all(np.isfinite(values)):
+        raise StageError("A completion has a behaviour logprob that is missing or not finite: the rollout "
+                         "that wrote it is damaged. Remove its part and run `rollout` again.")
+    values = values.astype(np.float64)
+    filled = lengths > 0
+    starts = repetition.offsets_of(lengths)[filled]
+    sums, smallest = np.zeros(len(lengths)), np.zeros(len(lengths))
+    if len(starts):
+        sums[filled] = np.add.reduceat(values, starts)
+        smallest[filled] = np.minimum.reduceat(values, starts)
+    return {"logprob_sum": sums, "logprob_min": smallest, "nll_sampled": -sums / np.maximum(lengths, 1)}
+
+
+def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
+    """Repetition metrics of the token ids."""
+    tokens, lengths = flattened(completions, "completion_ids")
+    return {"unique_token_ratio": repetition.unique_ratio(tokens, lengths, 1),
+            "ngram3_unique_ratio": repetition.unique_ratio(tokens, lengths, 3),
+            "ngram4_unique_ratio": repetition.unique_ratio(tokens, lengths, 4),
+            "ngram4_top_share": repetition.top_share(tokens, lengths, 4),
+            "loop_tokens": repetition.loop_tokens(tokens, lengths)}
+
+
+def flattened(completions: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """All values of a list column one after the other, and the length of each list."""
+    column = completions.column(name).combine_chunks()
+    lengths = np.diff(column.offsets.to_numpy()) if len(column) else np.zeros(0, np.int64)
+    if column.null_count:
+        raise StageError(f"A completion has no {name}: the rollout that wrote it is damaged. Remove its part "
+                         "and run `rollout` again.")
+    return column.flatten().to_numpy(zero_copy_only=False), lengths.astype(np.int64)

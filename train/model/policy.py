@@ -1,0 +1,259 @@
+"""The one door to transformers and PEFT: load a base model and a policy, run them, save a policy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.utils.logging import disable_progress_bar
+
+from train.model.attention import Packed, Prefix, PromptKV, attend, is_supported
+from train.model.saving import ADAPTER_CONFIG
+from warehouse.store.errors import StageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHARED_PROMPT, CACHED_PROMPT = "shared_prompt", "cached_prompt"
+FLOAT16_LOSS_SCALE = 2.0**14
+disable_progress_bar()
+AttentionInterface.register(SHARED_PROMPT, attend)
+
+
+class Policy:
+    """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
+
+    def __init__(self, model: nn.Module, *, kind: str, device: torch.device,
+                 autocast: torch.dtype | None = None):
+        self.model = model.to(device).eval()
+        self.kind, self.device = kind, device
+        inner: Any = model.get_base_model() if kind == "lora" else model  # type: ignore[operator]
+        self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
+        self.config = inner.config.get_text_config()
+        self.vocabulary_size = self._head.weight.shape[0]
+        self._autocast = autocast
+        self.compute_dtype: torch.dtype = autocast or inner.dtype
+        self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
+        self.why_copied = ""        # why prompts are not shared without copies, for the one who wonders
+        # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
+        half = torch.float16 in (autocast, getattr(model, "dtype", None))
+        self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
+        # What some architectures do after the head; `_checked` refuses those that do anything else.
+        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
+                             / (getattr(self.config, "logits_scaling", None) or 1.0))
+
+    def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
+        """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
+        return self._forward(prompt_ids[None], before)[1]() if len(prompt_ids) else before
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether a prompt and rows can go through as one row, by `packed_hidden`."""
+        return self.attention == SHARED_PROMPT
+
+    def packed_hidden(self, prompt_ids: Tensor, input_ids: Tensor) -> Tensor:
+        """Last hidden states [B, T, D] of rows [B, T] that continue a prompt which goes along with them."""
+        start, (count, length) = len(prompt_ids), input_ids.shape
+        positions = torch.arange(start + length, device=input_ids.device)
+        positions = torch.cat([positions[:start], positions[start:].repeat(count)])
+        with self._precision():
+            output = self._decoder(input_ids=torch.cat([prompt_ids, input_ids.flatten()])[None],
+                                   position_ids=positions[None], use_cache=False, prefix=Packed(start, count))
+        return output.last_hidden_state[0, start:].unflatten(0, (count, length))
+
+    def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
+        """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
+        return self._forward(input_ids, prompt_kv)[0]
+
+    def prompt_copied(self, prompt_ids: Tensor) -> int:
+        """Prompt tokens whose keys and values each row holds a copy of."""
+        return len(prompt_ids) if self.attention == CACHED_PROMPT else 0
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [.., vocabulary] of last hidden states [.., D]."""
+        with self._precision():
+            logits = self._head(hidden)
+            logits = logits if self._logit_scale == 1 else logits * self._logit_scale
+        return logits if self._softcap is None else (logits / self._softcap).tanh() * self._softcap
+
+    def full_logits(self, input_ids: Tensor) -> Tensor:
+        """Logits [B, T, vocabulary] by the model's own forward, for checks."""
+        with self._precision():
+            return self.model(input_ids=input_ids, use_cache=False).logits
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`, times the loss scale, to the parameters."""
+        (loss * self.loss_scale if self.loss_scale != 1 else loss).backward()
+
+    def lower_loss_scale(self) -> bool:
+        """Halve the loss scale after an overflow; False if there is none to lower."""
+        if self.loss_scale <= 1:
+            return False
+        self.loss_scale /= 2
+        return True
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Parameters that are trained, by name, in a fixed order."""
+        return {name: parameter for name,
+                parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def use_attention(self, name: str) -> None:
+        """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT."""
+        inner: Any = self.model.get_base_model() if self.kind == "lora" else self.model  # type: ignore[operator]
+        inner.set_attn_implementation(self._plain_attention if name == CACHED_PROMPT else name)
+        self.attention = name
+
+    @contextlib.contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """The base model, for a while; only for an adapter policy."""
+        with self.model.disable_adapter():  # type: ignore[operator]
+            yield
+
+    def _forward(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, Callable[[], PromptKV]]:
+        """Last hidden states of rows that continue the prompt, and what gives the keys and values of both."""
+        if self.attention == CACHED_PROMPT:
+            cache = _cache(prompt_kv, len(input_ids))
+            with self._precision():
+                output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
+            layers: list[Any] = cache.layers
+            return output.last_hidden_state, lambda: [(layer.keys, layer.values) for layer in layers]
+        prefix, start = Prefix(prompt_kv), prompt_kv[0][0].shape[2] if prompt_kv else 0
+        positions = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)[None]
+        with self._precision():
+            output = self._decoder(input_ids=input_ids, position_ids=positions, use_cache=False,
+                                   prefix=prefix)
+        if len(prefix.own_kv) != self.config.num_hidden_layers:
+            raise NotImplementedError("its layers do not hand the prompt on to their attention")
+        return output.last_hidden_state, prefix.joined
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self._autocast)
+
+
+def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
+              alpha: float,
+              rslora: bool, targets: str, load_in_4bit: bool = False, revision: str | None = None) -> Policy:
+    """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
+
+    `revision` is the commit of a base that comes from the hub.
+    """
+    from peft import LoraConfig, PeftModel, get_peft_model
+    model = _pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
+    if parent is not None and (parent / ADAPTER_CONFIG).exists():
+        adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
+        return _adapter_policy(adapted, dtype, device)
+    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
+                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
+    torch.manual_seed(seed)
+    try:
+        adapted = get_peft_model(model, config)
+    except ValueError as error:
+        raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
+                         "Name modules of the model, or 'all-linear'.") from error
+    return _adapter_policy(adapted, dtype, device)
+
+
+def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None) -> Policy:
+    """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
+    model = _pretrained(weights, revision, dtype=torch.float32)
+    autocast = None if dtype == "float32" else DTYPES[dtype]
+    return _checked(Policy(model, kind="full", device=device, autocast=autocast))
+
+
+def merge_adapter(policy: Policy) -> Any:
+    """The base model with the adapter added into its weights; `policy` is used up."""
+    return policy.model.merge_and_unload()  # type: ignore[operator]
+
+
+def _pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
+                ) -> nn.Module:
+    options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": "sdpa"}
+    if load_in_4bit:
+        from transformers import BitsAndBytesConfig
+        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                                            bnb_4bit_compute_dtype=dtype)
+    try:
+        try:
+            return AutoModelForCausalLM.from_pretrained(source, **options)
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            return AutoModelForCausalLM.from_pretrained(source, **{**options, "attn_implementation": "eager"})
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in "
+                         "warehouse.json, and that its weights are there.") from error
+
+
+def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
+    """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
+    if dtype == "float32":
+        return _checked(Policy(adapted, kind="lora", device=device))
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    for module in adapted.modules():
+        if isinstance(module, BaseTunerLayer):
+            # Else PEFT makes a float32 copy of every activation.
+            module.cast_input_dtype_enabled = False  # type: ignore[assignment]
+    return _checked(Policy(adapted, kind="lora", device=device, autocast=DTYPES[dtype]))
+
+
+def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
+    """A fresh cache that starts with the prompt's keys and values, shared by all rows without a copy."""
+    cache = DynamicCache()
+    for keys, values in prompt_kv:
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys = keys.expand(num_rows, -1, -1, -1)
+        layer.values = values.expand(num_rows, -1, -1, -1)
+        cache.layers.append(layer)
+    return cache
+
+
+def _checked(policy: Policy) -> Policy:
+    """The policy with the first way of sharing prompts that gives the model's own logits on a probe.
+
+    StageError if not even the prompt in a cache, which suits most architectures, gives them.
+    """
+    probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
+    ways = [SHARED_PROMPT, CACHED_PROMPT]
+    if not is_supported(policy.config, policy.device, policy.compute_dtype):
+        ways.remove(SHARED_PROMPT)
+        policy.why_copied = "its attention, the dtype or the device has no kernel for it"
+    with torch.no_grad():
+        expected = policy.full_logits(probe[None])[0, 5:].float()
+        for way in ways:
+            policy.use_attention(way)
+            try:
+                reason = _difference(policy, probe, expected)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:     # architectures with another cache fail in every way
+                reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason'])[0]}"
+            if reason is None:
+                return policy
+            policy.why_copied = reason
+    raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
+                     f"({reason}), so it cannot be trained here. "
+                     "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
+
+
+def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
+    """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
+    exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
+    hidden = [policy.completion_hidden(probe[None, 5:], policy.prompt_kv(probe[:5], []))]
+    if policy.can_pack:
+        hidden.append(policy.packed_hidden(probe[:5], probe[None, 5:].repeat(2, 1))[1:])
+    spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
+    for one in hidden:
+        difference = policy.logits(one)[0].float() - expected
+        if not difference.norm() <= (1e-3 if exact else 0.1) * spread:
+            return f"difference {difference.abs().max():.2g}"
+    return None

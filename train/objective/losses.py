@@ -1,0 +1,178 @@
+"""Losses per token, and how they add up to the loss of one optimizer step; pure, logprobs in nats."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from train.objective.correction import clamp_log_ratio
+
+
+class Loss(NamedTuple):
+    """What distinguishes a loss beside its formula: reduction, ratio level, clip defaults, use of mu."""
+
+    reduction: str                      # completion | token | fixed | sum: see `loss_scales`
+    level: str = "token"                # token | sequence: what the ratio is taken over
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    corrects_itself: bool = False       # the ratio is taken against mu: no importance weight may be added
+    ratio_differentiable: bool = True   # False: the gradient flows through log pi alone
+
+
+LOSSES = {
+    "dapo": Loss("token", clip_high=0.28),                                  # arXiv 2503.14476
+    "grpo": Loss("completion"),                                             # arXiv 2402.03300
+    "bnpo": Loss("token"),
+    "dr_grpo": Loss("fixed"),                                               # arXiv 2503.20783
+    "gspo": Loss("completion", "sequence", 3e-4, 4e-4),                     # arXiv 2507.18071
+    "luspo": Loss("sum", "sequence", 3e-4, 4e-4),                           # gspo, undiluted by length
+    "cispo": Loss("token", clip_high=5.0, ratio_differentiable=False),
+    # arXiv 2506.13585; clip_high is absolute
+    "sapo": Loss("completion"),                                             # arXiv 2511.20347
+    "vespo": Loss("token", corrects_itself=True, ratio_differentiable=False),
+    "dppo": Loss("token", corrects_itself=True),
+    "topr": Loss("token", corrects_itself=True, ratio_differentiable=False),    # arXiv 2503.14286
+    "m2po": Loss("token", corrects_itself=True),                            # arXiv 2510.01161
+    "soft_clip": Loss("token"),
+}
+
+
+def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
+                 advantages: Tensor, loss_mask: Tensor, *, clip_low: float, clip_high: float,
+                 delta: float | None = None, level: str = "token") -> tuple[Tensor, Tensor]:
+    """Surrogate per token and whether it was clipped, both [B, T]; advantages [B], the rest [B, T].
+
+    Nothing outside `loss_mask` means anything in the result. Importance weights, KL and reduction come after.
+    """
+    advantages = advantages.unsqueeze(1)
+    if loss in ("dppo", "m2po"):
+        ratio = importance_ratio(policy_logprobs, behaviour_logprobs, loss_mask, level="token")
+    else:
+        ratio = importance_ratio(policy_logprobs, old_logprobs, loss_mask, level=level)
+    if loss == "cispo":
+        result = capped_policy_gradient(ratio, policy_logprobs, advantages, cap=clip_high)
+    elif loss == "sapo":
+        result = soft_gated(ratio, advantages)
+    elif loss == "soft_clip":
+        result = tanh_clipped(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
+    elif loss == "vespo":
+        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs,
+                                        advantages, loss_mask)
+    elif loss == "dppo":
+        result = divergence_masked(ratio, policy_logprobs, behaviour_logprobs, advantages)
+    elif loss == "topr":
+        result = tapered(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
+    elif loss == "m2po":
+        result = -ratio * advantages, torch.zeros_like(ratio)
+    else:
+        result = clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, delta=delta)
+    token_loss, clipped = result
+    return token_loss.expand_as(policy_logprobs), clipped.expand_as(policy_logprobs)
+
+
+def importance_ratio(policy_logprobs: Tensor, old_logprobs: Tensor, loss_mask: Tensor, *,
+                     level: str) -> Tensor:
+    """pi / pi_old per token [B, T], or its geometric mean over the completion [B, 1] for level 'sequence'."""
+    log_ratio = torch.where(loss_mask.bool(), policy_logprobs - old_logprobs, 0.0)
+    if level == "token":
+        return log_ratio.exp()
+    return (log_ratio.sum(dim=1, keepdim=True) / loss_mask.sum(dim=1, keepdim=True).clamp(min=1)).exp()
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float,
+                      delta: float | None = None) -> tuple[Tensor, Tensor]:
+    """-min(min(r, delta) A, clip(r, 1 - low, 1 + high) A); arXiv 1707.06347 eq. 7, delta from 2505.07291."""
+    bounded = ratio if delta is None else ratio.clamp(max=delta)
+    unclipped, clipped = bounded * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    return -torch.minimum(unclipped, clipped), (ratio * advantages > clipped).float()
+
+
+def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: Tensor, *,
+                           cap: float) -> tuple[Tensor, Tensor]:
+    """-stopgrad(min(r, cap)) A log pi: every token keeps a gradient; arXiv 2506.13585 eq. 4."""
+    return -ratio.detach().clamp(max=cap) * advantages * policy_logprobs, (ratio > cap).float()
+
+
+def soft_gated(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
+               tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
+    """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
+    tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
+    return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
+
+
+def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor,
+                                                                                                   Tensor]:
+    """-A (1 + e tanh((r - 1) / e)), e the clip range on r's side: slope 1 at r = 1, flat far from it."""
+    distance = ratio - 1
+    width = torch.where(distance > 0, torch.full_like(ratio, clip_high), clip_low)
+    return -advantages * (1 + width * torch.tanh(distance / width)), (distance.abs() > width).float()
+
+
+def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
+                           advantages: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """VESPO: -phi(W) A log pi with phi = W^k e^(lam (1 - W)), detached; W is the product of pi/mu over the
+    completion.
+
+    (k, lam) is (2, 3) where A >= 0 and (3, 2) elsewhere: one peak at W = k / lam, and none of a product's
+    explosions.
+    """
+    floor = torch.tensor(1e-8).log().item()
+    drift = (clamp_log_ratio(policy_logprobs - old_logprobs) * loss_mask).sum(dim=1, keepdim=True)
+    mismatch = ((old_logprobs - behaviour_logprobs).clamp(floor, 20.0) * loss_mask).sum(dim=1, keepdim=True)
+    log_weight = (drift + mismatch).detach().clamp(floor, 20.0)
+    power, rate = torch.where(advantages >= 0, 2.0, 3.0), torch.where(advantages >= 0, 3.0, 2.0)
+    shape = (rate + power * log_weight - rate * log_weight.exp()).exp()
+    return -shape * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
+
+
+def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+                      *,
+                      limit: float = 0.2) -> tuple[Tensor, Tensor]:
+    """DPPO, binary total variation: -w A, 0 where pi(token) - mu(token) has A's sign and exceeds `limit`."""
+    moved = policy_logprobs.detach().exp() - behaviour_logprobs.exp()
+    masked = ((advantages > 0) & (moved > limit)) | ((advantages < 0) & (moved < -limit))
+    return torch.where(masked, 0.0, -ratio * advantages), masked.float()
+
+
+def tapered(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+            loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """TOPR: -A log pi, for A < 0 times clip(prod_t pi/mu, 0, 1): data of any policy; arXiv 2503.14286."""
+    log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)
+    weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0.0).exp())
+    return -weight * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
+
+
+def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor | None = None) -> Tensor:
+    """k3 estimator of KL(pi, ref) per token, [B, T]; times `ratio`, unbiased once pi has left pi_old."""
+    log_ratio = ref_logprobs - policy_logprobs
+    divergence = log_ratio.exp() - log_ratio - 1
+    return divergence if ratio is None else divergence * ratio
+
+
+def entropy_mask(entropy: Tensor, loss_mask: Tensor, *, quantile: float) -> Tensor:
+    """Loss mask of the `quantile` share of tokens with the highest entropy (arXiv 2506.01939), [B, T].
+
+    The threshold is taken over all tokens given, so give it every completion of the optimizer step.
+    """
+    threshold = torch.quantile(entropy[loss_mask.bool()], 1 - quantile)
+    return ((entropy >= threshold) & loss_mask.bool()).to(loss_mask.dtype)
+
+
+def loss_scales(loss: str, num_trainable_tokens: Tensor, *, num_completions: int, total_trainable_tokens: int,
+                max_completion_length: int) -> Tensor:
+    """Factor of each completion's summed token losses, [B], so that the sum over all is the loss of the step.
+
+    The denominators belong to the whole optimizer step, over all processes: packing cannot change the loss.
+    completion: mean over completions of the mean over tokens; token: mean over tokens; fixed: sum over tokens
+    / (B * max_completion_length); sum: mean over completions of the sum over tokens.
+    """
+    reduction, ones = LOSSES[loss].reduction, torch.ones_like(num_trainable_tokens, dtype=torch.float64)
+    if reduction == "completion":
+        return ones / num_trainable_tokens.clamp(min=1) / num_completions
+    if reduction == "token":
+        return ones / max(total_trainable_tokens, 1)
+    if reduction == "fixed":
+        return ones / (num_completions * max_completion_length)
+    return ones / num_completions

@@ -1,0 +1,155 @@
+"""Stored rows become groups: prompts, completions and rewards joined by their keys, checked; no torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+               "frequency_penalty": 0.0}
+COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
+                      "finish_reason",
+                      "policy_version", "policy_sha256", "temperature", "logprobs_mode", "dtype",
+                      *UNTRUNCATED]
+SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """One completion with what the engine and the scorer said about it."""
+
+    task_id: str
+    sample_index: int
+    completion_ids: np.ndarray          # [n] int64
+    behaviour_logprobs: np.ndarray      # [n] float32, nats
+    truncated: bool
+    reward: float                       # NaN where it could not be measured
+    correct: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Completions of one prompt from one policy version."""
+
+    iteration: int
+    group_id: str
+    prompt_ids: np.ndarray              # [P] int64
+    policy_version: int
+    policy_sha256: str
+    temperature: float
+    engine_dtype: str
+    rollouts: tuple[Rollout, ...]
+
+
+def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str) -> list[Group]:
+    """Groups of one iteration's training rows, in stored order; StageError for rows that cannot be used."""
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
+    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids", "group_size"], **keys)
+    completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
+    samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
+    if not len(completions):
+        raise StageError(f"Iteration {iteration} has no training completions. Run "
+                         f"`rollout {warehouse.root} --iteration {iteration}` with tasks to train on.")
+    _refuse_small_groups(prompts)
+    _refuse_changed_sampling(completions, truncated_sampling)
+    return _join(iteration, prompts, completions, _rewards(samples), scorer)
+
+
+def _join(iteration: int, prompts: pa.Table, completions: pa.Table,
+          rewards: dict[tuple[str, int], tuple[float, bool]],
+          scorer: str) -> list[Group]:
+    ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
+    columns = {name: completions.column(name).to_pylist() for name in
+               ("task_id", "sample_index", "group_id", "finish_reason", "policy_version", "policy_sha256",
+                "temperature", "dtype")}
+    members: dict[str, list[int]] = {}
+    for row, group_id in enumerate(columns["group_id"]):
+        members.setdefault(group_id, []).append(row)
+    prompt_ids = dict(zip(prompts.column("group_id").to_pylist(), _lists(prompts, "prompt_ids"), strict=True))
+    groups = []
+    for group_id, rows in members.items():
+        if group_id not in prompt_ids:
+            raise StageError(f"Group {group_id} of iteration {iteration} has completions but no prompt. "
+                             "Run `warehouse check` on the run folder.")
+        origin = {name: {columns[name][row] for row in rows}
+                  for name in ("policy_version", "policy_sha256", "temperature", "dtype")}
+        for name, values in origin.items():
+            if len(values) > 1:
+                raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
+                                 "completions of one prompt from one policy. Run the rollout of this "
+                                 "iteration again.")
+        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration,
+                                  scorer) for row in rows)
+        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64),
+                            origin["policy_version"].pop(), origin["policy_sha256"].pop(),
+                            origin["temperature"].pop(), origin["dtype"].pop(), rollouts))
+    return groups
+
+
+def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,
+             rewards: dict[tuple[str, int], tuple[float, bool]], iteration: int, scorer: str) -> Rollout:
+    task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
+    name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
+    if len(logprobs) != len(completion_ids):
+        raise StageError(f"{name} has {len(completion_ids)} tokens but {len(logprobs)} behaviour logprobs. "
+                         "Sample it again with logprobs; a missing one is never taken for a ratio of 1.")
+    if not np.isfinite(logprobs).all():
+        raise StageError(f"{name} has a behaviour logprob that is not a finite number. "
+                         "The engine that sampled it is at fault: run the rollout of this iteration again.")
+    if (task_id, sample_index) not in rewards:
+        raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
+                         f"Run `score` on iteration {iteration} again.")
+    reward, correct = rewards[task_id, sample_index]
+    return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
+                   columns["finish_reason"][row] == "length", reward, correct)
+
+
+def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:
+    columns = [samples.column(name).to_pylist() for name in SAMPLE_COLUMNS]
+    return {(task_id, index): (math.nan if reward is None else reward, bool(correct))
+            for task_id, index, reward, correct in zip(*columns, strict=True)}
+
+
+def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
+    """A list column as one array per row, no Python object per token; null becomes an empty array."""
+    arrays = []
+    for chunk in table.column(column).chunks:
+        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1,
+                                                                                   dtype=np.int64)
+        lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        np.cumsum(lengths, out=offsets[1:])
+        arrays += [values[start:stop] for start, stop in itertools.pairwise(offsets)]
+    return arrays
+
+
+def _refuse_small_groups(prompts: pa.Table) -> None:
+    smallest = min(prompts.column("group_size").to_pylist())
+    if smallest < 2:
+        raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever its reward: "
+                         "there is nothing to learn. Roll out with --group-size 2 or more.")
+
+
+def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> None:
+    for name, neutral in UNTRUNCATED.items():
+        other = {value for value in completions.column(name).unique().to_pylist() if value != neutral}
+        if other and truncated_sampling == "refuse":
+            raise StageError(f"The rows were sampled with {name} = {min(other):g}, so the stored logprobs "
+                             "are not of the model's own distribution and every ratio is biased. Roll out "
+                             f"with {name} = {neutral:g}, or accept the bias with --truncated-sampling "
+                             "uncorrected.")
+    modes = set(completions.column("logprobs_mode").unique().to_pylist())
+    hot = {value for value in completions.column("temperature").unique().to_pylist() if value != 1.0}
+    if hot and modes - {"processed_logprobs"}:
+        raise StageError(f"The rows were sampled at temperature {min(hot):g} but their logprobs are "
+                         f"{sorted(modes)}, taken before it. Roll out with processed_logprobs.")
+    if min(completions.column("temperature").to_pylist()) <= 0:
+        raise StageError("The rows were sampled greedily (temperature 0): such a policy has no gradient. "
+                         "Roll out with a temperature above 0.")

@@ -1,0 +1,175 @@
+"""What a train stage starts from: which iteration is due, which scorer, which policy; all without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from train.rows.groups import Group, load_groups
+from train.settings import Settings
+from warehouse.store.base_model import find_model
+from warehouse.store.chosen_scorer import is_named, named_scorer
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+
+class Inputs(NamedTuple):
+    """Everything read from the warehouse before the model is loaded."""
+
+    iteration: int
+    scorer: str
+    parent: dict[str, Any]          # policy.json of the policy the stage starts from
+    groups: list[Group]
+    stage: Stage
+
+
+def due_iteration(warehouse: Warehouse) -> int | None:
+    """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
+    iteration = 0
+    while warehouse.stage("train", iteration=iteration).is_complete():
+        iteration += 1
+    if warehouse.scorers(iteration, "train"):
+        return iteration
+    if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose="train"):
+        return None
+    raise _unscored(warehouse, iteration)
+
+
+def choose_scorer(warehouse: Warehouse, iteration: int, scorer: str | None) -> str:
+    """Identity of the scorer whose rewards are used: the one named, or the only complete one."""
+    complete = warehouse.scorers(iteration, "train")
+    if not complete:
+        raise _unscored(warehouse, iteration)
+    wanted = scorer or named_scorer(warehouse)
+    fitting = [name for name in complete if wanted is None or is_named(name, wanted)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise StageError(f"Scorer '{wanted}' has not scored iteration {iteration}; {', '.join(complete)} "
+                         f"did. Name one of these with --scorer, or `score {warehouse.root} --iteration "
+                         f"{iteration}`.")
+    raise StageError(f"Iteration {iteration} was scored by {', '.join(fitting)}. Name the one to train on: "
+                     f"--scorer {fitting[0]}.")
+
+
+def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
+    """Read and check the rows and the parent policy; nothing is written."""
+    parent = warehouse.policy(iteration)
+    _check_base(warehouse)
+    _check_parent(warehouse, parent, settings)
+    groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
+    groups += _replayed(warehouse, iteration, scorer, settings)
+    for group in groups:
+        _check_policy_of(group, warehouse, iteration)
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
+
+
+def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
+    """What the stage is tied to: its options, the scorer, and the weights it starts from."""
+    names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
+    return {**settings.results(), "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
+            "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
+
+
+def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
+    """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
+
+    StageError if that policy came from anything but this stage with these settings.
+    """
+    version = inputs.iteration + 1
+    if version not in warehouse.policy_versions():
+        return False
+    policy = warehouse.policy(version)
+    inputs.stage.settle(stage_settings(inputs, settings))
+    same = json.loads(json.dumps(stage_settings(inputs, settings)))
+    written = warehouse.parts("train_steps", iteration=inputs.iteration)
+    if policy.get("iteration") != inputs.iteration or policy.get("settings") != same or not written:
+        raise StageError(f"Policy {version} exists, but iteration {inputs.iteration} was not trained to it. "
+                         f"Remove {warehouse.policy_dir(version)} to train the iteration again.")
+    complete_stage(inputs, {**policy["facts"], "seconds": {}})
+    return True
+
+
+def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
+    """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
+    for checkpoint in inputs.stage.folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)   # a twin may be removing it too
+    inputs.stage.complete(facts)
+
+
+def _replayed(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> list[Group]:
+    """Groups of earlier iterations, at most `--replay` policy versions old, that the query selects."""
+    selected = None
+    if settings.replay_select is not None:
+        from warehouse.sql.database import connect, run_query
+        relation = run_query(connect(warehouse), settings.replay_select)
+        if relation is None or not {"iteration", "group_id"} <= set(relation.columns):
+            raise StageError("--replay-select must return the columns iteration and group_id, for example: "
+                             "SELECT iteration, group_id FROM train_samples WHERE drop_reason = "
+                             "'early_exit'.")
+        selected = set(relation.project("iteration, group_id").fetchall())
+    groups = []
+    for earlier in range(max(0, iteration - settings.replay), iteration):
+        if warehouse.parts("completions", iteration=earlier, purpose="train"):
+            identity = choose_scorer(warehouse, earlier, scorer)
+            groups += load_groups(warehouse, earlier, identity,
+                                  truncated_sampling=settings.truncated_sampling)
+    return [group for group in groups if iteration - group.policy_version <= settings.replay
+            and (selected is None or (group.iteration, group.group_id) in selected)]
+
+
+def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
+    run = warehouse.root
+    if not warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        return StageError(f"Iteration {iteration} has no complete training rollout. Run "
+                          f"`rollout {run} --iteration {iteration}` and then `score` first.")
+    return StageError(f"Iteration {iteration} is not scored. "
+                      f"Run `score {run} --iteration {iteration}` first.")
+
+
+def _check_base(warehouse: Warehouse) -> None:
+    """StageError if the base model's folder holds other weights than those the run was made with."""
+    if Path(warehouse.model).is_dir():
+        expected = warehouse.facts["model_sha256"]
+        found = find_model(warehouse.model, warehouse.root).sha256
+        if found != expected:
+            raise StageError(f"The base model in {warehouse.model} has changed since the run was made "
+                             f"(sha256 {found[:12]}, not {expected[:12]}). "
+                             "Restore it, or start a new run from it.")
+
+
+def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
+    version, kind = parent["policy_version"], "full" if settings.full else "lora"
+    if parent["base"] != warehouse.facts["model"]:
+        raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "
+                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)}.")
+    if parent["kind"] == "base":
+        return
+    if parent["kind"] != kind:
+        way = "with" if parent["kind"] == "full" else "without"
+        raise StageError(f"Policy {version} is of kind '{parent['kind']}'. "
+                         f"Train {way} --full, or start a new run.")
+    stored = parent.get("settings", {})
+    for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if kind == "lora" else ():
+        if key in stored and stored[key] != getattr(settings, key):
+            raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
+                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: "
+                             "pass the former value, or start a new run.")
+
+
+def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    if group.policy_version > iteration:
+        raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, "
+                         f"later than policy {iteration} that this stage starts from. Train the iteration "
+                         "that follows it.")
+    if group.policy_version not in warehouse.policy_versions():
+        return      # pruned: only rows of the policy that is trained can be checked then
+    expected = warehouse.policy(group.policy_version)["sha256"]
+    if group.policy_sha256 != expected:
+        raise StageError(f"Group {group.group_id} was sampled by other weights than policy "
+                         f"{group.policy_version} holds (sha256 {group.policy_sha256[:12]}, not "
+                         f"{expected[:12]}). Roll the iteration out again.")

@@ -1,0 +1,105 @@
+"""The one door to accelerate: which process this is, its device, and sums over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from warehouse.store.errors import StageError
+
+
+class Tracker:
+    """Step metrics for TensorBoard, W&B or trackio through Accelerate; without a name it does nothing."""
+
+    def __init__(self, name: str | None, folder: Path, run_id: str, settings: dict[str, Any]):
+        self._accelerator: Any = None
+        if name is None:
+            return
+        from accelerate import Accelerator
+        try:
+            self._accelerator = Accelerator(log_with=name, project_dir=str(folder))
+            plain = {key: value for key,
+                     value in settings.items() if isinstance(value, (int, float, str, bool))}
+            self._accelerator.init_trackers(run_id, config=plain)
+        except (ValueError, ImportError, RuntimeError) as error:
+            raise StageError(f"--track {name} cannot be used: {error}. "
+                             "Install it, or leave --track out.") from error
+        if not self._accelerator.trackers:
+            raise StageError(f"--track {name} cannot be used: it is not installed. "
+                             f"Run `pip install {name}`, or leave --track out.")
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Log the metrics of one optimizer step under `train/<name>`, at its global step."""
+        if self._accelerator is not None:
+            self._accelerator.log({f"train/{key}": value for key, value in metrics.items()},
+                                  step=metrics["global_step"])
+
+    def close(self) -> None:
+        """Flush what was logged."""
+        if self._accelerator is not None:
+            self._accelerator.end_training()
+
+
+class Processes:
+    """The processes of one training run; alone, every reduction is the identity."""
+
+    def __init__(self, device: str | None = None):
+        self._state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+        self.index, self.count = self._state.process_index, self._state.num_processes
+        self.device = torch.device(device) if device and self.count == 1 else self._state.device
+
+    @property
+    def first(self) -> bool:
+        """True in the one process that writes and prints."""
+        return self.index == 0
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Add up the gradients of all processes, once per optimizer step; a missing one becomes 0."""
+        parameters = list(parameters)
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.count == 1:
+            return
+        # One message instead of hundreds: gradients of an adapter are small and many.
+        flat = torch.cat([parameter.grad.flatten().float() for parameter in parameters])  # type: ignore[union-attr]
+        torch.distributed.all_reduce(flat)
+        start = 0
+        for parameter in parameters:
+            values = flat[start:start + parameter.numel()].view_as(parameter)
+            parameter.grad = values.to(parameter.dtype)
+            start += parameter.numel()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Elementwise sum over processes."""
+        return self._reduce(values, torch.distributed.ReduceOp.SUM)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Elementwise maximum over processes."""
+        return self._reduce(values, torch.distributed.ReduceOp.MAX)
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        """The lists of all processes, one after the other, in every process."""
+        return gather_object(values) if self.count > 1 else values
+
+    def wait(self) -> None:
+        """Return once every process is here."""
+        self._state.wait_for_everyone()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self.count > 1:
+            self._state.destroy_process_group()
+
+    def _reduce(self, values: Tensor, operation: Any) -> Tensor:
+        if self.count == 1:
+            return values
+        values = values.to(self.device)
+        torch.distributed.all_reduce(values, op=operation)
+        return values.cpu()

@@ -1,0 +1,165 @@
+"""The optimizer steps of a stage: gradients, checks, update, checkpoint; and the learning rate of each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from train.model.policy import Policy
+from train.objective.shard import RowGroup, plan_step
+from train.settings import Settings
+from train.update.accelerator import Processes
+from train.update.checkpoint import Checkpoints
+from train.update.gradients import accumulate
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import StageError
+
+
+@dataclass
+class Learner:
+    """What the steps of a stage work on, in one of its processes."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    shard: list[RowGroup]
+    plan: list[list[int]]           # groups of each step
+    checkpoints: Checkpoints
+    processes: Processes
+    settings: Settings
+    global_step: int                # optimizer steps before this stage
+    online: bool                    # a single step: pi_old comes from its own forward
+
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.policy.trainable().values())
+
+
+def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
+               say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Every step from the latest checkpoint on, and its metrics; StageStopped, with all saved, when told to
+    stop.
+
+    `before_update` runs before the first update of an online stage, with the old logprobs at hand.
+    """
+    steps = learner.checkpoints.restore(learner.policy, learner.optimizer)
+    saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
+    for step, groups in enumerate(learner.plan[:saved]):
+        plan_step(learner.shard, groups, step, learner.settings)
+    for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
+                     leave=False):
+        try:
+            metrics, reason = take_step(learner, step, stop, before_update)
+        except (RuntimeError,
+                MemoryError):     # of the accelerator or of its memory: keep the steps before it
+            if first and len(steps) > saved:
+                learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
+            raise
+        if reason:
+            say(f"stopped early before step {step}: {reason}; groups not used stay for a later --replay")
+            leave_out(learner, step)
+            break
+        if metrics is not None:
+            steps.append(metrics)
+            log(metrics)
+        stopping = bool(learner.processes.max(torch.tensor([float(stop.due())])))
+        due = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
+        if first and len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
+            learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
+            saved, saved_at = len(steps), time.monotonic()
+        if stopping and len(steps) < len(learner.plan):
+            raise StageStopped(f"Stopped because {stop.reason}, with {len(steps)} of {len(learner.plan)} "
+                               "steps taken and saved. Run the same command again to go on.")
+    return steps
+
+
+def take_step(learner: Learner, step: int, stop: StopRequest,
+              before_update: Callable[[], None]) -> tuple[dict[str, Any] | None, str | None]:
+    """Metrics of one step, None if told to stop before; and the reason if drift ends the shard before it."""
+    started = time.perf_counter()
+    settings, processes, policy = learner.settings, learner.processes, learner.policy
+    groups = learner.plan[step]
+    parameters = list(policy.trainable().values())
+    while True:
+        total_tokens = plan_step(learner.shard, groups, step, settings)
+        sums = accumulate(policy, learner.shard, groups, total_tokens, processes, settings,
+                          online=learner.online,
+                          interrupted=lambda: processes.count == 1 and stop.due())
+        if sums is None:
+            learner.optimizer.zero_grad()
+            return None, None
+        metrics = sums.metrics(processes)
+        grad_norm = _reduced_norm(policy, parameters, processes, settings)
+        if math.isfinite(grad_norm):
+            break
+        learner.optimizer.zero_grad()
+        if not policy.lower_loss_scale():
+            raise StageError(f"The gradient of step {step} is not a finite number; nothing of it was "
+                             "applied. Lower --learning-rate, or train with --dtype float32.")
+    if learner.online:
+        before_update()
+    elif reason := _drifted(metrics, settings):
+        learner.optimizer.zero_grad()
+        return None, reason
+    num_completions = sum(len(learner.shard[index].rows) for index in groups)
+    rate = learning_rate(learner.global_step + step, settings)
+    rate *= num_completions / settings.lr_sequences if settings.lr_sequences else 1.0
+    for parameter_group in learner.optimizer.param_groups:
+        parameter_group["lr"] = rate
+    _update(learner.optimizer, step)
+    return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
+            "learning_rate": rate, "num_groups": len(groups), "num_completions": num_completions,
+            "num_trainable_tokens": total_tokens, **metrics, "seconds": time.perf_counter() - started}, None
+
+
+def leave_out(learner: Learner, step: int) -> None:
+    """Mark the rows of the steps from `step` on as not used."""
+    for index in (index for groups in learner.plan[step:] for index in groups):
+        for row in learner.shard[index].rows:
+            row.step, row.drop_reason = None, row.drop_reason or "early_exit"
+
+
+def learning_rate(global_step: int, settings: Settings) -> float:
+    """Learning rate of a step counted from 0 over the whole run: linear warmup, then the schedule."""
+    peak, warmup = settings.learning_rate, settings.warmup_steps
+    if global_step < warmup:
+        return peak * (global_step + 1) / (warmup + 1)
+    if settings.schedule == "constant":
+        return peak
+    assert settings.total_steps is not None
+    progress = min(1.0, (global_step - warmup) / max(1, settings.total_steps - warmup))
+    return peak * (1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+
+
+def _reduced_norm(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
+                  settings: Settings) -> float:
+    """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
+    processes.sum_gradients(parameters)
+    if policy.loss_scale != 1:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad /= policy.loss_scale
+    return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or math.inf))
+
+
+def _update(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Apply the gradients. A failure here leaves half an update: as a StageError, nobody saves it."""
+    try:
+        optimizer.step()
+    except (RuntimeError, MemoryError) as error:
+        raise StageError(f"The update of step {step} failed: {str(error).splitlines()[0]} Run the same "
+                         "command again; it goes on from the last checkpoint.") from error
+    optimizer.zero_grad()
+
+
+def _drifted(metrics: dict[str, Any], settings: Settings) -> str | None:
+    if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
+        return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
+    if settings.min_ess is not None and metrics["ess"] < settings.min_ess:
+        return f"ESS/n {metrics['ess']:.3f} is below --min-ess {settings.min_ess:g}"
+    return None

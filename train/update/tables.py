@@ -1,0 +1,55 @@
+"""What a train stage writes to the warehouse: one row per completion, one row per optimizer step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from train.objective.correction import k3
+from train.objective.mismatch import capped_tokens
+from train.objective.shard import Row, RowGroup
+from train.rows.inputs import Inputs
+from train.settings import Settings
+from warehouse.store.schema import arrow_schema
+
+STEP_EXTRA = ("policy_k2", "num_forwarded_tokens")
+
+
+def sample_table(shard: list[RowGroup], inputs: Inputs, settings: Settings) -> pa.Table:
+    """Rows of `train_samples`, in the order the groups were read."""
+    rows = [_sample(one, row, inputs, settings) for one in shard for row in one.rows]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
+
+
+def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
+    """Rows of `train_steps`; what has no column of its own is in `extra`."""
+    schema = arrow_schema("train_steps")
+    rows = []
+    for step in steps:
+        extra = json.dumps({key: step[key] for key in STEP_EXTRA})
+        rows.append({**{key: value for key, value in step.items() if key in schema.names},
+                     "iteration": inputs.iteration, "policy_version": inputs.iteration, "extra": extra})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _sample(one: RowGroup, row: Row, inputs: Inputs, settings: Settings) -> dict[str, Any]:
+    rollout, n = row.rollout, len(row.completion_ids)
+    gap = row.log_ratio.double()
+    return {
+        "iteration": one.group.iteration, "purpose": "train", "task_id": rollout.task_id,
+        "sample_index": rollout.sample_index, "group_id": one.group.group_id, "scorer": inputs.scorer,
+        "trained_iteration": inputs.iteration, "staleness": one.staleness,
+        "optimizer_step": None if row.drop_reason else row.step,
+        "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
+        "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
+        "old_logprobs": row.old_logprobs.numpy(),
+        "log_ratio_mean": gap.mean().item() if n else None,
+        "log_ratio_abs_mean": gap.abs().mean().item() if n else None,
+        "log_ratio_abs_max": gap.abs().max().item() if n else None,
+        "mismatch_kl": k3(gap).mean().item() if n else None,
+        "importance_weight_mean": row.weights.mean().item() if n else None,
+        "kept_fraction": 1 - capped_tokens(row, settings).double().mean().item() if n else None,
+        "entropy": row.entropy.mean().item() if n else None,
+    }

@@ -1,0 +1,166 @@
+"""Invariants of the rows of one part: lengths, values, keys, and what they refer to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warehouse.store.parts import part_number, read_part, read_parts
+from warehouse.store.run_folder import Warehouse
+
+KEY = ["task_id", "sample_index"]
+
+
+def completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+    """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
+    rows = read_part(
+        part, [*KEY, "group_id", "completion_ids", "behaviour_logprobs", "num_completion_tokens"]
+    )
+    problems: list[str] = []
+    if not _is_pruned(warehouse, keys):
+        problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
+        problems += _length_problems(rows, "behaviour_logprobs", "num_completion_tokens")
+        problems += _logprob_problems(rows, "behaviour_logprobs")
+    seen = _keys(rows)
+    problems += [
+        f"{_shown(key)} is there {count} times." for key, count in Counter(seen).items() if count > 1
+    ]
+    earlier = [
+        path for path in warehouse.parts("completions", **keys) if part_number(path) < part_number(part)
+    ]
+    before = _readable(earlier, "completions", [*KEY, "group_id"])
+    twice = set(seen) & set(_keys(before))
+    problems += [f"{_shown(key)} is in an earlier part too." for key in sorted(twice)[:3]]
+    split = set(rows["group_id"].to_pylist()) & set(before["group_id"].to_pylist())
+    problems += [f"group {group} began in an earlier part; its rows must be in one." for group in
+                 sorted(split)[:3]]
+    groups = set(
+        _readable(warehouse.parts("prompts", **keys), "prompts", ["group_id"])["group_id"].to_pylist()
+    )
+    lost = sorted(set(rows["group_id"].to_pylist()) - groups)
+    return problems + [f"group {group} has no prompt." for group in lost[:3]]
+
+
+def prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+    """The prompt's length as counted, one row per group."""
+    rows = read_part(part, ["group_id", "prompt_ids", "num_prompt_tokens"])
+    pruned = _is_pruned(warehouse, keys)
+    problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
+    counts = Counter(rows["group_id"].to_pylist())
+    return problems + [
+        f"group {group} is there {count} times." for group, count in counts.items() if count > 1
+    ]
+
+
+def sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+    """The same completions, in the same order, as the part they score; finite rewards; first outputs."""
+    rows = read_part(part, [*KEY, "group_id", "reward", "num_completion_tokens", "fingerprint",
+                            "first_output"])
+    rollout = {"iteration": keys["iteration"], "purpose": keys["purpose"]}
+    scored = warehouse.part_path("completions", part_number(part), **rollout)
+    problems = []
+    if not scored.exists():
+        return [f"it scores {scored}, which does not exist."]
+    sampled = _readable([scored], "completions", [*KEY, "num_completion_tokens"])
+    if sampled.num_rows and _keys(sampled) != _keys(rows):
+        problems.append(f"its completions are not those of {scored}; score again.")
+    elif sampled.num_rows and sampled["num_completion_tokens"] != rows["num_completion_tokens"]:
+        problems.append(f"its token counts are not those of {scored}; score again.")
+    rewards = rows["reward"].drop_null().to_numpy()
+    if not np.isfinite(rewards).all():
+        problems.append("a reward is not a finite number (unmeasured rewards are null); score again.")
+    return problems + _first_output_problems(rows)
+
+
+def _first_output_problems(rows: pa.Table) -> list[str]:
+    """first_output is true once for each group and fingerprint, at its first row, and null without one."""
+    seen: set[tuple[str, str]] = set()
+    columns = (rows[name].to_pylist() for name in ("group_id", "fingerprint", "first_output"))
+    for key, (group_id, fingerprint, first) in zip(_keys(rows), zip(*columns, strict=True), strict=True):
+        if first is not (None if fingerprint is None else (group_id, fingerprint) not in seen):
+            return [f"first_output of {_shown(key)} does not fit the fingerprints of its group; score again."]
+        seen.add((group_id, fingerprint))
+    return []
+
+
+def train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:
+    """Old logprobs as long as the completion they belong to, finite, at most 0."""
+    rows = read_part(part, ["iteration", "purpose", *KEY, "old_logprobs"])
+    rows = rows.filter(rows["old_logprobs"].is_valid())
+    problems = _logprob_problems(rows, "old_logprobs")
+    lengths = dict(zip(_long_keys(rows), _lengths(rows["old_logprobs"]), strict=True))
+    for iteration, purpose in sorted({key[:2] for key in lengths}):
+        sampled = _readable(
+            warehouse.parts("completions", iteration=iteration, purpose=purpose),
+            "completions",
+            ["iteration", "purpose", *KEY, "num_completion_tokens"],
+        )
+        tokens = dict(zip(_long_keys(sampled), sampled["num_completion_tokens"].to_pylist(), strict=True))
+        mine = [key for key in lengths if key[:2] == (iteration, purpose)]
+        problems += [f"{_shown(key[2:])} of iteration {iteration} was never sampled." for key in mine
+                     if key not in tokens][:3]
+        problems += [
+            f"{_shown(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
+            for key in mine
+            if key in tokens and lengths[key] != tokens[key]
+        ][:3]
+    return problems
+
+
+def _is_pruned(warehouse: Warehouse, keys: dict[str, Any]) -> bool:
+    """True where `warehouse prune` took the tokens of a rollout."""
+    return bool((warehouse.stage("rollout", **keys).manifest() or {}).get("pruned"))
+
+
+def _length_problems(rows: pa.Table, column: str, count: str) -> list[str]:
+    wrong = np.flatnonzero(_lengths(rows[column]) != rows[count].to_numpy())
+    return [f"row {index}: {rows[count][index].as_py()} tokens, but {column} has "
+            f"{len(rows[column][index].as_py() or [])}." for index in wrong[:3].tolist()]
+
+
+def _logprob_problems(rows: pa.Table, column: str) -> list[str]:
+    values = rows[column].combine_chunks().flatten()
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+    problems = []
+    if not np.isfinite(numbers).all():
+        problems.append(f"{(~np.isfinite(numbers)).sum()} of {column} are missing or not finite; "
+                        f"nothing can be "
+                        "trained on them. Sample the iteration again.")
+    above = numbers[np.isfinite(numbers)] > 1e-6  # log_softmax in float32 may end a rounding above 0
+    if above.any():
+        problems.append(f"{above.sum()} of {column} are above 0, so they are not log probabilities.")
+    return problems
+
+
+def _readable(paths: list[Path], table: str, columns: list[str]) -> pa.Table:
+    """Rows of the parts that can be read; damaged ones have been reported by their footer."""
+    good = []
+    for path in paths:
+        try:
+            pq.read_metadata(path)
+            good.append(path)
+        except (pa.ArrowInvalid, OSError):
+            continue
+    return read_parts(good, table, columns)
+
+
+def _lengths(column: pa.ChunkedArray) -> np.ndarray:
+    import pyarrow.compute as pc
+    return pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+
+
+def _keys(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in KEY), strict=True))
+
+
+def _long_keys(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in ["iteration", "purpose", *KEY]), strict=True))
+
+
+def _shown(key: tuple[Any, ...]) -> str:
+    return f"completion {key[1]} of task {key[0]}"

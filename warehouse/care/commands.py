@@ -1,0 +1,70 @@
+"""Commands of `warehouse` that look after the stored files: compact, repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from warehouse.options import run_argument, shows_errors
+
+one_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
+                             help="Only this iteration.")
+
+
+@click.command()
+@run_argument
+@one_iteration
+@click.option("--part-mib", type=click.IntRange(min=1), default=256, show_default=True,
+              help="Size up to which parts are merged, in MiB.")
+@shows_errors
+def compact(run: Path, iteration: int | None, part_mib: int) -> None:
+    """Merge the parts of finished iterations into a few: fewer files, the same rows in the same order."""
+    from warehouse.care.compact import compact_run
+    from warehouse.store.run_folder import open_warehouse
+    click.echo("\n".join(compact_run(open_warehouse(run), iteration, part_mib)))
+
+
+@click.command()
+@run_argument
+@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Which iteration.")
+@click.option("--purpose", default=None, help="Prompts, completions and samples of this purpose.")
+@click.option("--training", is_flag=True, help="The unfinished training alone.")
+@shows_errors
+def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> None:
+    """Put aside what an iteration wrote, to make it again with other settings; nothing is deleted."""
+    from warehouse.care.discard import discard as put_aside
+    from warehouse.store.errors import StageError
+    from warehouse.store.run_folder import open_warehouse
+    if training == bool(purpose):
+        raise StageError("Say what to discard: --purpose NAME, or --training.")
+    click.echo(f"moved to {put_aside(open_warehouse(run), iteration, purpose)}")
+
+
+@click.command()
+@run_argument
+@one_iteration
+@click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
+@shows_errors
+def repair(run: Path, iteration: int | None, yes: bool) -> None:
+    """Put damaged files aside, with what was made from them, so that the stages can make them again.
+
+    Files move to RUN/broken, none is deleted. Without --iteration or --yes it only says what it would move;
+    the exit code is then 1 if there is something. Stop the run's stages first.
+    """
+    from warehouse.care.repair import put_aside, repairs
+    from warehouse.store.run_folder import open_warehouse
+    warehouse = open_warehouse(run)
+    moves = repairs(warehouse, iteration)
+    for move in moves:
+        about = move.path.relative_to(warehouse.root) if move.path else "note"
+        click.echo(f"{about}: {move.why}")
+    files = [move for move in moves if move.path]
+    if not files:
+        click.echo("nothing to put aside")
+    elif yes or iteration is not None:
+        folder = put_aside(warehouse, moves)
+        click.echo(f"moved to {folder}; run the stages of these iterations again")
+    else:
+        click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
+        raise SystemExit(1)

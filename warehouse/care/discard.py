@@ -1,0 +1,37 @@
+"""Put aside what one iteration wrote, to make it again with other settings; nothing is deleted."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+
+def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
+    """Move the prompts, completions and samples of a purpose to RUN/discarded/, or an unfinished training.
+
+    `purpose` None is the training. StageError if a policy was trained from the rows: they are its record.
+    """
+    training = warehouse.stage("train", iteration=iteration)
+    tables = [] if purpose is None else ["prompts", "completions", "samples"]
+    folders = [warehouse.root / table / f"iteration={iteration}" / f"purpose={purpose}" for table in tables]
+    if purpose in (None, "train"):
+        if training.is_complete() or iteration + 1 in warehouse.policy_versions():
+            raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
+                             f"stay. Go back with `warehouse rollback {warehouse.root} --to {iteration}`, or "
+                             "start a new run.")
+        folders.append(training.folder)  # last: rows that a training has begun with go before their record
+    folders = [folder for folder in folders if folder.exists()]
+    if not folders:
+        raise StageError(f"Iteration {iteration} has nothing of that to discard. `warehouse summary` lists "
+                         "what there is.")
+    stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{time.time_ns() % 1_000_000:06d}"
+    target = warehouse.root / "discarded" / stamp
+    for folder in folders:
+        place = target / folder.relative_to(warehouse.root)
+        place.parent.mkdir(parents=True)
+        os.rename(folder, place)
+    return target

@@ -1,0 +1,135 @@
+"""Commands that look deeper: results, one completion, alarms, a shell, going back."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from warehouse.options import run_argument, shows_errors
+
+
+@click.command()
+@run_argument
+@click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations to keep; all "
+                                                                             "by default.")
+@click.option("--purpose", multiple=True, help="Purposes to keep, for example eval.")
+@click.option("--split", multiple=True, help="Splits to keep.")
+@click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to keep.")
+@click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
+              help="One row per value of these; iteration and purpose by default.")
+@click.option("--pool", is_flag=True, help="One row: all kept completions of a task together.")
+@click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
+              show_default=True, help="How the rows are written.")
+@shows_errors
+def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
+            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, style: str) -> None:
+    """Print the result table of published ARC runs: shares per task, means over tasks."""
+    from warehouse.look.render import as_csv, as_markdown, as_table
+    from warehouse.look.results import result_table
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
+    grouping = () if pool else by or ("iteration", "purpose")
+    names, rows = result_table(
+        connect(open_warehouse(run)),
+        by=grouping,
+        iteration=iteration,
+        purpose=purpose,
+        split=split,
+        policy=policy,
+    )
+    click.echo(as_csv(names, rows) if style == "csv" else as_markdown(names, rows) if style == "markdown"
+               else as_table(names, rows))
+
+
+@click.command()
+@run_argument
+@click.argument("completion")
+@click.option("--prompt", is_flag=True, help="Show the prompt too.")
+@click.option("--color/--no-color", default=None, help="Colours; by default where the terminal has them.")
+@shows_errors
+def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
+    """Show one COMPLETION, named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE, with its grids."""
+    from warehouse.look.show import completion_lines
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
+    colored = sys.stdout.isatty() if color is None else color
+    lines = completion_lines(connect(open_warehouse(run)), completion, color=colored, prompt=prompt)
+    click.echo("\n".join(lines), color=colored)
+
+
+@click.command()
+@run_argument
+@shows_errors
+def shell(run: Path) -> None:
+    """Ask SQL at a prompt, with history and completion of names."""
+    from warehouse.look.shell import run_shell
+    from warehouse.store.run_folder import open_warehouse
+    run_shell(open_warehouse(run))
+
+
+@click.command()
+@run_argument
+@click.option("--every", type=click.FloatRange(min=1), default=None,
+              help="Look again every so many seconds until an alarm fires; once by default.")
+@click.option("--since", type=click.IntRange(min=0), default=None,
+              help="Alarms raised at this iteration or later; since the last rollback by default.")
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
+@shows_errors
+def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...]) -> None:
+    """Evaluate the alarms; exit code 3 when one fires, so that a loop can stop or roll back."""
+    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, check_signals, fired_alarms, last_rollback
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
+    warehouse = open_warehouse(run)
+    check_signals(ignore)
+    while True:
+        start = last_rollback(warehouse) if since is None else since
+        alarms = fired_alarms(connect(warehouse), since=start, ignored=ignore)
+        if alarms or every is None:
+            break
+        time.sleep(every)
+    click.echo("\n".join(alarm_lines(warehouse, alarms, start)))
+    if alarms:
+        raise SystemExit(ALARM_EXIT_CODE)
+
+
+@click.command()
+@run_argument
+@shows_errors
+def rollup(run: Path) -> None:
+    """Write down what is computed per group, task and iteration; long runs answer faster."""
+    from warehouse.sql.rollup import write_rollup
+    from warehouse.store.run_folder import open_warehouse
+    click.echo(f"{write_rollup(open_warehouse(run))} stages rolled up")
+
+
+@click.command()
+@run_argument
+@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
+@shows_errors
+def rollback(run: Path, to: int) -> None:
+    """Continue from an earlier policy; no row and no policy is deleted."""
+    from warehouse.care.rollback import roll_back
+    from warehouse.store.run_folder import open_warehouse
+    for line in roll_back(open_warehouse(run), to):
+        click.echo(line)
+
+
+@click.command()
+@run_argument
+@click.option("--iteration", type=click.IntRange(min=0), default=None, help="Training iteration; the "
+                                                                            "last one.")
+@click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
+@shows_errors
+def gaps(run: Path, iteration: int | None, num: int) -> None:
+    """List the tokens on which engine and trainer disagree most, in their text."""
+    from warehouse.look.gaps import gap_lines
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
+    warehouse = open_warehouse(run)
+    width = shutil.get_terminal_size((120, 24)).columns
+    click.echo("\n".join(gap_lines(warehouse, connect(warehouse), iteration, num, width)))

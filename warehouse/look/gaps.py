@@ -1,0 +1,59 @@
+"""Tokens on which engine and trainer disagree most, shown in their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warehouse.look.render import printable
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+WORST = """
+SELECT task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
+       policy_version, engine, host
+FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
+"""
+CONTEXT = 12  # tokens on each side
+
+
+def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, iteration: int | None, num: int,
+              width: int) -> list[str]:
+    """One line per token: how far apart, where, and the text around it with the token in brackets."""
+    if iteration is None:
+        trained = rows_of(connection, "SELECT max(trained_iteration) AS latest FROM train_samples")
+        iteration = trained[0]["latest"]
+    rows = rows_of(connection, WORST, [iteration, num]) if iteration is not None else []
+    if not rows:
+        raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
+    decode = decoder(warehouse)
+    lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|",
+             f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
+    for row in rows:
+        ids = rows_of(
+            connection,
+            "SELECT completion_ids FROM one_completion($1, $2, $3, of_purpose := $4)",
+            [row["iteration"], row["task_id"], row["sample_index"], row["purpose"]],
+        )[0]["completion_ids"]
+        at = row["position"]
+        before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
+        text = printable(f"{before}⟦{decode([row['token_id']])}⟧{after}").replace("\n", "\\n")
+        lead = (f"{row['gap']:>9.4f} {row['behaviour_logprob']:>8.3f} {row['old_logprob']:>8.3f} {at:>8}  "
+                f"{row['iteration']}/{row['task_id']}/{row['sample_index']}  ")
+        lines.append(lead + text[:max(20, width - len(lead))])
+    return lines
+
+
+def decoder(warehouse: Warehouse) -> Callable[[list[int]], str]:
+    """Token ids to text with the base model's tokenizer.json; the bare ids where it is not at hand."""
+    path = Path(warehouse.model) / "tokenizer.json"
+    if not path.exists():
+        return lambda ids: " ".join(map(str, ids)) + " "
+    from tokenizers import Tokenizer
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)

@@ -1,0 +1,79 @@
+"""The result table that published ARC runs use: shares per task, then means over tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+GROUPINGS = ("iteration", "purpose", "split", "policy", "task")
+NAMES = {"iteration": "iteration", "purpose": "purpose", "split": "split", "policy": "policy_version",
+         "task": "task_id"}
+# Per task over its completions; a completion without valid outputs counts as 0 everywhere.
+PER_TASK = """
+SELECT {keys}, task_id, count(*) AS n,
+       avg(valid_code::INTEGER) AS "valid code",
+       avg(valid_outputs::INTEGER) AS "valid outputs",
+       count(DISTINCT fingerprint) / count(*) AS "unique outputs",
+       avg(coalesce(train_pixel_score, 0)) AS "train pixel score",
+       avg(coalesce(train_correct_grids, 0)) AS "train correct grids",
+       avg(coalesce(train_is_correct, false)::INTEGER) AS "train pass rate",
+       bool_or(coalesce(train_is_correct, false))::INTEGER AS "train is_correct",
+       avg(coalesce(test_pixel_score, 0)) AS "test pixel score",
+       avg(coalesce(test_correct_grids, 0)) AS "test correct grids",
+       avg(coalesce(test_is_correct, false)::INTEGER) AS "test pass rate",
+       bool_or(coalesce(test_is_correct, false))::INTEGER AS "test is_correct",
+       bool_or(coalesce(train_is_correct, false))::INTEGER
+           * bool_or(coalesce(test_is_correct, false))::INTEGER AS "is_correct",
+       bool_or(coalesce(correct, false))::INTEGER AS "same program"
+FROM samples WHERE reward IS NOT NULL AND {where}
+GROUP BY {keys}, task_id
+"""
+MEANS = """
+WITH tasks_of AS ({per_task})
+SELECT {keys}, count(*)::INTEGER AS tasks, min(n)::INTEGER AS n, max(n)::INTEGER AS "most n",
+       {means}
+FROM tasks_of GROUP BY {keys} ORDER BY {keys}
+"""
+COLUMNS = ("valid code", "valid outputs", "unique outputs", "train pixel score", "train correct grids",
+           "train pass rate", "train is_correct", "test pixel score", "test correct grids", "test pass rate",
+           "test is_correct", "is_correct", "same program")
+
+
+def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] = ("iteration", "purpose"),
+                 **chosen: tuple[Any, ...]) -> tuple[list[str], list[list[Any]]]:
+    """Column names and rows, one per value of `by`; completions of the chosen rows are pooled per task.
+
+    `chosen` maps iteration, purpose, split or policy to the values to keep, all where empty. `is_correct`
+    is as published (all train pairs right and all test pairs right, possibly by different programs);
+    `same program` asks for one program. `unique outputs` compares at equal n only.
+    """
+    unknown = set(by) - set(GROUPINGS)
+    if unknown:
+        raise StageError(f"Cannot group by {', '.join(sorted(unknown))}; known: {', '.join(GROUPINGS)}.")
+    conditions = ["true"]
+    for key, values in chosen.items():
+        if values:
+            conditions.append(f"{NAMES[key]} IN ({', '.join(_literal(value) for value in values)})")
+    keys = ", ".join(NAMES[key] for key in by if key != "task")
+    per_task = PER_TASK.format(keys=keys or "1 AS everything", where=" AND ".join(conditions))
+    per_task = per_task.replace("GROUP BY 1 AS everything", "GROUP BY everything")
+    if "task" in by:
+        query = f"SELECT * FROM ({per_task}) ORDER BY {keys + ', ' if keys else ''}task_id"
+    else:
+        means = ",\n       ".join(f'avg("{name}") AS "{name}"' for name in COLUMNS)
+        query = MEANS.format(per_task=per_task, keys=keys or "everything", means=means)
+    rows = rows_of(connection, query)
+    if not rows:
+        raise StageError("No scored completion fits. Look at what there is: "
+                         "SELECT DISTINCT iteration, purpose, split, policy_version FROM samples")
+    names = [name for name in rows[0] if name != "everything"]
+    return names, [[row[name] for name in names] for row in rows]
+
+
+def _literal(value: Any) -> str:
+    return str(int(value)) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

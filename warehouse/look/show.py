@@ -1,0 +1,138 @@
+"""One completion in the terminal: what it was asked, what it wrote, what its program made of the grids."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from warehouse.look.render import printable
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+# xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
+BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
+FACTS = ("policy_version", "finish_reason", "num_prompt_tokens", "num_completion_tokens", "temperature",
+         "logprob_sum", "nll_sampled", "ngram4_unique_ratio", "loop_tokens", "cpu_seconds", "sandbox_tier",
+         "engine", "dtype", "host", "scorer")
+
+
+def parse_name(name: str) -> tuple[int, str, str, int]:
+    """`ITERATION/TASK/SAMPLE` or `ITERATION/PURPOSE/TASK/SAMPLE` as its parts; tasks may contain slashes."""
+    pieces = name.split("/")
+    try:
+        iteration, index = int(pieces[0]), int(pieces[-1])
+    except ValueError:
+        pieces = []
+    if len(pieces) < 3:
+        raise StageError(f"'{name}' does not name a completion. Write ITERATION/TASK/SAMPLE, for example "
+                         "3/00d62c1b/5, or 3/eval/00d62c1b/5 for an evaluation.")
+    if len(pieces) > 3 and (pieces[1] == "train" or pieces[1].startswith("eval")):
+        return iteration, pieces[1], "/".join(pieces[2:-1]), index
+    return iteration, "train", "/".join(pieces[1:-1]), index
+
+
+def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color: bool,
+                     prompt: bool = False) -> list[str]:
+    """The lines to print about the completion `name`."""
+    iteration, purpose, task, index = parse_name(name)
+    found = rows_of(
+        connection,
+        "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
+        "one_completion($1, $2, $3, of_purpose := $4)",
+        [iteration, task, index, purpose],
+    )
+    if not found:
+        raise StageError(f"There is no completion {name} in complete rollouts. Which there are: `warehouse "
+                         f"sql RUN \"SELECT task_id, count(*) AS completions FROM completions WHERE "
+                         f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY task_id "
+                         f"ORDER BY task_id\"`")
+    row = found[0]
+    verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
+        f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
+    lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
+    lines += [f"  {fact:<22} {row[fact]}" for fact in FACTS if row[fact] is not None]
+    lines += _group_lines(connection, row)
+    if row["error_class"]:
+        error = f"{row['error_class']} {row['error_name'] or ''} {row['error_message'] or ''}"
+        lines.append(f"  {'error':<22} {printable(error)}")
+    if prompt:
+        asked = rows_of(connection, "SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
+                                    "group_id = $3", [iteration, purpose, row["group_id"]])
+        lines += ["", "prompt", *_indented(asked[0]["prompt"] if asked else "(not stored)")]
+    lines += ["", "completion", *_indented(row["completion"] or "")]
+    payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
+    return lines + _grid_lines(payload[0]["payload"] if payload else None, row["outputs"], color)
+
+
+GROUP_SQL = """
+SELECT n, c, reward_mean FROM groups
+WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND n > 0"""
+TRAINED_SQL = """
+SELECT trained_iteration, advantage, drop_reason, log_ratio_mean, log_ratio_abs_max FROM train_samples
+WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND sample_index = $4
+ORDER BY trained_iteration"""
+
+
+def _group_lines(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[str]:
+    """How the completion stands in its group, and what each training made of it."""
+    key = [row["iteration"], row["purpose"], row["group_id"]]
+    lines = [f"  {'group':<22} {group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}"
+             for group in rows_of(connection, GROUP_SQL, key)]
+    for one in rows_of(connection, TRAINED_SQL, [*key, row["sample_index"]]):
+        facts = [f"{name} {value:.4g}" for name, value in (
+            ("advantage", one["advantage"]), ("mean log ratio to the engine", one["log_ratio_mean"]),
+            ("largest", one["log_ratio_abs_max"])) if value is not None]
+        facts += [f"dropped: {one['drop_reason']}"] if one["drop_reason"] else []
+        lines.append(f"  {'trained in iteration':<22} {one['trained_iteration']}: {', '.join(facts)}")
+    return lines
+
+
+def _indented(text: str) -> list[str]:
+    return ["  " + line for line in printable(text).splitlines()]
+
+
+def _grid_lines(payload: str | None, outputs: str | None, color: bool) -> list[str]:
+    """Input, expected and output of every pair, side by side."""
+    task = json.loads(payload) if payload else {}
+    made = json.loads(outputs) if outputs else {}
+    lines = []
+    for part in ("train", "test"):
+        for number, pair in enumerate(task.get(part) or [] if isinstance(task, dict) else []):
+            if not isinstance(pair, dict) or "input" not in pair:
+                continue
+            grids = (made.get(part) or []) if isinstance(made, dict) else []
+            shown = [("input", pair["input"]), ("expected", pair.get("output")),
+                     ("output", grids[number] if number < len(grids) else None)]
+            lines += ["", f"{part} {number + 1}", *side_by_side(shown, color)]
+    return lines
+
+
+def side_by_side(grids: list[tuple[str, Any]], color: bool) -> list[str]:
+    """Named grids beside each other; two characters per cell."""
+    blocks = []
+    for name, grid in grids:
+        rows = [_row(row, color) for row in grid] if _is_grid(grid) else ["(none)"]
+        wide = max(len(name), 2 * len(grid[0]) if _is_grid(grid) else 6)
+        blocks.append((wide, [(name, len(name)), *((text, 2 * len(grid[0]) if _is_grid(grid) else len(text))
+                                                   for text in rows)]))
+    height = max(len(rows) for _, rows in blocks)
+    lines = []
+    for index in range(height):
+        cells = [(rows[index][0] + " " * (wide - rows[index][1])) if index < len(rows) else " " * wide
+                 for wide, rows in blocks]
+        lines.append(("  " + "   ".join(cells)).rstrip())
+    return lines
+
+
+def _row(cells: list[int], color: bool) -> str:
+    if not color:
+        return "".join(f" {cell}" for cell in cells)
+    return "".join(f"\x1b[48;5;{BACKGROUNDS[cell]}m  " for cell in cells) + "\x1b[0m"
+
+
+def _is_grid(grid: Any) -> bool:
+    return (isinstance(grid, list) and bool(grid) and all(isinstance(row, list) and row for row in grid)
+            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in grid for cell in row))

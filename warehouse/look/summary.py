@@ -1,0 +1,185 @@
+"""One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warehouse.look.alarms import alarm_count_line
+from warehouse.sql.database import rows_of
+from warehouse.stages.due import train_due
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+BARS = "▁▂▃▄▅▆▇█"
+TRENDS = {"pass_at_1": "pass@1", "pass_at_max_k": "pass@{k}", "reward_mean": "reward",
+          "truncated_share": "truncated", "tokens_mean": "tokens", "mismatch_kl": "mismatch"}
+QUERY = """
+SELECT stats.*, spent.rollout, spent.score, spent.train
+FROM (SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
+             mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
+      FROM iteration_stats WHERE {where}) AS stats
+LEFT JOIN (SELECT iteration, sum(seconds) FILTER (stage = 'rollout' AND purpose = 'train') AS rollout,
+                  sum(seconds) FILTER (stage = 'score' AND purpose = 'train') AS score,
+                  sum(seconds) FILTER (stage = 'train') AS train
+           FROM stages GROUP BY iteration) AS spent
+    ON spent.iteration = stats.iteration AND stats.purpose = 'train'
+ORDER BY stats.iteration, stats.purpose
+"""
+
+
+def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, last: int = 20) -> list[str]:
+    """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
+    rows = rows_of(connection, QUERY.format(where="true"))
+    train = [row for row in rows if row["purpose"] == "train"]
+    evaluations = [row for row in rows if row["purpose"] != "train"]
+    lines = [_title(warehouse, connection)]
+    if train:
+        lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
+        if len(train) > last:
+            lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
+    if evaluations:
+        lines += ["", *_table(evaluations[-last:], "evaluation")]
+    lines += _remarks(rows, connection)
+    lines += ["", ("" if rows else "Nothing is scored yet. ") + f"Next: {next_command(warehouse)}"]
+    alarms = alarm_count_line(warehouse, connection)
+    return [*lines, alarms] if alarms else lines
+
+
+def next_command(warehouse: Warehouse) -> str:
+    """The command that the run waits for: score what is sampled, train on what is scored, sample the rest."""
+    for iteration in warehouse.iterations("completions"):
+        for purpose in warehouse.purposes("completions", iteration):
+            rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+            if rollout.is_complete() and not warehouse.scorers(iteration, purpose):
+                return f"score {warehouse.root}"
+    stage = "train" if warehouse.scorers(train_due(warehouse), "train") else "rollout"
+    return f"{stage} {warehouse.root}"
+
+
+def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:
+    """One iteration in one line, for loops; StageError while it is not scored."""
+    query = QUERY.format(where=f"iteration = {int(iteration)} AND purpose = $1")
+    rows = rows_of(connection, query, [purpose])
+    if not rows:
+        raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
+                         "Run `score` on it first.")
+    row = rows[0]
+    pieces = [f"iteration {iteration}" + ("" if purpose == "train" else f"  {purpose}")]
+    pieces += [f"pass@1 {_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
+    if row["max_k"] and row["max_k"] > 1:
+        pieces.append(f"pass@{row['max_k']} {_share(row['pass_at_max_k'])}")
+    pieces.append(f"truncated {_share(row['truncated_share'])}")
+    if row["mismatch_kl"] is not None:
+        pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
+    pieces += [f"{stage} {row[stage]:.1f} s" for stage in ("rollout", "score", "train")
+               if row[stage] is not None]
+    return "  ".join(pieces)
+
+
+def latest_iteration(connection: duckdb.DuckDBPyConnection, purpose: str = "train") -> int:
+    """The latest iteration that is scored."""
+    found = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
+    if found[0]["latest"] is None:
+        raise StageError(f"Nothing of purpose '{purpose}' is scored yet. Run `score` first.")
+    return found[0]["latest"]
+
+
+def sparkline(values: list[float | None], width: int = 60) -> str:
+    """Values as a line of bars between their own least and greatest; a gap where there is none."""
+    if len(values) > width:  # the mean of each stretch, so that a short spike still shows
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        stretches = [[value for value in values[first:end] if value is not None]
+                     for first, end in pairwise(edges)]
+        values = [sum(stretch) / len(stretch) if stretch else None for stretch in stretches]
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    return "".join(" " if value is None else BARS[round((value - low) / span * 7) if span else 0]
+                   for value in values)
+
+
+def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
+    counts = rows_of(connection, "SELECT (SELECT count(*) FROM tasks) AS tasks, (SELECT count(*) FROM "
+                                 "completions) AS completions, (SELECT sum(bytes) FROM parts) AS bytes")[0]
+    return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
+            f"{counts['completions']:,} completions  {(counts['bytes'] or 0) / 1e6:,.1f} MB  "
+            f"policies 0..{max(warehouse.policy_versions(), default=0)}")
+
+
+def _trends(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for key, name in TRENDS.items():
+        values = [row[key] for row in rows]
+        known = [value for value in values if value is not None]
+        if known:
+            label = name.format(k=rows[-1]["max_k"])
+            lines.append(f"{label:<10} {sparkline(values)}  {_short(key, known[0])} → "
+                         f"{_short(key, known[-1])}")
+    return lines
+
+
+def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
+    sizes = sorted({row["max_k"] for row in rows if row["max_k"]})
+    top = f"pass@{sizes[-1]}" if len(sizes) == 1 else "pass@max"
+    purpose_width = max(len(row["purpose"]) for row in rows)
+    header = f"{'iteration':>9}" + ("" if kind == "iteration" else f"  {'purpose':<{purpose_width}}")
+    header += f" {'pass@1':>7} {top:>8} {'reward':>7} {'truncated':>9} {'tokens':>7} {'zero-var':>8}"
+    header += f" {'mismatch':>9} {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
+    lines = [header]
+    for row in rows:
+        cells = [f"{row['iteration']:>9}"]
+        cells += [] if kind == "iteration" else [f" {row['purpose']:<{purpose_width}}"]
+        cells += [f"{_share(row['pass_at_1']):>7}", f"{_share(row['pass_at_max_k']):>8}",
+                  f"{_decimal(row['reward_mean']):>7}", f"{_share(row['truncated_share']):>9}",
+                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{_share(row['zero_variance_share']):>8}"]
+        if kind == "iteration":
+            gap = "" if row["mismatch_kl"] is None else f"{row['mismatch_kl']:.1e}"
+            cells += [f"{gap:>9}", f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
+                      f"{_seconds(row['train']):>7}"]
+        lines.append(" ".join(cells))
+    return lines
+
+
+def _remarks(rows: list[dict[str, Any]], connection: duckdb.DuckDBPyConnection) -> list[str]:
+    lines = []
+    missing = sum(row["num_missing"] for row in rows)
+    if missing:
+        lines.append(f"{missing:,} rewards could not be measured and are left out (reward is null).")
+    scorers = sorted({row["scorer"] for row in rows})
+    if len(scorers) > 1:
+        lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
+                     f"compare; choose one "
+                     "in config.toml ([warehouse] scorer) or read all_samples.")
+    unfinished = rows_of(connection, 'SELECT DISTINCT "table", iteration, purpose FROM parts '
+                                     "WHERE NOT complete ORDER BY ALL")
+    for table, iteration, purpose in (row.values() for row in unfinished):
+        lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
+                     + " (left out until its stage is complete; --partial shows it)")
+    return ["", *lines] if lines else []
+
+
+def _share(value: float | None) -> str:
+    """A share without its leading zero: .31."""
+    if value is None:
+        return ""
+    return f"{value:.2f}".removeprefix("0") if value >= 0 else f"{value:.2f}"
+
+
+def _decimal(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _short(key: str, value: float) -> str:
+    if key == "mismatch_kl":
+        return f"{value:.1e}"
+    return _share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)

@@ -1,0 +1,170 @@
+"""The text that turns stored parts into SQL tables: file lists with absolute paths, types, comments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+
+from warehouse.sql.inventory import Inventory
+from warehouse.sql.rollup_files import ROLLED, Rollup
+from warehouse.store.chosen_scorer import Choice
+from warehouse.store.schema import TABLES
+
+TABLE_COMMENTS = {
+    "tasks": "One row per imported task.",
+    "prompts": "One row per group: the prompt as the engine saw it, with its augmentation. "
+               "Complete rollouts only.",
+    "completions": "One row per completion: token ids, behaviour logprobs, text. Complete rollouts only.",
+    "all_samples": "One row per completion and scorer: every complete score stage, earlier scorers too.",
+    "samples": "One row per completion: reward, correctness, error, lengths, repetition, under the chosen "
+               "scorer (see the view scorers). Complete score stages only.",
+    "fresh_samples": "The rows of samples that no rollup holds yet.",
+    "train_samples": "One row per completion that a complete train stage read: old logprobs, advantage, "
+                     "mismatch.",
+    "fresh_train_samples": "The rows of train_samples that no rollup holds yet.",
+    "train_steps": "One row per optimizer step of the complete train stages.",
+}
+SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
+             pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.timestamp("ms", tz="UTC"): "TIMESTAMP",
+             pa.list_(pa.int32()): "INTEGER[]", pa.list_(pa.float32()): "FLOAT[]",
+             pa.list_(pa.int8()): "TINYINT[]"}
+HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
+FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
+               "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
+               "train_steps": ("iteration",)}
+STORED_AS = {"all_samples": "samples", "fresh_samples": "samples", "fresh_train_samples": "train_samples"}
+UNTYPED = {"stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
+           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
+           "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
+                         "NULL::TIMESTAMPTZ AS modified"}
+BASELINE_ITERATIONS = 3
+PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
+              "samples/*/*/*/*.parquet", "train/*/*.parquet")
+
+
+def table_views(inventory: Inventory) -> str:
+    """CREATE VIEW and COMMENT statements of the physical tables, without rows, and of what is known besides.
+
+    DuckDB checks every view when it is made, and the views stand on each other: over tables without files
+    that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
+    """
+    baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
+    return "\n".join([*(_table_view(name) for name in TABLE_COMMENTS),
+                      _scorers_view(inventory.choices),
+                      *(_plain_view(name, columns) for name, columns in UNTYPED.items()),
+                      f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
+
+
+def stored_rows(root: Path, inventory: Inventory) -> str:
+    """The files of every table that has any, of the documents, and of what lies in the run folder."""
+    bodies = {name: _table_rows(name, paths) for name, paths in inventory.parts.items() if paths}
+    for name, paths in (("stage_manifests", inventory.manifests), ("policy_documents", inventory.policies)):
+        if paths:
+            bodies[name] = f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})"
+    bodies["part_files"] = _part_files(root)
+    return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
+
+
+def rolled_views(rollup: Rollup | None) -> str:
+    """Views of what a rollup holds: its rows, and those of stages since computed afresh."""
+    views = []
+    for name in ROLLED:
+        rows = "fresh_train_samples" if name == "mismatch" else "fresh_samples"
+        body = f"FROM {name.replace('iteration_', '')}_of('{rows}')"
+        if rollup:
+            path = _file_list([rollup.folder / f"{name}.parquet"])
+            body = f"FROM read_parquet({path}, hive_partitioning = false) UNION ALL BY NAME {body}"
+        views.append(f"CREATE OR REPLACE VIEW {name} AS {body};\n")
+    return "".join(views)
+
+
+def quoted(text: object) -> str:
+    """A SQL string literal."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def _table_view(name: str) -> str:
+    """One physical table as a view, typed and without rows."""
+    columns = TABLES[STORED_AS.get(name, name)]
+    empty = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                                  for column in columns) + " WHERE false"
+    comments = [f"COMMENT ON VIEW {name} IS {quoted(TABLE_COMMENTS[name])};"]
+    comments += [f"COMMENT ON COLUMN {name}.{column.name} IS {quoted(column.comment)};" for column in columns]
+    return "\n".join([_stored_macro(name, empty), f"CREATE OR REPLACE VIEW {name} AS FROM stored_{name}();",
+                      *comments, ""])
+
+
+def _table_rows(name: str, paths: list[Path]) -> str:
+    """The rows of a physical table's files."""
+    stored = STORED_AS.get(name, name)
+    by_name = _by_name(stored, paths[0])
+    selected = ", ".join(_column(stored, column.name, by_name) for column in TABLES[stored])
+    return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
+
+
+def _stored_macro(name: str, body: str) -> str:
+    return f"CREATE OR REPLACE MACRO stored_{name}() AS TABLE {body};"
+
+
+def _column(table: str, column: str, by_name: bool) -> str:
+    # A filter on what a file's name gives leaves the other files unopened. Rows trained again later stay
+    # under their own iteration, so for them the folder's iteration is that of the training.
+    key = "iteration" if (table, column) == ("train_samples", "trained_iteration") else column
+    if key != column or (by_name and column in FOLDER_KEYS.get(table, ())):
+        return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{HIVE_TYPES[key]} AS {column}"
+    # Plain timestamps in UTC: Python needs another package to fetch those with a time zone.
+    return "finished_at::TIMESTAMP AS finished_at" if column == "finished_at" else column
+
+
+def _options(table: str, by_name: bool) -> str:
+    keys = FOLDER_KEYS.get(table, ())
+    if not keys:
+        return "hive_partitioning = false"
+    if by_name:
+        return "hive_partitioning = false, filename = true"
+    types = ", ".join(f"'{key}': {HIVE_TYPES[key]}" for key in keys)
+    return f"hive_partitioning = true, hive_types = {{{types}}}"
+
+
+def _by_name(table: str, path: Path) -> bool:
+    """True where DuckDB's own reading of key=value folders would be wrong.
+
+    It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean.
+    """
+    if table == "train_samples":
+        return True
+    return any(len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
+
+
+def _file_list(paths: list[Path]) -> str:
+    return "[" + ",\n  ".join(quoted(_literal(path)) for path in paths) + "]"
+
+
+def _literal(path: Path) -> str:
+    # DuckDB reads every entry as a glob: brackets and stars in the run's own path must be taken literally.
+    return re.sub(r"([\[*?])", r"[\1]", str(path))
+
+
+def _part_files(root: Path) -> str:
+    globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
+    return (f"SELECT filename AS path, substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, "
+            f"last_modified AS modified FROM read_blob([{globs}])")
+
+
+def _scorers_view(choices: list[Choice]) -> str:
+    rows = [f"({one.iteration}, {quoted(one.purpose)}, {quoted(one.scorer)}, {str(one.chosen).lower()}, "
+            f"{quoted(one.reason) if one.reason else 'NULL'})" for one in choices]
+    names = "(iteration, purpose, scorer, chosen, reason)"
+    if rows:
+        body = "SELECT * FROM (VALUES\n  " + ",\n  ".join(rows) + f") AS choices{names}"
+    else:
+        body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
+                "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
+    return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
+
+
+def _plain_view(name: str, columns: str) -> str:
+    empty = _stored_macro(name, f"SELECT {columns} WHERE false")
+    return f"{empty}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();\n"

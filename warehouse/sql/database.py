@@ -1,0 +1,160 @@
+"""The one door to DuckDB: a run's warehouse.sql, written and run into an in-memory connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from warehouse.sql.catalog import rolled_views, stored_rows, table_views
+from warehouse.sql.inventory import Inventory, empty_inventory, take_inventory
+from warehouse.store.commit import replace_bytes
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEASURE_FILES = ("macros.sql", "measures.sql")
+VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql", "comments.sql")
+SQL_FILES = MEASURE_FILES + VIEW_FILES
+Answer = TypeVar("Answer")
+HEADER = """\
+-- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
+-- command, so that it lists what is complete now; do not edit. Use: duckdb -init {root}/warehouse.sql
+
+-- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
+SET disabled_optimizers = 'window_self_join';
+SET TimeZone = 'UTC';
+-- Parts never change once written, so what their footers say is read once.
+SET parquet_metadata_cache = true;
+"""
+
+
+def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
+    """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
+    inventory = take_inventory(warehouse, partial=partial)
+    return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory)
+
+
+def refresh_sql(warehouse: Warehouse) -> Path:
+    """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
+    _keep(warehouse, sql_text(warehouse))
+    return warehouse.root / "warehouse.sql"
+
+
+def _keep(warehouse: Warehouse, text: str) -> None:
+    path = warehouse.root / "warehouse.sql"
+    if not path.exists() or path.read_text() != text:
+        # An archive may be read-only; every query still works, because connections run the text itself.
+        with suppress(OSError, StageError):
+            replace_bytes(path, text.encode())
+
+
+def connect(warehouse: Warehouse, *, partial: bool = False,
+            comments: bool = False) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection with every table, view and macro of the run.
+
+    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. With
+    `comments`, duckdb_columns() explains every column, which takes a third of the time to connect.
+    """
+    import duckdb
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
+    text = sql_text(warehouse, partial=partial)
+    if not partial:
+        _keep(warehouse, text)
+    if not comments:
+        text = "\n".join(line for line in text.splitlines() if not line.startswith("COMMENT ON "))
+    with explained():
+        connection.execute(text)
+    return connection
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn DuckDB's errors into StageErrors that name the way out, and its interrupt into Python's."""
+    import duckdb
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
+        raise StageError(f"{str(error).strip()}{way_out}") from error
+    except duckdb.Error as error:
+        raise StageError(f"{str(error).strip()}\nThe tables and views: `warehouse schema`.") from error
+
+
+@contextmanager
+def unwritable(path: Path) -> Iterator[None]:
+    """Tell a file that DuckDB cannot write from a part that it cannot read: StageError for the file."""
+    import duckdb
+    try:
+        yield
+    except duckdb.IOException as error:
+        if str(path) not in str(error):
+            raise
+        raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
+
+
+def without_end(query: str) -> str:
+    """A query without its last semicolon and what follows it: DuckDB takes no comment there."""
+    import duckdb
+    text = query.encode()
+    tokens = [offset for offset, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    while tokens and text[tokens[-1]:tokens[-1] + 1] == b";":
+        text = text[:tokens.pop()]
+    return text.decode()
+
+
+def empty_connection() -> duckdb.DuckDBPyConnection:
+    """A connection with every table, view and macro and no rows, for the data dictionary."""
+    import duckdb
+    connection = duckdb.connect()
+    connection.execute(_all_views(Path("/nowhere"), empty_inventory()))
+    return connection
+
+
+def run_query(connection: duckdb.DuckDBPyConnection, query: str,
+              parameters: dict[str, Any] | None = None) -> duckdb.DuckDBPyRelation | None:
+    """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
+    with explained():
+        return connection.sql(query, params=parameters) if parameters else connection.sql(query)
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
+    """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
+
+    A signal reaches Python only between instructions of its main thread, so the query must not run there.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(work)
+        try:
+            while not future.done():
+                wait([future], timeout=0.05)
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+        return future.result()
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
+            parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+    """All rows of a query as dictionaries."""
+    with explained():
+        cursor = connection.execute(query, parameters or [])
+        names = [column[0] for column in cursor.description or []]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _all_views(root: Path, inventory: Inventory) -> str:
+    """Tables, then the shipped macros and views, each after what it is made of; last the files of the run."""
+    def shipped(*names: str) -> str:
+        return "\n".join(files("warehouse.sql.texts").joinpath(name).read_text() for name in names)
+
+    return "\n".join([table_views(inventory), shipped(*MEASURE_FILES), rolled_views(inventory.rollup),
+                      shipped(*VIEW_FILES), stored_rows(root, inventory)])

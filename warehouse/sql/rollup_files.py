@@ -1,0 +1,52 @@
+"""The rollup's files: small tables per group, task and iteration, and which stages they were made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from warehouse.store.chosen_scorer import Choice
+from warehouse.store.run_folder import Warehouse
+
+ROLLED = ("groups", "task_results", "mismatch", "iteration_stats")  # each made from those before it
+FOLDER = "iterations"
+
+
+class Rollup(NamedTuple):
+    """One written rollup: its folder, and the stages it holds."""
+
+    folder: Path
+    scored: set[tuple[int, str]]
+    trained: set[int]
+
+
+def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object]]:
+    """What a rollup of everything complete would hold: each chosen score stage with its training.
+
+    A training iteration is settled once it is trained; until then its row would lack the mismatch.
+    """
+    keys: list[list[object]] = []
+    for choice in choices:
+        if not choice.chosen:
+            continue
+        if choice.purpose != "train":
+            keys.append([choice.iteration, choice.purpose, choice.scorer, choice.finished_at])
+        elif warehouse.stage("train", iteration=choice.iteration).is_complete():
+            keys.append([choice.iteration, "train", choice.scorer, choice.finished_at])
+    return keys
+
+
+def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:
+    """The newest rollup all of whose stages are still the chosen ones; None where there is none."""
+    documents = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*/rollup.json"),
+                       key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    if not documents:
+        return None
+    current = {json.dumps(key) for key in rollup_keys(warehouse, choices)}
+    for document in documents:
+        keys = json.loads(document.read_text())
+        if all(json.dumps(key) in current for key in keys):
+            return Rollup(document.parent, {(key[0], key[1]) for key in keys},
+                          {key[0] for key in keys if key[1] == "train"})
+    return None

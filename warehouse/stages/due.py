@@ -1,0 +1,52 @@
+"""Which iteration a stage has to work on next, and whether a named one is in order."""
+
+from __future__ import annotations
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+
+def rollout_due(warehouse: Warehouse) -> int:
+    """The lowest iteration without a complete training rollout; the last complete one if it must be trained
+    first, for there is no policy to go on with."""
+    iteration = 0
+    while warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        if iteration + 1 not in warehouse.policy_versions():
+            break
+        iteration += 1
+    return iteration
+
+
+def train_due(warehouse: Warehouse) -> int:
+    """The lowest iteration that is not trained."""
+    iteration = 0
+    while warehouse.stage("train", iteration=iteration).manifest():
+        iteration += 1
+    return iteration
+
+
+def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,
+                      purpose: str | None = None) -> list[tuple[int, str]]:
+    """Rollouts that `scorer` has not completed, as (iteration, purpose); of those under way, too.
+
+    One under way is due while it has parts that are not scored. With an iteration named, StageError if it
+    has nothing to score.
+    """
+    iterations = warehouse.iterations("completions") if iteration is None else [iteration]
+    due, known = [], 0
+    for number in iterations:
+        for name in warehouse.purposes("completions", number):
+            if purpose not in (None, name):
+                continue
+            complete = warehouse.stage("rollout", iteration=number, purpose=name).is_complete()
+            parts = warehouse.parts("completions", iteration=number, purpose=name)
+            known += bool(complete or parts)
+            scored = warehouse.parts("samples", iteration=number, purpose=name, scorer=scorer)
+            if scorer not in warehouse.scorers(number, name) and (complete or len(parts) > len(scored)
+                                                                  or (iteration is not None and parts)):
+                due.append((number, name))
+    if iteration is not None and not known:
+        which = f" (purpose {purpose})" if purpose else ""
+        raise StageError(f"Iteration {iteration}{which} has no complete rollout to score. "
+                         f"Run `rollout {warehouse.root} --iteration {iteration}` first.")
+    return due

@@ -1,0 +1,61 @@
+"""Disk space: what a stage will write compared with what is free, before it starts and while it runs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from warehouse.stages.stop import StageStopped
+from warehouse.store.errors import StageError
+
+MIB = 2**20
+RESERVE = 64 * MIB          # stays free, so that what is finished, and the manifest, can always be written
+BYTES_PER_COMPLETION = 400  # keys, text and sampling parameters of a row, compressed
+BYTES_PER_TOKEN = 5.5       # id, logprob and text: 2.15 kB were measured for completions of 400 tokens
+BYTES_PER_PARAMETER = 12    # float32 weights and the two moments of AdamW
+POLICY_COPIES = 3           # the checkpoint before, the one being written, and the policy
+
+
+def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
+    """StageError if the filesystem of `folder` has not room for `num_bytes` and the reserve.
+
+    Without `keep_reserve` the reserve may be used: for what is finished already.
+    """
+    free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
+    if free < num_bytes + reserve:
+        also = f" and a reserve of {reserve // MIB}" if reserve else ""
+        raise StageError(f"{what} needs about {math.ceil(num_bytes / MIB):,} MiB{also}, "
+                         f"but {folder} has {free // MIB:,} MiB free. Free some space, then run the same "
+                         "command again; what was written before is kept.")
+
+
+def rollout_bytes(num_completions: int, max_tokens: int) -> float:
+    """Most bytes of that many completions, once as unfinished parts and once as finished ones."""
+    return 2 * num_completions * (BYTES_PER_COMPLETION + BYTES_PER_TOKEN * max_tokens)
+
+
+def training_bytes(num_parameters: int) -> float:
+    """Bytes of a training's checkpoints and of the policy that it writes."""
+    return POLICY_COPIES * checkpoint_bytes(num_parameters)
+
+
+def checkpoint_bytes(num_parameters: int) -> float:
+    """Most bytes of one checkpoint, or of the policy with its optimizer."""
+    return BYTES_PER_PARAMETER * num_parameters
+
+
+@contextmanager
+def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
+    """Turn any error on a disk without room into the sentence for it: libraries do not always say why."""
+    try:
+        yield
+    except (StageError, StageStopped):
+        raise
+    except Exception as error:  # safetensors and torch have errors of their own for it
+        if shutil.disk_usage(folder).free > MIB:
+            raise
+        raise StageError(f"The disk of {folder} is full ({str(error).splitlines()[0]}). Free some space, "
+                         "then run the same command again; what was written before is kept.") from error

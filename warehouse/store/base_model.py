@@ -1,0 +1,99 @@
+"""Identify the base model: where it is, and hashes that show later whether it is still the same."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
+SAMPLE_BYTES, STRIDE = 1 << 20, 1 << 26
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """`stored_path` goes into warehouse.json: absolute, relative to the run when inside it, or a hub id."""
+
+    stored_path: str
+    sha256: str
+    tokenizer_sha256: str
+    revision: str | None = None  # commit of a hub model
+
+
+def find_model(model: str, run: Path) -> BaseModel:
+    """Find a model folder or hub id; StageError if there is none or it has no tokenizer."""
+    folder = Path(model)
+    if folder.is_dir():
+        return _describe(folder, _path_to_store(folder, run))
+    if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
+                         "or the id of a model on the hub (owner/name).")
+    snapshot = _download(model)
+    tokenizer = _tokenizer_files(snapshot)
+    sha256 = _hash([snapshot / "config.json"], snapshot.name)
+    return BaseModel(model, sha256, _hash(tokenizer, ""), snapshot.name)
+
+
+def _download(model: str) -> Path:
+    """Configuration and tokenizer of a hub model; the weights are fetched by the stages that need them."""
+    from huggingface_hub import snapshot_download
+    try:
+        return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES]))
+    except Exception as error:  # the hub client raises a dozen unrelated types for "not there"
+        raise StageError(f"There is no folder {model}, and the hub did not give a model of that id "
+                         f"({type(error).__name__}: {str(error).splitlines()[0][:200]}). Check the spelling, "
+                         "or download the model and give its folder.") from error
+
+
+def _path_to_store(folder: Path, run: Path) -> str:
+    resolved, inside = folder.resolve(), run.resolve()
+    return str(resolved.relative_to(inside)) if resolved.is_relative_to(inside) else str(resolved)
+
+
+def _describe(folder: Path, stored_path: str) -> BaseModel:
+    if not (folder / "config.json").exists():
+        raise StageError(f"{folder} is not a model folder: it has no config.json. "
+                         "Give the folder that `save_pretrained` wrote.")
+    weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
+    return BaseModel(stored_path, _hash([folder / "config.json", *weights], ""),
+                     _hash(_tokenizer_files(folder), ""))
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
+    if not tokenizer:
+        raise StageError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])}). "
+                         "Save the model's tokenizer beside its weights.")
+    return tokenizer
+
+
+def _hash(files: list[Path], salt: str) -> str:
+    """Hash of names, sizes, and the first MiB of every 64 MiB of each file: a second or two, not minutes.
+
+    Files of up to 64 MiB are read whole; in larger ones a change between two such MiB goes unseen.
+    """
+    digest = hashlib.sha256(salt.encode())  # the hub's commit stands for weights that are not at hand
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as stream:
+            if size <= STRIDE:
+                digest.update(stream.read())
+            for start in range(0, size if size > STRIDE else 0, STRIDE):
+                stream.seek(start)
+                digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def check_base(warehouse: Warehouse) -> None:
+    """StageError if the base model's folder is gone or holds other weights than the run was made with."""
+    if warehouse.facts.get("model_revision"):
+        return  # a hub model is pinned by its commit
+    expected, found = warehouse.facts["model_sha256"], find_model(warehouse.model, warehouse.root).sha256
+    if found != expected:
+        raise StageError(f"The base model in {warehouse.model} has changed since the run was made (sha256 "
+                         f"{found[:12]}, not {expected[:12]}). Restore it, or start a new run from it.")

@@ -1,0 +1,175 @@
+"""Atomic writes: a file appears whole under its final name, and the first writer wins."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from warehouse.store.errors import StageError
+
+CLAIM_SUFFIX = ".claim"
+TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
+
+
+def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
+    """Write `path` through a temporary twin; True if this call made it, False if it stood already.
+
+    `write(temporary)` fills the temporary file. It is flushed to disk before `path` is linked to it, so a
+    kill at any instant leaves either nothing or the whole file under `path`. The file is read-only after.
+    """
+    if path.exists():
+        return False
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reached("before write", path)
+        write(temporary)
+        temporary.chmod(0o444)
+        _flush(temporary)
+        reached("before link", path)
+        won = _link(temporary, path)
+        reached("after link", path)
+    except OSError as error:
+        raise readable(error, path) from error
+    finally:
+        _drop(temporary)
+    _flush(path.parent)
+    return won
+
+
+def commit_bytes(path: Path, content: bytes) -> bool:
+    """Write bytes to `path` atomically; False if it stood already."""
+    return commit_file(path, lambda temporary: _write(temporary, content))
+
+
+def commit_json(path: Path, value: object) -> bool:
+    """Write `value` as indented JSON to `path` atomically; False if it stood already."""
+    return commit_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """The content of a JSON file of the run."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` atomically; for files that are derived and may be made again at any time."""
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reached("before write", path)
+        _write(temporary, content)
+        _flush(temporary)
+        reached("before replace", path)
+        os.replace(temporary, path)
+        reached("after replace", path)
+    except OSError as error:
+        raise readable(error, path) from error
+    finally:
+        _drop(temporary)
+
+
+def remove_committed(path: Path) -> None:
+    """Remove a committed file whose name nobody uses again, and its claim if the filesystem needed one."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is none, or a twin removes it too
+        shutil.rmtree(path.with_name(f"{path.name}{CLAIM_SUFFIX}"))
+
+
+def commit_directory(folder: Path, final: Path) -> bool:
+    """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            _flush(file)
+    _flush(folder)
+    reached("before rename", final)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(folder, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise readable(error, final) from error
+        shutil.rmtree(folder)
+        return False
+    reached("after rename", final)
+    _flush(final.parent)
+    return True
+
+
+def reached(point: str, path: Path) -> None:
+    """A named instant of a commit; does nothing. The chaos tests put a function here that kills there."""
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        # NFS repeats a call whose answer was lost: then the file that stands there is this one.
+        return os.path.samefile(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+    return _claim(temporary, path)
+
+
+def _claim(temporary: Path, path: Path) -> bool:
+    """First writer wins without hard links (some FUSE and cloud mounts), and without a lock to go stale.
+
+    A folder cannot be renamed over one that holds a file, so the claim is a folder that carries the content:
+    whoever comes next finishes a claim whose owner died. It keeps a mark for good, so that a twin that wakes
+    up later finds it taken.
+    """
+    claim = path.with_name(f"{path.name}{CLAIM_SUFFIX}")
+    prepared = temporary.with_name(f"{temporary.name}.claiming")
+    prepared.mkdir()
+    try:
+        (prepared / "mark").touch()
+        os.rename(temporary, prepared / "content")
+        os.rename(prepared, claim)
+        won = True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        won = False
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+    reached("after claim", path)
+    with contextlib.suppress(FileNotFoundError):  # somebody finished it already
+        os.rename(claim / "content", path)
+    return won
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _drop(temporary: Path) -> None:
+    with contextlib.suppress(OSError):  # the error before it counts; what cannot be removed is swept later
+        temporary.unlink()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def readable(error: OSError, path: Path) -> Exception:
+    """A StageError that names the way out, where the system's error is the user's to mend."""
+    reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
+               errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied",
+               errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
+               errno.ENFILE: "the machine has too many open files", errno.EIO: "the disk reports an error"}
+    if error.errno not in reasons:
+        return error
+    return StageError(f"Cannot write {path}: {reasons[error.errno]}, then run the same command again; "
+                      "what was written before is kept.")

@@ -1,0 +1,145 @@
+"""Parquet parts: how they are encoded, written and read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warehouse.store.commit import commit_file
+from warehouse.store.errors import StageError
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
+
+# Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
+# float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
+# ids and text shrink by another tenth at level 6.
+ENCODINGS = {"completion_ids": "PLAIN", "prompt_ids": "PLAIN", "behaviour_logprobs": "BYTE_STREAM_SPLIT",
+             "old_logprobs": "BYTE_STREAM_SPLIT"}
+ZSTD_LEVEL, TEXT_LEVEL = 3, 6
+TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "reward_parts", "extra",
+         "error_message"}
+NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "policy_sha256",
+         "prompt_format", "format_options", "prefill", "logprobs_mode", "engine", "dtype", "device", "host",
+         "error_class", "error_name", "sandbox_tier", "source", "drop_reason", "prompt_id", "fingerprint"}
+# Small groups find one completion's lists quickly. Rows without lists are read by column: the groups of a
+# thousand files would cost more to list than their columns to read.
+ROW_GROUP_SIZES = {"samples": 16384}
+ROW_GROUP_SIZE = 1024
+
+
+def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str, str]) -> bool:
+    """Commit `table` as the part `path`; False if that part stood already. Columns must fit the schema."""
+    schema = arrow_schema(table_name)
+    missing = set(schema.names) ^ set(table.column_names)
+    assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
+    table = table.select(schema.names).cast(schema)
+
+    def write(temporary: Path) -> None:
+        with part_writer(temporary, table_name, metadata) as writer:
+            writer.write_table(table.cast(writer.schema), row_group_size=row_group_size(table_name))
+    return commit_file(path, write)
+
+
+def row_group_size(table_name: str) -> int:
+    """Rows of a table that are stored, and can be skipped, together."""
+    return ROW_GROUP_SIZES.get(table_name, ROW_GROUP_SIZE)
+
+
+def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
+    """A writer with the encodings of parts; each page gets a checksum, so that a flipped bit is an error."""
+    schema = arrow_schema(table_name)
+    facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
+    leaves = {f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name: field.name
+              for field in schema}
+    encodings = {leaf: ENCODINGS[name] for leaf, name in leaves.items() if name in ENCODINGS}
+    dense = {*TEXTS, "completion_ids", "prompt_ids"}
+    levels = {leaf: TEXT_LEVEL if name in dense else ZSTD_LEVEL for leaf, name in leaves.items()}
+    return pq.ParquetWriter(
+        path, schema.with_metadata({f"rollhouse.{key}": value for key, value in facts.items()}),
+        compression="zstd", compression_level=levels, write_page_index=True, write_page_checksum=True,
+        column_encoding=encodings or None, use_dictionary=[name for name in schema.names if name in NAMES],
+        # The least and the greatest of a long text tell nothing, and would be written whole.
+        write_statistics=[leaf for leaf, name in leaves.items() if name not in TEXTS])
+
+
+def part_number(path: Path) -> int:
+    """The number in `part-00007.parquet`."""
+    found = re.search(r"-(\d+)\.parquet$", path.name)
+    assert found, path
+    return int(found[1])
+
+
+def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = None) -> pa.Table:
+    """All rows of the parts, in order; an empty table of the right schema when there is none."""
+    schema = arrow_schema(table_name)
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    tables = [read_part(path, columns).cast(schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return file.read(columns=columns).replace_schema_metadata(None)
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Mend that, then run the "
+                             "same command again.") from error
+        raise _damaged(path, error) from error
+
+
+def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = None) -> None:
+    """StageError if a part belongs to another run, is not one of `numbers`, or one of these is missing."""
+    for path in paths:
+        owner = part_metadata(path).get("run_id", "")
+        if owner != run_id:
+            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {run_id}. Move it out "
+                             "of the run folder, then run the stage again.")
+    if numbers is None:
+        return
+    found, wanted = {part_number(path): path for path in paths}, set(numbers)
+    for number in sorted(found.keys() - wanted):
+        raise StageError(f"{found[number]} is no part of this stage, which has {len(wanted)}. Run `warehouse "
+                         "repair` to put it aside, then run the stage again.")
+    for number in sorted(wanted - found.keys()):
+        where = paths[0].parent if paths else "its folder"
+        raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
+
+
+def stored_bytes(paths: Iterable[Path]) -> int:
+    """Size of the parts together; StageError if one is missing."""
+    total = 0
+    for path in paths:
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError as error:
+            raise _missing(path) from error
+    return total
+
+
+def part_metadata(path: Path) -> dict[str, str]:
+    """What the footer says: run_id, table, part_uuid, schema_version; StageError if it cannot be read."""
+    try:
+        found = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(path, error) from error
+    return {key.decode().removeprefix("rollhouse."): value.decode() for key, value in found.items()
+            if key.startswith(b"rollhouse.")}
+
+
+def _missing(path: Path) -> StageError:
+    return StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its stage "
+                      "again.")
+
+
+def _damaged(path: Path, error: Exception) -> StageError:
+    return StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
+                      "`warehouse repair` to put it aside so that its stage can make it again.")

@@ -1,0 +1,196 @@
+"""The run folder: where every table, stage and policy lives, and how rooms reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
+from warehouse.store.errors import StageError
+from warehouse.store.schema import SCHEMA_VERSION
+from warehouse.store.stage import Stage, read_json, weights_sha256
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SWEEP_SECONDS = 86400
+TRAIN_TABLES = {"train_samples": "samples", "train_steps": "steps"}
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """One run folder, opened. Nothing is cached: other processes may be writing."""
+
+    root: Path
+    facts: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return self.facts["run_id"]
+
+    @property
+    def model(self) -> str:
+        """Path or id of the base model; a path inside the run folder is stored relative to it."""
+        model = self.facts["model"]
+        inside = self.root / model
+        return str(inside) if not Path(model).is_absolute() and inside.exists() else model
+
+    def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
+               scorer: str | None = None) -> Path:
+        """Folder of a table's parts; `tasks` take no key, train tables take the iteration alone."""
+        if table == "tasks":
+            return self.root / "tasks"
+        if table in TRAIN_TABLES:
+            return self.root / "train" / f"iteration={iteration}"
+        folder = self.root / table / f"iteration={iteration}" / f"purpose={purpose}"
+        return folder / f"scorer={scorer}" if table == "samples" else folder
+
+    def part_path(self, table: str, number: int, **keys: Any) -> Path:
+        """Final path of one part."""
+        return self.folder(table, **keys) / f"{TRAIN_TABLES.get(table, 'part')}-{number:05d}.parquet"
+
+    def parts(self, table: str, **keys: Any) -> list[Path]:
+        """Parts in order of their number: those of the manifest once there is one, else those that exist.
+
+        The manifest decides, so that one missing is an error where it is read, and one that a late twin
+        adds, or that was merged into another, is nobody's row.
+        """
+        folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
+        stage = self.folder("completions", **keys) if table == "prompts" else folder
+        listed = (read_json(stage / "manifest.json") or {}).get("prompts" if table == "prompts" else "parts")
+        if listed is None:  # not complete, or a rollout from before manifests listed the prompts
+            return sorted(folder.glob(f"{name}-*.parquet"))
+        return sorted(folder / part["name"] for part in listed if part["name"].startswith(f"{name}-"))
+
+    def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
+        """All rows of a table under the given keys, in part order."""
+        from warehouse.store.parts import read_parts
+        parts = self.parts(table, **keys)
+        try:
+            return read_parts(parts, table, columns)
+        except StageError:
+            merged = self.parts(table, **keys)
+            if merged == parts:
+                raise
+            return read_parts(merged, table, columns)  # `warehouse compact` merged them meanwhile
+
+    def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
+        """Commit one part; False if it stood already, then that one is kept and `rows` are dropped."""
+        from warehouse.store.parts import write_part
+        metadata = {"run_id": self.run_id, "part_uuid": uuid.uuid4().hex}
+        return write_part(self.part_path(table, number, **keys), table, rows, metadata)
+
+    def stage(self, name: str, *, iteration: int, purpose: str | None = None,
+              scorer: str | None = None) -> Stage:
+        """The stage `rollout`, `score` or `train` of one iteration."""
+        table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
+        identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+        identity = {key: value for key, value in identity.items() if value is not None}
+        prompts = self.folder("prompts", **identity) if name == "rollout" else None
+        return Stage(name, self.folder(table, **identity), identity, self.run_id, prompts)
+
+    def iterations(self, table: str) -> list[int]:
+        """Iterations that have a folder in `table`, in order."""
+        top = "train" if table in TRAIN_TABLES else table
+        names = [path.name for path in (self.root / top).glob("iteration=*")]
+        return sorted(int(name.removeprefix("iteration=")) for name in names
+                      if re.fullmatch(r"iteration=\d+", name))
+
+    def purposes(self, table: str, iteration: int) -> list[str]:
+        """Purposes of `table` in one iteration: 'train' first, then evaluations."""
+        folder = self.root / table / f"iteration={iteration}"
+        found = [path.name.removeprefix("purpose=") for path in folder.glob("purpose=*")]
+        return sorted(found, key=lambda purpose: (purpose != "train", purpose))
+
+    def scorers(self, iteration: int, purpose: str) -> list[str]:
+        """Scorers that completed the iteration."""
+        folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
+        manifests = folder.glob("scorer=*/manifest.json")
+        return sorted(path.parent.name.removeprefix("scorer=") for path in manifests)
+
+    def policy_dir(self, version: int) -> Path:
+        """Folder of a policy; version 0 is the base and holds policy.json alone."""
+        return self.root / "policies" / str(version)
+
+    def policy(self, version: int) -> dict[str, Any]:
+        """policy.json of a version; StageError if that policy does not exist."""
+        try:
+            return json.loads((self.policy_dir(version) / "policy.json").read_text())
+        except FileNotFoundError:
+            raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
+                             f"`train {self.root} --iteration {version - 1}` would write it.") from None
+
+    def holds_weights(self, version: int) -> bool:
+        """False for the base, and for a policy that was pruned to its policy.json."""
+        return any(self.policy_dir(version).glob("*.safetensors"))
+
+    def verify_policy(self, version: int) -> None:
+        """StageError if the weights in a policy's folder are not those that its policy.json names."""
+        folder, stored = self.policy_dir(version), self.policy(version)
+        if stored.get("kind", "base") == "base":
+            return
+        if not self.holds_weights(version):
+            raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
+                             "policy.")
+        found = weights_sha256(folder)
+        if found != stored["sha256"]:
+            raise StageError(f"The weights in {folder} have sha256 {found[:12]}, its policy.json says "
+                             f"{stored['sha256'][:12]}: they were changed or damaged. Restore the folder "
+                             "from a copy, or see what `warehouse repair` can do.")
+
+    def policy_versions(self) -> list[int]:
+        """Versions that are committed, in order."""
+        return sorted(int(path.parent.name) for path in self.root.glob("policies/*/policy.json")
+                      if path.parent.name.isdigit())
+
+    def commit_policy(self, version: int, folder: Path) -> bool:
+        """Rename a prepared folder (from `scratch`) to the policy; False if the version stood already."""
+        assert (folder / "policy.json").exists(), "a policy folder needs its policy.json"
+        return commit_directory(folder, self.policy_dir(version))
+
+    def scratch(self, name: str) -> Path:
+        """A fresh temporary folder on the run's filesystem, to be committed or removed by the caller."""
+        folder = self.root / f"{TEMPORARY_MARK}{name}-{uuid.uuid4().hex[:12]}"
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise readable(error, folder) from error
+        return folder
+
+    def sweep(self) -> None:
+        """Remove temporary files and folders of processes that died more than a day ago.
+
+        Their age is told by the clock that dates the run's files, which on a network is the server's.
+        """
+        probe = self.scratch("clock")
+        now = probe.stat().st_mtime
+        probe.rmdir()
+        tables = [path for table in ("completions", "prompts", "samples", "train")
+                  for path in (self.root / table).rglob(f"*{TEMPORARY_MARK}*")]
+        for path in [*self.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+                if now - path.stat().st_mtime > SWEEP_SECONDS:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def open_warehouse(path: str | Path) -> Warehouse:
+    """Open a run folder; StageError if it is none, or was written by a newer version."""
+    root = Path(path).resolve()
+    marker = root / "warehouse.json"
+    if not marker.exists():
+        raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
+                         f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
+    try:
+        facts = json.loads(marker.read_text())
+    except json.JSONDecodeError as error:
+        raise StageError(f"{marker} is damaged ({error}). Restore it from a copy.") from error
+    if facts["schema_version"] != SCHEMA_VERSION:
+        raise StageError(f"{path} has schema version {facts['schema_version']}, this Rollhouse reads "
+                         f"{SCHEMA_VERSION}. Install the version of Rollhouse that wrote it.")
+    return Warehouse(root, facts)

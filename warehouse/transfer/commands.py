@@ -1,0 +1,67 @@
+"""Commands that move rows in and out of a run and look after its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from warehouse.options import run_argument, shows_errors
+
+
+@click.command("export")
+@run_argument
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf"]), required=True,
+              help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder.")
+@click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
+@click.option("--purpose", default=None, help="One purpose; all by default.")
+@shows_errors
+def export_command(
+    run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None
+) -> None:
+    """Write completions with tokens, logprobs and rewards for other tools."""
+    from warehouse.sql.database import connect
+    from warehouse.store.run_folder import open_warehouse
+    from warehouse.transfer.export_rows import export_rows
+    connection = connect(open_warehouse(run))
+    for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
+        click.echo(path)
+
+
+@click.command("import")
+@run_argument
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Iteration to write.")
+@click.option("--purpose", default="train", show_default=True, help="Purpose to write.")
+@click.option("--plain-sampling", is_flag=True,
+              help="The completions were sampled at temperature 1 without truncation or penalties.")
+@shows_errors
+def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_sampling: bool) -> None:
+    """Read rollouts sampled elsewhere from SOURCE, JSON lines (.zst) with token ids and logprobs."""
+    from warehouse.store.run_folder import open_warehouse
+    from warehouse.transfer.import_rollouts import import_rollouts
+    count = import_rollouts(open_warehouse(run), source, iteration=iteration, purpose=purpose,
+                            plain_sampling=plain_sampling)
+    click.echo(f"{count} completions; next: score {run} --iteration {iteration}")
+
+
+@click.command()
+@run_argument
+@click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
+@shows_errors
+def prune(run: Path, before: int, yes: bool) -> None:
+    """Drop token ids and logprobs of old iterations; scalars, texts, scores stay. Logged in pruned.jsonl."""
+    from warehouse.care.prune import prune_run
+    from warehouse.store.run_folder import open_warehouse
+    done = prune_run(open_warehouse(run), before, dry_run=not yes)
+    if not done.num_parts:
+        click.echo(f"There is nothing to prune before iteration {before}.")
+        return
+    sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
+    if yes:
+        click.echo(f"{done.num_parts} parts pruned, {sizes}")
+    else:
+        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
+                   "they could not be trained on again. Run it with --yes to do it.")

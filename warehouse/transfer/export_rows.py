@@ -1,0 +1,104 @@
+"""Rows for other tools: JSON lines, the completions files of TRL, a folder for Hugging Face datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warehouse.sql.catalog import quoted
+from warehouse.sql.database import explained, rows_of
+from warehouse.store.errors import StageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+KINDS = ("jsonl", "trl", "hf")
+ROWS = """
+SELECT completions.iteration, completions.purpose, completions.task_id, completions.sample_index,
+       completions.group_id, prompts.prompt, prompts.prompt_ids, completions.completion,
+       completions.completion_ids, completions.behaviour_logprobs, completions.finish_reason,
+       completions.policy_version, completions.seed, completions.temperature, completions.top_p,
+       completions.top_k, completions.min_p, completions.repetition_penalty, completions.presence_penalty,
+       completions.frequency_penalty, completions.max_tokens, completions.logprobs_mode, completions.engine,
+       completions.dtype, samples.scorer, samples.reward, samples.correct, samples.error_class,
+       trained.advantage, trained.old_logprobs
+FROM (SELECT * FROM completions WHERE {where}) AS completions
+JOIN (SELECT iteration, purpose, group_id, prompt, prompt_ids FROM prompts WHERE {where}) AS prompts
+    USING (iteration, purpose, group_id)
+LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, scorer, reward, correct, error_class FROM samples
+           WHERE {where}) AS samples USING (iteration, purpose, task_id, sample_index)
+LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, advantage, old_logprobs FROM train_samples
+           WHERE iteration = trained_iteration AND {where}) AS trained
+    USING (iteration, purpose, task_id, sample_index)
+ORDER BY completions.iteration, completions.purpose, completions.task_id, completions.sample_index
+"""
+TRL = """
+SELECT iteration AS step, prompt, completion, reward AS {reward}, advantage
+FROM ({rows})
+"""
+CARD = """\
+---
+configs:
+- config_name: default
+  data_files:
+{splits}---
+# Completions exported from a Rollhouse run
+
+One row per completion: prompt and completion as text and token ids, the log probabilities under the
+distribution each token was drawn from, sampling parameters, reward. `load_dataset("{folder}")` reads it.
+"""
+
+
+def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, *,
+                iterations: tuple[int, ...] = (), purpose: str | None = None) -> list[Path]:
+    """Write the completions of the given iterations (all by default) as `kind`; the files written."""
+    conditions = [f"iteration IN ({', '.join(map(str, iterations))})"] if iterations else []
+    conditions += [f"purpose = {quoted(purpose)}"] if purpose else []
+    where = " AND ".join(conditions) or "true"
+    held = rows_of(connection, f"SELECT iteration, purpose, count(*) AS num FROM completions WHERE {where} "
+                               "GROUP BY ALL ORDER BY ALL")
+    if not held:
+        raise StageError("No complete rollout fits. Look at what there is: SELECT DISTINCT iteration, "
+                         "purpose "
+                         "FROM completions")
+    rows = ROWS.format(where=where)
+    if kind == "jsonl":
+        compression = "zstd" if output.suffix == ".zst" else "uncompressed"
+        return [_copy(connection, rows, output, f"FORMAT json, COMPRESSION {compression}")]
+    if kind == "trl":
+        named = rows_of(connection, f"SELECT any_value(scorer) AS scorer FROM samples WHERE {where}")[0]
+        reward = quoted_name((named["scorer"] or "reward-").rpartition("-")[0])
+        files = []
+        for iteration, purpose in sorted({(row["iteration"], row["purpose"]) for row in held}):
+            # TRL writes one file per step of training; evaluations go beside, or they would be mixed in.
+            folder = output if purpose == "train" else output / purpose
+            one = ROWS.format(where=f"iteration = {iteration} AND purpose = {quoted(purpose)}")
+            files.append(_copy(connection, TRL.format(rows=one, reward=reward),
+                               folder / f"completions_{iteration:05d}.parquet",
+                               "FORMAT parquet, COMPRESSION zstd"))
+        return files
+    names = sorted({row["purpose"] for row in held})
+    files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE purpose = {quoted(name)}",
+                   output / "data" / f"{name.replace('-', '_')}-00000-of-00001.parquet",
+                   "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 1024") for name in names]
+    splits = "".join(f"  - split: {name.replace('-', '_')}\n    path: "
+                     f"data/{name.replace('-', '_')}-*.parquet\n"
+                     for name in names)
+    card = output / "README.md"
+    card.write_text(CARD.format(splits=splits, folder=output.name))
+    return [*files, card]
+
+
+def quoted_name(name: str) -> str:
+    """A SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options: str) -> Path:
+    """Write a query's rows to a file that appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp-export")
+    with explained():
+        connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
+    temporary.replace(path)
+    return path

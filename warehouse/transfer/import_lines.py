@@ -1,0 +1,168 @@
+"""Lines of rollouts that were sampled elsewhere, each checked against what would be stored of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.errors import StageError
+from warehouse.store.schema import arrow_schema
+
+REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
+            "policy_version")
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+            "presence_penalty": 0.0, "frequency_penalty": 0.0}
+FINISH_REASONS = ("stop", "length")
+# Least and greatest value of a number, or of each number of a list.
+LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logprobs": (None, 1e-6),
+          "policy_version": (0, None), "temperature": (0, None), "top_p": (0, 1), "top_k": (0, None),
+          "min_p": (0, 1), "repetition_penalty": (0, None), "max_tokens": (1, None), "rotations": (0, None),
+          "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None)}
+# Columns that the import fills itself, whatever a line says of them.
+OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
+       "num_prompt_tokens", "num_completion_tokens", "prompt_format", "prefill", "finished_at"}
+FLOAT32_MOST = 3.4028234e38
+FLOATS = re.compile("float|double")
+HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
+
+
+def checked_rows(content: bytes, source: Path, tasks: dict[str, str],
+                 plain_sampling: bool) -> list[dict[str, Any]]:
+    """All lines of a file, as rows of completions with prompt columns beside them.
+
+    StageError for the first line that does not hold.
+    """
+    if source.suffix == ".zst":
+        content = _decompressed(content, source)
+    rows = [_checked(line, number, tasks, plain_sampling)
+            for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
+    if not rows:
+        raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
+    policies = {row["policy_version"] for row in rows}
+    if len(policies) > 1:
+        raise StageError(f"{source} holds completions of policies {sorted(policies)}. One rollout is of one "
+                         "policy: split the file.")
+    return rows
+
+
+def _decompressed(content: bytes, source: Path) -> bytes:
+    """All frames of a .zst file; StageError if one is damaged or cut off."""
+    import zstandard
+    found = []
+    while content:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            found.append(frame.decompress(content))
+        except zstandard.ZstdError as error:
+            raise StageError(f"{source} is no zstd file, or damaged ({error}). Make it again.") from error
+        if not frame.eof:
+            raise StageError(f"{source} ends in the middle: it was cut off. Make or copy it again.")
+        content = frame.unused_data
+    return b"".join(found)
+
+
+def _checked(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool) -> dict[str, Any]:
+    """One line as a row of completions, prompt columns beside it."""
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise StageError(f"Line {number} is not UTF-8 text ({error}). Save the file as UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise StageError(f"Line {number} is not JSON ({error}). Mend or remove it.") from error
+    if not isinstance(row, dict):
+        raise StageError(f"Line {number} is not a JSON object. One line is one completion.")
+    for field in REQUIRED:
+        if row.get(field) is None:
+            raise StageError(f"Line {number}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
+    for field, kind in _kinds().items():
+        problem = _problem(field, row.get(field), kind)
+        if problem:
+            raise StageError(f"Line {number}: '{field}' {problem}.")
+    if row["task_id"] not in tasks:
+        raise StageError(f"Line {number}: task '{row['task_id']}' is not in this run. Import it with "
+                         "`warehouse init --tasks`.")
+    if row["finish_reason"] not in FINISH_REASONS:
+        raise StageError(f"Line {number}: 'finish_reason' is '{row['finish_reason']}'; it must be "
+                         f"{' or '.join(FINISH_REASONS)}.")
+    ids, logprobs = row["completion_ids"], row["behaviour_logprobs"]
+    if not ids or len(ids) != len(logprobs):
+        raise StageError(f"Line {number}: {len(ids)} completion_ids but {len(logprobs)} "
+                         f"behaviour_logprobs; there "
+                         "must be one for each token.")
+    if not row["prompt_ids"]:
+        raise StageError(f"Line {number}: 'prompt_ids' is empty. A completion follows a prompt.")
+    if row.get("color_map") is not None and len(row["color_map"]) != 10:
+        raise StageError(f"Line {number}: 'color_map' has {len(row['color_map'])} entries, not 10.")
+    missing = [name for name in SAMPLING if row.get(name) is None]
+    if missing and not plain_sampling:
+        raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "
+                         f"every line, "
+                         "or --plain-sampling if there were none (temperature 1, no truncation, no penalty).")
+    stored = {field: _as_stored(row.get(field), kind) for field, kind in _kinds().items()}
+    return {**stored, **{name: SAMPLING[name] for name in missing}}
+
+
+@functools.cache
+def _kinds() -> dict[str, str]:
+    """The columns that a line may fill, each with the Arrow type it is stored in."""
+    return {field.name: str(field.type) for table in ("prompts", "completions")
+            for field in arrow_schema(table) if field.name not in OWN}
+
+
+def _problem(field: str, value: Any, kind: str) -> str | None:
+    """What keeps a value from being stored as `kind`, or from meaning anything; None where nothing does."""
+    if value is None:
+        return None
+    if not kind.startswith("list<"):
+        return f"is {_shown(value)}, not {_wanted(field, kind)}" if _misfits(field, [value], kind) else None
+    if not isinstance(value, list):
+        return f"is {_shown(value)}, not a list"
+    item = kind.rpartition(": ")[2].rstrip(">")
+    wrong = _misfits(field, value, item)
+    return f"holds {_shown(wrong[0])}, which is not {_wanted(field, item)}" if wrong else None
+
+
+def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
+    """Those of the values that are not what is wanted; true and false are no numbers."""
+    if kind == "string":
+        return [one for one in values if type(one) is not str or HALF_LETTER.search(one)]
+    if kind == "bool":
+        return [one for one in values if type(one) is not bool]
+    least, most = _range(field, kind)
+    types = (int,) if kind.startswith("int") else (int, float)
+    return [one for one in values if type(one) not in types or not least <= one <= most]
+
+
+def _as_stored(value: Any, kind: str) -> Any:
+    """A whole number as a float where the column holds floats: Arrow refuses large ones."""
+    if value is None or not FLOATS.search(kind):
+        return value
+    return [float(one) for one in value] if isinstance(value, list) else float(value)
+
+
+def _range(field: str, kind: str) -> tuple[float, float]:
+    """The numbers that `kind` holds, within the limits of the field; NaN and infinity are in none."""
+    least, most = LIMITS.get(field, (None, None))
+    if kind.startswith("int"):
+        bits = int(kind.removeprefix("int"))
+        return -(1 << bits - 1) if least is None else least, (1 << bits - 1) - 1 if most is None else most
+    return -FLOAT32_MOST if least is None else least, FLOAT32_MOST if most is None else most
+
+
+def _wanted(field: str, kind: str) -> str:
+    if kind in ("string", "bool"):
+        return {"string": "text", "bool": "true or false"}[kind]
+    least, most = _range(field, kind)
+    noun = "a whole number" if kind.startswith("int") else "a number"
+    if field == "behaviour_logprobs":
+        return "a log probability (a finite number of at most 0)"
+    upper = "" if most == FLOAT32_MOST else f" to {most}"
+    return noun if least == -FLOAT32_MOST else f"{noun} from {least}{upper}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

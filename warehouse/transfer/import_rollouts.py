@@ -1,0 +1,113 @@
+"""Rollouts that were sampled elsewhere: JSON lines with token ids become one complete rollout stage."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
+from warehouse.transfer.import_lines import checked_rows
+
+PART_ROWS = 4096
+
+
+def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpose: str,
+                    plain_sampling: bool) -> int:
+    """Write the lines of `source` as the rollout of an iteration; how many completions it has.
+
+    Every line is checked before anything is written; a StageError names the line and the field. Sampling
+    parameters must stand in the lines unless `plain_sampling` says that there were none: temperature 1,
+    no truncation, no penalty. An import that was killed is finished by the same file.
+    """
+    stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+    way_out = (f"Import into an iteration or purpose that does not, or put it aside with `warehouse discard "
+               f"{warehouse.root} --iteration {iteration} --purpose {purpose}`.")
+    if stage.is_complete():
+        raise StageError(f"{stage.title} exists already. {way_out}")
+    content = source.read_bytes()
+    settings = {"imported_from": source.name, "sha256": hashlib.sha256(content).hexdigest(),
+                "plain_sampling": plain_sampling}
+    if (before := stage.settings()) is not None:
+        if (before.get("sha256") != settings["sha256"]
+                or before.get("plain_sampling", plain_sampling) != plain_sampling):
+            raise StageError(f"{stage.title} exists already, begun with other rows or options. {way_out}")
+        settings = before  # the file may have another name by now
+    tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
+    splits = {row["task_id"]: row["split"] for row in tasks}
+    rows = checked_rows(content, source, splits, plain_sampling)
+    _number(rows, iteration, purpose)
+    prompts = _table("prompts", _prompts(rows, splits))
+    parts = [_table("completions", part) for part in _parts(rows)]
+    stage.settle(settings)
+    keys = {"iteration": iteration, "purpose": purpose}
+    warehouse.write_part("prompts", 0, prompts, **keys)
+    for number, part in enumerate(parts):
+        warehouse.write_part("completions", number, part, **keys)
+    stage.complete({"num_completions": len(rows), "imported": True, "seconds": 0.0}, range(len(parts)))
+    return len(rows)
+
+
+def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
+    """Give every row its keys, group by prompt, in the order of the file."""
+    counts: dict[str, int] = {}
+    groups: dict[str, list[str]] = {}
+    now = datetime.datetime.now(datetime.UTC)
+    for row in rows:
+        task = row["task_id"]
+        prompt_id = hashlib.sha256(json.dumps(row["prompt_ids"]).encode()).hexdigest()[:16]
+        of_task = groups.setdefault(task, [])
+        if prompt_id not in of_task:
+            of_task.append(prompt_id)
+        index = counts.get(task, 0)
+        counts[task] = index + 1
+        row.update(iteration=iteration, purpose=purpose, sample_index=index, prompt_id=prompt_id,
+                   group_index=of_task.index(prompt_id), num_prompt_tokens=len(row["prompt_ids"]),
+                   group_id=f"{iteration}/{purpose}/{task}/{of_task.index(prompt_id)}",
+                   num_completion_tokens=len(row["completion_ids"]), finished_at=now)
+
+
+def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[str, Any]]:
+    """One prompt row per group."""
+    prompts: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        prompt = prompts.setdefault(
+            row["group_id"],
+            {
+                **row,
+                "group_size": 0,
+                "split": splits[row["task_id"]],
+                "prompt": row.get("prompt") or "",
+                "prompt_format": "imported",
+                "prefill": "",
+                "seed": None,
+            },
+        )
+        prompt["group_size"] += 1
+    return list(prompts.values())
+
+
+def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in parts of PART_ROWS or a little more: the rows of a group stay together."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group_id"], []).append(row)
+    part: list[dict[str, Any]] = []
+    for group in groups.values():
+        part += group
+        if len(part) >= PART_ROWS:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _table(name: str, rows: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+    schema = arrow_schema(name)
+    return pa.Table.from_pylist([{key: row.get(key) for key in schema.names} for row in rows], schema=schema)
