@@ -118,7 +118,7 @@ def readers_see_whole_files(folders: list[Path]) -> str:
 
 
 def workers_share_a_rollout(folders: list[Path], expected: dict[str, object]) -> str:
-    """As in tests/test_chaos_races.py."""
+    """As in tests/chaos/test_races.py."""
     warehouse = small_run(folders[0] / "shared", num_tasks=8)
     _together(lambda _, folder: sample(open_warehouse(folder / "shared" / "run")), folders)
     sample(warehouse)       # over NFS nobody may have noticed that it was the last

@@ -16,4 +16,4 @@ inside='
   base=$1 home=$2; shift 2
   exec setpriv --reuid 65534 --regid 65534 --clear-groups env HOME="$home" TMPDIR="$home" PYTHONDONTWRITEBYTECODE=1 "$@"
 '
-exec unshare --mount bash -c "$inside" as-nobody "$base" "$home" "$python" -m pytest -p no:cacheprovider "${@:-tests/test_score_hostile.py}"
+exec unshare --mount bash -c "$inside" as-nobody "$base" "$home" "$python" -m pytest -p no:cacheprovider "${@:-tests/score/sandbox/test_hostile.py}"

@@ -12,8 +12,8 @@ import pytest
 
 from score.sandbox.tiers import TIERS, missing_for
 
-HOSTILE = Path(__file__).parent / "hostile"
-CORPUS = ["-v", "tests/test_score_hostile.py", "-k", "contained"]
+HOSTILE = Path(__file__).parents[2] / "hostile"
+CORPUS = ["-v", "tests/score/sandbox/test_hostile.py", "-k", "contained"]
 CONFINED = [sys.executable, "-m", "tests.hostile.confined"]
 
 
@@ -29,7 +29,7 @@ def passed(command: list[str], step: int) -> int:
 
 def test_attacks_are_contained_when_an_unprivileged_user_scores():
     if os.geteuid() != 0:
-        pytest.skip("not root: tests/test_score_hostile.py ran as an unprivileged user already")
+        pytest.skip("not root: tests/score/sandbox/test_hostile.py ran as an unprivileged user already")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("no mount namespace can be made to show the interpreter to another user")
     num_tiers = sum(missing_for(layers) is None for name, (layers, _words) in TIERS.items() if name != "D")

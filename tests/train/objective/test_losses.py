@@ -28,7 +28,7 @@ from train.objective.losses import (
     token_losses,
 )
 
-GOLDEN = json.loads((Path(__file__).parent / "golden_grpo.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden_grpo.json").read_text())
 INPUTS, CASES = GOLDEN["inputs"], GOLDEN["cases"]
 GROUPS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.synthetic_run import SCORER, build_run, weather, write_iteration, write_training
-from tests.test_warehouse_views import rounded, scanned_files
+from tests.warehouse.sql.test_views import rounded, scanned_files
 from warehouse.cli import cli
 from warehouse.sql.database import connect
 from warehouse.sql.rollup import fresh_stages, write_rollup

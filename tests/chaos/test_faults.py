@@ -301,7 +301,7 @@ def test_children_killed_for_memory_cost_no_row(tmp_path: Path) -> None:
               "from score.cli import score\n"
               f"score([{str(warehouse.root)!r}, '--iteration', '0'])\n")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          cwd=Path(__file__).parents[1])
+                          cwd=Path(__file__).parents[2])
     assert "Traceback" not in done.stderr
     if done.returncode:
         assert to_the_end(Step("score", 0), warehouse).code == 0

@@ -123,6 +123,6 @@ def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
         return
     subprocess.run([sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes",
                     "2", "-m", "train.cli", str(folders[2]), *options], check=True,
-                   cwd=Path(__file__).parents[1])
+                   cwd=Path(__file__).parents[2])
     for name, values in adapter(folders[2]).items():
         torch.testing.assert_close(found[name], values, rtol=2e-3, atol=2e-4)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SHAPES, Weather, build_run, new_run, write_iteration, write_training
-from tests.test_warehouse_views import scanned_files
+from tests.warehouse.sql.test_views import scanned_files
 from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.look.alarms import fired_alarms

@@ -148,9 +148,9 @@ def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     """tqdm reads TQDM_DISABLE when it is imported, so another process has to run it."""
     warehouse = small_run(tmp_path)
     code = ("import pathlib, sys\n"
-            "from tests.test_chaos_stops import sample\n"
+            "from tests.chaos.test_stops import sample\n"
             "from warehouse.store.run_folder import open_warehouse\n"
             "sample(open_warehouse(pathlib.Path(sys.argv[1])))\n")
-    subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[1],
+    subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[2],
                    env=os.environ | {"TQDM_DISABLE": "1"})
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()

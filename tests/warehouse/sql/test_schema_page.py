@@ -6,7 +6,7 @@ from pathlib import Path
 
 from warehouse.sql.dictionary import dictionary_lines
 
-PAGE = Path(__file__).parents[1] / "docs" / "schema.md"
+PAGE = Path(__file__).parents[3] / "docs" / "schema.md"
 
 
 def test_the_page_is_what_the_command_writes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from examples.starter.measure import Task, fitting_tasks, pass_at_k, set_result, solved_completions
 from examples.starter.programs import code_of, run_programs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def block(body: str) -> str:

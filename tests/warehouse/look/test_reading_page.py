@@ -14,10 +14,10 @@ from tests.synthetic_run import build_run
 from warehouse.cli import cli as warehouse
 from warehouse.sql.database import connect
 
-TEXT = (Path(__file__).parents[1] / "docs" / "reading.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "reading.md").read_text()
 SQL = [statement for block in re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)
        for statement in re.sub(r"--[^\n]*", "", block).split(";") if statement.strip()]
-ALARMS = (Path(__file__).parents[1] / "warehouse" / "sql" / "texts" / "alarms.sql").read_text()
+ALARMS = (Path(__file__).parents[3] / "warehouse" / "sql" / "texts" / "alarms.sql").read_text()
 
 
 @pytest.fixture(scope="module")

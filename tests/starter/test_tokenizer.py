@@ -13,7 +13,7 @@ from examples.starter.tokenizer import IM_END, build_tokenizer
 from rollout.compact_format import render_pairs
 from warehouse.tasks.synthetic import synthetic_tasks
 
-STARTER = Path(__file__).parents[1] / "examples" / "starter"
+STARTER = Path(__file__).parents[2] / "examples" / "starter"
 TOKENIZER = build_tokenizer()
 
 

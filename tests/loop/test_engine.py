@@ -12,7 +12,7 @@ import pytest
 
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 INIT = ("warehouse", "init", "--model", "examples/starter/model", "--tasks", "synthetic:12:3")
 CONFIG = """

@@ -306,7 +306,7 @@ def test_help_answers_without_torch():
 
 
 def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_documented():
-    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     known = {option for parameter in [*train_command.params, *export.params]
              for option in [*parameter.opts, *parameter.secondary_opts]}
     launchers = {"--standalone", "--nproc-per-node", "--num_processes"}

@@ -22,7 +22,7 @@ from examples.starter.programs import code_of
 from examples.starter.tokenizer import ANSWER_TAIL, build_tokenizer
 from warehouse.tasks.synthetic import synthetic_tasks
 
-STARTER = Path(__file__).parents[1] / "examples" / "starter"
+STARTER = Path(__file__).parents[2] / "examples" / "starter"
 TOKENIZER = build_tokenizer()
 SHORT_RUN = {"steps": 24, "tokens_per_step": 1024, "threads": 1,
              "muon_learning_rate": 4e-3, "learning_rate": 3e-3}
