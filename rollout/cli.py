@@ -66,8 +66,9 @@ from warehouse.options import iteration_option, run_argument, shows_errors
               help="Seconds after which to stop and exit with 75, to be run again.")
 @click.option("--grace", type=click.FloatRange(min=0), default=0.0,
               help="Seconds to go on sampling after SIGTERM or SIGINT before stopping with 75.")
-@click.option("--accept-drift", multiple=True, metavar="SETTING",
+@click.option("--accept-change", multiple=True, metavar="SETTING",
               help="Go on although this setting differs from the earlier run's; recorded. May be repeated.")
+@click.option("--accept-drift", multiple=True, hidden=True)  # its name in version 0.2.0
 @shows_errors
 def rollout(run: Path, **values: Any) -> None:
     """Sample completions for the tasks of run folder RUN with its current policy.
@@ -85,5 +86,6 @@ def rollout(run: Path, **values: Any) -> None:
 
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
     shard = Shard.parse(values.pop("shard"))
+    values["accept_change"] += values.pop("accept_drift")
     for line in run_rollout(RolloutOptions(run=run, sampling=sampling, shard=shard, **values)):
         click.echo(line)

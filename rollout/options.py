@@ -18,9 +18,9 @@ from warehouse.store.run_folder import Warehouse
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
                 "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling", "shard",
-                "spill_seconds", "time_limit", "grace", "accept_drift")
+                "spill_seconds", "time_limit", "grace", "accept_change")
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
-MAY_DRIFT = ("engine", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
+MAY_CHANGE = ("engine", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RolloutOptions:
     spill_seconds: float = 60.0
     time_limit: float | None = None
     grace: float = 0.0
-    accept_drift: tuple[str, ...] = ()
+    accept_change: tuple[str, ...] = ()
 
 
 def check_options(options: RolloutOptions) -> None:
@@ -72,10 +72,10 @@ def check_options(options: RolloutOptions) -> None:
         if not legal:
             raise StageError(f"--{name.replace('_', '-')} {getattr(sampling, name):g} is not possible: "
                              f"it must be {wanted}.")
-    for name in options.accept_drift:
-        if name not in MAY_DRIFT:
-            raise StageError(f"--accept-drift {name} is not possible: rows of one rollout share it. "
-                             f"Only {', '.join(MAY_DRIFT)} may drift.")
+    for name in options.accept_change:
+        if name not in MAY_CHANGE:
+            raise StageError(f"--accept-change {name} is not possible: rows of one rollout share it. "
+                             f"Only {', '.join(MAY_CHANGE)} may change.")
     if options.label and not options.evaluate:
         raise StageError("--label names an evaluation. Give it together with --eval.")
     if options.label and not re.fullmatch(r"[A-Za-z0-9_.-]+", options.label):

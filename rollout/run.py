@@ -53,10 +53,10 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     stage = warehouse.stage("rollout", **keys)
     settings = stage_settings(warehouse, options, purpose, policy)
     if stage.manifest():  # another engine since then changes nothing that stands
-        stage.settle(settings, (*options.accept_drift, "engine"))
+        stage.settle(settings, (*options.accept_change, "engine"))
         return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
     if stage.settings():
-        stage.settle(settings, options.accept_drift)
+        stage.settle(settings, options.accept_change)
     check_base(warehouse)
     warehouse.verify_policy(policy["policy_version"])
     warehouse.sweep()
@@ -93,7 +93,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             with stop.excusing("The start of the engine"):
                 engine = start_engine(engine_settings)
         started, writing, sampled = time.perf_counter(), 0.0, 0
-        stage.settle(settings, options.accept_drift)
+        stage.settle(settings, options.accept_change)
         commit_json(plan_file, {"prompts_too_long": too_long, "tasks_sql": options.tasks_sql})
         warehouse.write_part("prompts", 0, pa.Table.from_pylist(prompts, arrow_schema("prompts")), **keys)
         prompts = warehouse.read("prompts", **keys).to_pylist()  # another worker's plan may have been first

@@ -45,9 +45,9 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
     changed = open_warehouse(warehouse.root)
     with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed"'):
         sample(changed)
-    sample(changed, accept_drift=(name,))
-    drift = [{"setting": name, "before": before, "now": "changed"}]
-    assert (stage.manifest() or {})["drift"] == drift
+    sample(changed, accept_change=(name,))
+    changes = [{"setting": name, "before": before, "now": "changed"}]
+    assert (stage.manifest() or {})["changes"] == changes
     assert changed.read("completions", iteration=0, purpose="train").num_rows == 20
 
 
@@ -59,7 +59,7 @@ def test_hosts_that_differ_can_be_told_apart_in_every_row(tmp_path: Path,
     for host, engine in (("node1", first), ("node2", second)):
         monkeypatch.setattr("platform.node", lambda host=host: host)
         try:
-            sample(warehouse, engine, dtype=engine.dtype, accept_drift=("dtype", "engine"))
+            sample(warehouse, engine, dtype=engine.dtype, accept_change=("dtype", "engine"))
         except KeyboardInterrupt:
             assert engine is first
     columns = ["host", "device", "dtype", "engine", "policy_sha256"]

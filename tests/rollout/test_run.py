@@ -193,15 +193,15 @@ def test_shards_share_the_parts_and_the_last_completes_the_rollout(tmp_path: Pat
         Shard.parse("3/3")
 
 
-def test_drift_is_refused_or_accepted_and_recorded(tmp_path: Path) -> None:
+def test_a_change_is_refused_or_accepted_and_recorded(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         sample(warehouse, ScriptedEngine(stop_after=9))
     with pytest.raises(StageError, match='dtype = "auto", now it is "float16"'):
         sample(warehouse, dtype="float16")
-    sample(warehouse, dtype="float16", accept_drift=("dtype",))
+    sample(warehouse, dtype="float16", accept_change=("dtype",))
     manifest = warehouse.stage("rollout", iteration=0, purpose="train").manifest()
-    assert manifest["drift"] == [{"setting": "dtype", "before": "auto", "now": "float16"}]
+    assert manifest["changes"] == [{"setting": "dtype", "before": "auto", "now": "float16"}]
 
 
 def test_long_completions_survive_a_kill_as_often_as_short_ones(tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_a_plan_that_another_worker_stored_first_is_taken(tmp_path: Path) -> Non
     assert {row["group_id"] for row in rows(warehouse)} == {row["group_id"] for row in prompts}
 
 
-def test_only_what_sampled_the_rows_may_drift(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="--accept-drift part_size is not possible"):
-        sample(small_run(tmp_path), accept_drift=("part_size",))
+def test_only_what_sampled_the_rows_may_change(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="--accept-change part_size is not possible"):
+        sample(small_run(tmp_path), accept_change=("part_size",))
 
 
 def test_spilled_rows_of_another_dtype_are_sampled_again(tmp_path: Path) -> None:
@@ -281,7 +281,8 @@ def test_spilled_rows_of_another_dtype_are_sampled_again(tmp_path: Path) -> None
         sample(warehouse, ScriptedEngine(stop_after=13), part_size=100, spill_seconds=0.0)
     other = ScriptedEngine()
     other.dtype = "float16"
-    assert len(sample(warehouse, other, part_size=100, dtype="float16", accept_drift=("dtype",)).served) == 20
+    again = sample(warehouse, other, part_size=100, dtype="float16", accept_change=("dtype",))
+    assert len(again.served) == 20
     assert {row["dtype"] for row in rows(warehouse)} == {"float16"}
 
 

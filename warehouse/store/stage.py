@@ -42,11 +42,11 @@ class Stage:
         """True once the manifest exists, without reading it."""
         return (self.folder / "manifest.json").exists()
 
-    def settle(self, settings: dict[str, Any], accept_drift: tuple[str, ...] = ()) -> None:
+    def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = ()) -> None:
         """Fix the settings before the first part, or check that they are those of the earlier run.
 
         Raises StageError naming the setting and both values when they differ: rows of one stage are of
-        one kind, or no comparison over them means anything. A setting named in `accept_drift` may differ;
+        one kind, or no comparison over them means anything. A setting named in `accept_change` may differ;
         both values are then recorded beside the settings and in the manifest.
         """
         settings = json.loads(json.dumps(settings))
@@ -58,17 +58,18 @@ class Stage:
             values = {"before": before.get(key), "now": settings.get(key)}
             if values["before"] == values["now"]:
                 continue
-            if key not in accept_drift:
+            if key not in accept_change:
                 raise StageError(
                     f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
                     f"{_shown(values['now'])}. Run it with the former value, or {self._way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
-            commit_json(self.folder / f"drift-{name}.json", record)
+            commit_json(self.folder / f"change-{name}.json", record)
 
-    def drift(self) -> list[dict[str, Any]]:
-        """Differences of settings that were accepted while the stage ran."""
-        records = [read_json(path) for path in sorted(self.folder.glob("drift-*.json"))]
+    def changes(self) -> list[dict[str, Any]]:
+        """Changes of settings that were accepted while the stage ran; version 0.2.0 called them drift."""
+        paths = [*self.folder.glob("drift-*.json"), *self.folder.glob("change-*.json")]
+        records = [read_json(path) for path in sorted(paths)]
         return [record for record in records if record is not None]
 
     def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
@@ -82,7 +83,7 @@ class Stage:
         check_parts(asked, self.run_id)
         manifest = {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
-            "drift": self.drift(),
+            "changes": self.changes(),
             "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
             "parts": [part_facts(part) for part in parts],
             **({"prompts": [part_facts(part) for part in asked]} if self.prompts else {}),
