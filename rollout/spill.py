@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from warehouse.store.commit import commit_file, remove_committed
+from warehouse.store.commit import commit_file
 from warehouse.store.schema import arrow_schema
 
 Key = tuple[str, int]  # (task_id, sample_index)
@@ -59,14 +59,14 @@ class Spill:
         commit_file(path, lambda temporary: pq.write_table(
             table, temporary, compression="zstd", write_page_checksum=True))
         for file in self.files:
-            remove_committed(file)
+            file.unlink(missing_ok=True)
         self.files, self.num_saved = [path], len(self.rows)
 
     def remove(self) -> None:
         """Remove the files and free the rows: the part is written."""
         self.rows, self.num_saved = {}, 0
         for file in self._files():
-            remove_committed(file)
+            file.unlink(missing_ok=True)
 
 
 def _rows_of(path: Path) -> list[dict[str, Any]]:

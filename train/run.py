@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -32,25 +31,12 @@ from train.update.scoring import collect, hand_out, score_old, score_reference
 from train.update.steps import Learner, take_steps
 from train.update.tables import sample_table, step_table
 from warehouse.sql.database import refresh_sql
+from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import weights_sha256
-
-
-class Clock:
-    """Seconds of the stage by phase; 'start' begins where the process did."""
-
-    def __init__(self, started: float):
-        self.seconds: dict[str, float] = {}
-        self._last = started
-
-    def lap(self, phase: str) -> None:
-        """Book the time since the last lap under `phase`."""
-        now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
-        self._last = now
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,

@@ -30,15 +30,13 @@ from warehouse.store import commit
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 WORKERS, FILES, ROUNDS = 8, 40, 20
-INSTANTS = ("before write", "before link", "after claim", "after link")
+INSTANTS = ("before write", "before link", "after link")
 
 
 def survives(folders: list[Path], reference: Path) -> Iterator[str]:
     """Try everything, and say each thing that holds. AssertionError names what does not."""
-    linked = _holds_links(folders[0])
-    yield f"hard links: {'yes' if linked else 'no, first writer wins by renamed folders'}"
     yield first_writer_wins(folders)
-    yield a_killed_writer_is_replaced(folders, linked)
+    yield a_killed_writer_is_replaced(folders)
     yield one_folder_is_renamed(folders)
     yield readers_see_whole_files(folders)
     whole = small_run(reference, num_tasks=8)
@@ -63,12 +61,12 @@ def first_writer_wins(folders: list[Path]) -> str:
     return f"{WORKERS} writers of {FILES} files: one winner of each"
 
 
-def a_killed_writer_is_replaced(folders: list[Path], linked: bool) -> str:
+def a_killed_writer_is_replaced(folders: list[Path]) -> str:
     """A writer dies at each instant; the next one makes the file, or finds that of the dead one, whole."""
     for number, instant in enumerate(INSTANTS):
         path = folders[0] / "killed" / f"{number}.json"
         status = _fork(_write_and_die, path, instant)
-        assert status == (0 if instant == "after claim" and linked else -signal.SIGKILL), (instant, status)
+        assert status == -signal.SIGKILL, (instant, status)
         made = commit.commit_bytes(folders[-1] / "killed" / f"{number}.json", b"next")
         assert made == (number < 2), instant
         assert _seen(path) == (b"next" if made else b"dead"), instant
@@ -190,15 +188,6 @@ def _fork(work: Callable[..., object], *arguments: object) -> int:
     process.join()
     assert process.exitcode is not None
     return process.exitcode
-
-
-def _holds_links(folder: Path) -> bool:
-    (folder / "one").touch()
-    try:
-        os.link(folder / "one", folder / "two")
-    except OSError:
-        return False
-    return True
 
 
 def _settle() -> None:

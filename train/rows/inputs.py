@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from train.rows.groups import Group, load_groups
 from train.settings import Settings
-from warehouse.store.base_model import find_model
+from warehouse.stages.due import train_due
+from warehouse.store.base_model import check_base
 from warehouse.store.chosen_scorer import is_named, named_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -29,9 +29,7 @@ class Inputs(NamedTuple):
 
 def due_iteration(warehouse: Warehouse) -> int | None:
     """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
-    iteration = 0
-    while warehouse.stage("train", iteration=iteration).is_complete():
-        iteration += 1
+    iteration = train_due(warehouse)
     if warehouse.scorers(iteration, "train"):
         return iteration
     if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose="train"):
@@ -59,7 +57,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, scorer: str | None) -> s
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent = warehouse.policy(iteration)
-    _check_base(warehouse)
+    check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
     groups += _replayed(warehouse, iteration, scorer, settings)
@@ -129,17 +127,6 @@ def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
                           f"`rollout {run} --iteration {iteration}` and then `score` first.")
     return StageError(f"Iteration {iteration} is not scored. "
                       f"Run `score {run} --iteration {iteration}` first.")
-
-
-def _check_base(warehouse: Warehouse) -> None:
-    """StageError if the base model's folder holds other weights than those the run was made with."""
-    if Path(warehouse.model).is_dir():
-        expected = warehouse.facts["model_sha256"]
-        found = find_model(warehouse.model, warehouse.root).sha256
-        if found != expected:
-            raise StageError(f"The base model in {warehouse.model} has changed since the run was made "
-                             f"(sha256 {found[:12]}, not {expected[:12]}). "
-                             "Restore it, or start a new run from it.")
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:

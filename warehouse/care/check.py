@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.care.check_rows import completion_problems, prompt_problems, sample_problems, train_problems
-from warehouse.store.commit import CLAIM_SUFFIX, TEMPORARY_MARK
+from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
@@ -102,9 +102,9 @@ def _check_names(warehouse: Warehouse, report: Report) -> None:
     """Files that no stage writes."""
     for table in TABLES:
         for path in sorted((warehouse.root / table).rglob("*")):
-            if path.is_dir() or path.parent.name.endswith(CLAIM_SUFFIX) or EXPECTED.fullmatch(path.name):
+            if path.is_dir() or path.parent.name.endswith(".claim") or EXPECTED.fullmatch(path.name):
                 continue
-            if TEMPORARY_MARK in path.name or ".spill-" in path.name or CLAIM_SUFFIX in path.parent.name:
+            if TEMPORARY_MARK in path.name or ".spill-" in path.name or ".claim" in path.parent.name:
                 report.notes.append(f"{path} is left from a killed process; remove it when nothing runs.")
             elif "checkpoint" not in str(path.relative_to(warehouse.root)):
                 report.problems.append(f"{path} was not written by any stage. Move it out of the run folder.")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from warehouse.care.check import EXPECTED, TABLES
 from warehouse.care.damage import damaged_parts, is_compacted, policy_damage, readable_manifest
-from warehouse.store.commit import CLAIM_SUFFIX, TEMPORARY_MARK, json_bytes, replace_bytes
+from warehouse.store.commit import TEMPORARY_MARK, json_bytes, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
@@ -77,7 +77,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Move]:
         for path in sorted((warehouse.root / table).rglob("*")):
             inside = str(path.relative_to(warehouse.root))
             ours = EXPECTED.fullmatch(path.name) or any(
-                mark in inside for mark in (TEMPORARY_MARK, ".spill-", CLAIM_SUFFIX, "checkpoint-"))
+                mark in inside for mark in (TEMPORARY_MARK, ".spill-", ".claim", "checkpoint-"))
             if path.is_file() and not ours:
                 yield Move(path, "no stage wrote it")
 

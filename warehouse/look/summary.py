@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warehouse.look.alarms import alarm_count_line
 from warehouse.sql.database import rows_of
-from warehouse.stages.due import train_due
+from warehouse.stages.due import stage_due
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -45,20 +45,10 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += _remarks(rows, connection)
-    lines += ["", ("" if rows else "Nothing is scored yet. ") + f"Next: {next_command(warehouse)}"]
+    due = f"Next: {stage_due(warehouse)} {warehouse.root}"
+    lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     alarms = alarm_count_line(warehouse, connection)
     return [*lines, alarms] if alarms else lines
-
-
-def next_command(warehouse: Warehouse) -> str:
-    """The command that the run waits for: score what is sampled, train on what is scored, sample the rest."""
-    for iteration in warehouse.iterations("completions"):
-        for purpose in warehouse.purposes("completions", iteration):
-            rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
-            if rollout.is_complete() and not warehouse.scorers(iteration, purpose):
-                return f"score {warehouse.root}"
-    stage = "train" if warehouse.scorers(train_due(warehouse), "train") else "rollout"
-    return f"{stage} {warehouse.root}"
 
 
 def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:

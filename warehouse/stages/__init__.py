@@ -1,0 +1,1 @@
+"""What a running stage needs: what is due, its share, room, time and the order to stop; imports store."""

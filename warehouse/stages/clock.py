@@ -8,16 +8,26 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Adds up the time spent in named phases."""
+    """Adds up the time spent in named phases; the first lap counts from `started`, a `time.perf_counter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, started: float | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter() if started is None else started
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to the phase."""
+        now = time.perf_counter()
+        self._add(phase, now - self._last)
+        self._last = now
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of the block to the phase."""
-        started = time.monotonic()
+        started = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+            self._add(name, time.perf_counter() - started)
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

@@ -9,10 +9,9 @@ from warehouse.store.run_folder import Warehouse
 def rollout_due(warehouse: Warehouse) -> int:
     """The lowest iteration without a complete training rollout; the last complete one if it must be trained
     first, for there is no policy to go on with."""
-    iteration = 0
-    while warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
-        if iteration + 1 not in warehouse.policy_versions():
-            break
+    iteration, versions = 0, warehouse.policy_versions()
+    while iteration + 1 in versions and warehouse.stage("rollout", iteration=iteration,
+                                                        purpose="train").is_complete():
         iteration += 1
     return iteration
 
@@ -20,9 +19,19 @@ def rollout_due(warehouse: Warehouse) -> int:
 def train_due(warehouse: Warehouse) -> int:
     """The lowest iteration that is not trained."""
     iteration = 0
-    while warehouse.stage("train", iteration=iteration).manifest():
+    while warehouse.stage("train", iteration=iteration).is_complete():
         iteration += 1
     return iteration
+
+
+def stage_due(warehouse: Warehouse) -> str:
+    """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
+    for iteration in warehouse.iterations("completions"):
+        for purpose in warehouse.purposes("completions", iteration):
+            rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+            if rollout.is_complete() and not warehouse.scorers(iteration, purpose):
+                return "score"
+    return "train" if warehouse.scorers(train_due(warehouse), "train") else "rollout"
 
 
 def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,

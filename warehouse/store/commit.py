@@ -13,7 +13,6 @@ from pathlib import Path
 
 from warehouse.store.errors import StageError
 
-CLAIM_SUFFIX = ".claim"
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
@@ -75,13 +74,6 @@ def replace_bytes(path: Path, content: bytes) -> None:
         _drop(temporary)
 
 
-def remove_committed(path: Path) -> None:
-    """Remove a committed file whose name nobody uses again, and its claim if the filesystem needed one."""
-    path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # there is none, or a twin removes it too
-        shutil.rmtree(path.with_name(f"{path.name}{CLAIM_SUFFIX}"))
-
-
 def commit_directory(folder: Path, final: Path) -> bool:
     """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
     for file in folder.rglob("*"):
@@ -114,36 +106,11 @@ def _link(temporary: Path, path: Path) -> bool:
         # NFS repeats a call whose answer was lost: then the file that stands there is this one.
         return os.path.samefile(temporary, path)
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-    return _claim(temporary, path)
-
-
-def _claim(temporary: Path, path: Path) -> bool:
-    """First writer wins without hard links (some FUSE and cloud mounts), and without a lock to go stale.
-
-    A folder cannot be renamed over one that holds a file, so the claim is a folder that carries the content:
-    whoever comes next finishes a claim whose owner died. It keeps a mark for good, so that a twin that wakes
-    up later finds it taken.
-    """
-    claim = path.with_name(f"{path.name}{CLAIM_SUFFIX}")
-    prepared = temporary.with_name(f"{temporary.name}.claiming")
-    prepared.mkdir()
-    try:
-        (prepared / "mark").touch()
-        os.rename(temporary, prepared / "content")
-        os.rename(prepared, claim)
-        won = True
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        won = False
-    finally:
-        shutil.rmtree(prepared, ignore_errors=True)
-    reached("after claim", path)
-    with contextlib.suppress(FileNotFoundError):  # somebody finished it already
-        os.rename(claim / "content", path)
-    return won
+        raise StageError(f"The filesystem of {path.parent} has no hard links, by which the files of a run "
+                         "appear whole (FAT, exFAT and some cloud mounts have none). Put the run on another "
+                         "one, for example a local disk or NFS.") from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -70,38 +70,17 @@ def test_eight_processes_racing_for_twenty_parts_write_each_once(tmp_path: Path)
     assert won == list(range(20)) and wins.empty()
 
 
-@pytest.mark.parametrize("failing", [True, False])
-def test_without_hard_links_the_first_writer_still_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                        failing: bool) -> None:
-    def no_link(*_: object) -> None:
-        raise OSError(1, "Operation not permitted")
-    if failing:
-        monkeypatch.setattr(os, "link", no_link)
-    assert commit.commit_bytes(tmp_path / "x", b"first")
-    assert not commit.commit_bytes(tmp_path / "x", b"second")
-    assert (tmp_path / "x").read_bytes() == b"first"
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == ({"x", "mark"} if failing else {"x"})
-
-
-def test_without_hard_links_a_claim_whose_owner_died_is_finished_by_the_next(
+def test_a_filesystem_without_hard_links_is_refused_in_one_sentence(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_link(*_: object) -> None:
         raise OSError(1, "Operation not permitted")
-
-    class Killed(Exception):
-        pass
-
-    def die(point: str, path: Path) -> None:
-        if point == "after claim":
-            raise Killed
     monkeypatch.setattr(os, "link", no_link)
-    with monkeypatch.context() as dying, pytest.raises(Killed):
-        dying.setattr(commit, "reached", die)
+    with pytest.raises(StageError, match=r"The filesystem of .* has no hard links.* Put the run on another"):
         commit.commit_bytes(tmp_path / "x", b"first")
-    assert not (tmp_path / "x").exists()
-    assert not commit.commit_bytes(tmp_path / "x", b"second")
-    assert (tmp_path / "x").read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StageError, match="has no hard links"):
+        small_run(tmp_path / "new")
+    assert not list(tmp_path.rglob("warehouse.json"))
 
 
 def test_an_answer_lost_on_the_network_does_not_turn_the_winner_into_a_loser(
