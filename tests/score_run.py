@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_json
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -30,14 +29,13 @@ def make_run(root: Path, tasks: dict[str, tuple[str, Any]]) -> Warehouse:
     """A run folder without completions; `tasks` maps task_id to (kind, payload)."""
     root.mkdir(parents=True)
     rows = [{"task_id": task_id, "source": "test", "split": "train", "heldout": False, "position": position,
-             "scorer": kind, "messages": None, "payload": json.dumps(payload)}
+             "kind": kind, "messages": None, "payload": json.dumps(payload)}
             for position, (task_id, (kind, payload)) in enumerate(tasks.items())]
-    (root / "tasks").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema("tasks")),
-                   root / "tasks" / "part-00000.parquet")
     commit_json(root / "warehouse.json",
                 {"schema_version": SCHEMA_VERSION, "run_id": "t", "model": "none"})
-    return open_warehouse(root)
+    warehouse = open_warehouse(root)
+    warehouse.write_part("tasks", 0, pa.Table.from_pylist(rows, schema=arrow_schema("tasks")))
+    return warehouse
 
 
 def add_rollout(warehouse: Warehouse, completions: list[tuple[str, str]], *, iteration: int = 0,

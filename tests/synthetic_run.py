@@ -97,7 +97,7 @@ def new_run(root: Path, num_tasks: int = 8) -> Warehouse:
                 "split": "train",
                 "heldout": False,
                 "position": number,
-                "scorer": "grid",
+                "kind": "grid",
                 "messages": None,
                 "payload": json.dumps({"train": pairs[:3], "test": pairs[3:]}),
             }

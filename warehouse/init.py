@@ -76,7 +76,7 @@ def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
 def _task_table(rows: list[tuple[Source, Task]]) -> pa.Table:
     return pa.Table.from_pylist([
         {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
-         "position": position, "scorer": task.scorer, "messages": task.messages, "payload": task.payload}
+         "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
         for position, (source, task) in enumerate(rows)], schema=arrow_schema("tasks"))
 
 

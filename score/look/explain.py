@@ -22,13 +22,13 @@ def explained(run: Path, completion: str, scorer: str | None, *, colors: bool) -
     answer = row_of(warehouse, "completions", task_id, sample_index, **keys)
     prompts = warehouse.read("prompts", columns=["group_id", "prompt"], **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
-    tasks = warehouse.read("tasks", columns=["task_id", "scorer", "payload"]).to_pylist()
+    tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
     task = next(row for row in tasks if row["task_id"] == task_id)
     return "\n".join([
         f"completion {sample_index} of task {task_id}, iteration {iteration} {purpose}, policy "
         f"{sample['policy_version']}, {identity}", "", "--- prompt", elided(prompt or "(not stored)"),
         "--- completion", elided(answer["completion"] or ""),
-        *verdict_lines(sample, task["scorer"], json.loads(task["payload"]), colors=colors)])
+        *verdict_lines(sample, task["kind"], json.loads(task["payload"]), colors=colors)])
 
 
 def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *, colors: bool) -> list[str]:

@@ -25,12 +25,12 @@ def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tie
           unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
-    tasks = warehouse.read("tasks", columns=["task_id", "scorer", "payload"]).to_pylist()
+    tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
     row = next((row for row in tasks if row["task_id"] == task_id), None)
     if row is None:
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
-    kind, payload = kind_named(row["scorer"], task_id), json.loads(row["payload"])
+    kind, payload = kind_named(row["kind"], task_id), json.loads(row["payload"])
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
     scorer = Scorer(reward, limits=limits)
     code = file.read_text()
@@ -39,4 +39,4 @@ def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tie
     with pool:
         outcomes = execute(Executor(pool, isolated=found.isolated), items, lambda _outcome: None)
     sample = verdict_row(measure(items, outcomes, scorer)[0]) | {"sandbox_tier": found.name}
-    return "\n".join(verdict_lines(sample, row["scorer"], payload, colors=colors))
+    return "\n".join(verdict_lines(sample, row["kind"], payload, colors=colors))

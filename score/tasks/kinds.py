@@ -1,4 +1,4 @@
-"""The kinds of task that can be scored, by the name in tasks.scorer."""
+"""The kinds of task that can be scored, by the name in tasks.kind."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Questions:
         prompts = warehouse.read("prompts", iteration=iteration, purpose=purpose, columns=PROMPT_COLUMNS)
         self.prompts = {row["group_id"]: row for row in prompts.to_pylist()}
         wanted = {row["task_id"] for row in self.prompts.values()}
-        rows = warehouse.read("tasks", columns=["task_id", "scorer", "payload"])
+        rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"])
         self.payloads = {row["task_id"]: row for row in rows.to_pylist() if row["task_id"] in wanted}
         self.tasks: dict[str, tuple[TaskKind, Any, str, dict[str, Any]]] = {}
 
@@ -50,7 +50,7 @@ class Questions:
 
     def kind_names(self) -> set[str]:
         """Kinds of the tasks that were asked."""
-        return {row["scorer"] for row in self.payloads.values()}
+        return {row["kind"] for row in self.payloads.values()}
 
     def _item(self, group_id: str, task_id: str, completion: str) -> Item:
         prompt = self.prompts.get(group_id)
@@ -69,7 +69,7 @@ class Questions:
             if row is None:
                 raise StageError(f"There are completions of task {task_id}, which is not among the run's "
                                  "tasks. Restore RUN/tasks, or remove these completions.")
-            kind = kind_named(row["scorer"], task_id)
+            kind = kind_named(row["kind"], task_id)
             payload = json.loads(row["payload"])
-            self.tasks[task_id] = kind, kind.load(task_id, payload), row["scorer"], payload
+            self.tasks[task_id] = kind, kind.load(task_id, payload), row["kind"], payload
         return self.tasks[task_id]

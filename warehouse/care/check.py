@@ -12,7 +12,7 @@ from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
-from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
+from warehouse.store.schema import SCHEMA_VERSION, stored_names
 from warehouse.store.stage import Stage, sha256_of
 from warehouse.tasks.task_files import tasks_sha256
 
@@ -239,8 +239,9 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
     if version and version != str(SCHEMA_VERSION):
         return [f"{part} has schema version {version}, this Rollhouse reads {SCHEMA_VERSION}. Use the "
                 "version of Rollhouse that wrote it, or let `warehouse repair` put it aside."]
-    if file.schema_arrow.names != arrow_schema(table).names:
-        odd = sorted(set(file.schema_arrow.names) ^ set(arrow_schema(table).names))
+    names = list(stored_names(table).values())
+    if file.schema_arrow.names != names:
+        odd = sorted(set(file.schema_arrow.names) ^ set(names))
         return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
     problems = []
     owner = (file.schema_arrow.metadata or {}).get(b"rollhouse.run_id", b"").decode()

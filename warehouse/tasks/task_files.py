@@ -14,7 +14,7 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 
-SCORERS = ("grid", "function", "stdio", "answer")
+KINDS = ("grid", "function", "stdio", "answer")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Task:
     """One task as it is stored; `messages` and `payload` are JSON."""
 
     task_id: str
-    scorer: str
+    kind: str
     payload: str
     messages: str | None = None
 
@@ -92,7 +92,7 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> Iterator[Task]:
-    """Generic tasks, one JSON object per line: task_id, scorer, payload, and messages (not for grids)."""
+    """Generic tasks, one JSON object per line: task_id, kind, payload, and messages (not for grids)."""
     for number, line in enumerate(_lines(path), start=1):
         where = f"{path}, line {number}"
         if line.strip():
@@ -122,22 +122,24 @@ def _lines(path: Path) -> Iterator[str]:
 def _generic_task(row: Any, where: str) -> Task:
     if not isinstance(row, dict):
         raise StageError(f"{where} is not a JSON object. Correct it.")
-    for field, kind in (("task_id", str), ("scorer", str), ("payload", dict)):
-        if not isinstance(row.get(field), kind):
-            wanted = {"str": "a text", "dict": "an object"}[kind.__name__]
+    if "kind" not in row and "scorer" in row:  # the field's name up to version 0.2
+        row["kind"] = row["scorer"]
+    for field, wanted_type, wanted in (("task_id", str, "a text"), ("kind", str, "a text"),
+                                       ("payload", dict, "an object")):
+        if not isinstance(row.get(field), wanted_type):
             raise StageError(f"{where}: field '{field}' is missing or not {wanted}. Correct it.")
-    if row["scorer"] not in SCORERS:
-        raise StageError(f"{where}: field 'scorer' is '{row['scorer']}'. Use one of {', '.join(SCORERS)}.")
+    if row["kind"] not in KINDS:
+        raise StageError(f"{where}: field 'kind' is '{row['kind']}'. Use one of {', '.join(KINDS)}.")
     messages = row.get("messages")
-    if row["scorer"] == "grid" and messages is None:
+    if row["kind"] == "grid" and messages is None:
         return grid_task(row["task_id"], row["payload"], where=where)
     if not isinstance(messages, list) or not messages or not all(map(_is_turn, messages)):
         raise StageError(f"{where}: field 'messages' is not a list of objects with the texts 'role' and "
                          "'content'. Correct it.")
     payload = row["payload"]
-    if row["scorer"] == "grid":
+    if row["kind"] == "grid":
         payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)
-    return Task(row["task_id"], row["scorer"], json.dumps(payload), json.dumps(messages))
+    return Task(row["task_id"], row["kind"], json.dumps(payload), json.dumps(messages))
 
 
 def _is_turn(turn: Any) -> bool:
@@ -148,6 +150,6 @@ def tasks_sha256(rows: list[dict[str, Any]]) -> str:
     """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda row: row["position"]):
-        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "scorer", "messages",
+        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "kind", "messages",
                                                        "payload")]).encode())
     return digest.hexdigest()

@@ -125,7 +125,7 @@ def test_changed_tasks_are_named(tmp_path: Path) -> None:
     (model / "config.json").write_text("{}")
     (model / "tokenizer.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"weights")
-    lines = [{"task_id": name, "scorer": "answer", "payload": {"answer": name},
+    lines = [{"task_id": name, "kind": "answer", "payload": {"answer": name},
               "messages": [{"role": "user", "content": f"Say {name}"}]} for name in ("å", "b")]
     (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, lines)))
     init_run(tmp_path / "run", str(model), ("synthetic:3", f"said={tmp_path / 'said.jsonl'}"))

@@ -194,6 +194,13 @@ def test_a_moved_run_answers_as_before(tmp_path: Path) -> None:
     assert ("train_steps", 1, True) in kinds and all(complete for _, _, complete in kinds)
 
 
+def test_the_kind_of_task_has_one_name_for_readers_and_its_old_one_in_the_file(run: Warehouse) -> None:
+    part, = run.parts("tasks")
+    assert "scorer" in pq.read_schema(part).names and "kind" not in pq.read_schema(part).names
+    assert run.read("tasks", ["task_id", "kind"])["kind"].to_pylist() == ["grid"] * 8
+    assert rows_of(connect(run), "SELECT DISTINCT kind FROM tasks") == [{"kind": "grid"}]
+
+
 def test_the_written_sql_stands_alone(run: Warehouse) -> None:
     text = refresh_sql(run).read_text()
     alone = duckdb.connect()

@@ -41,15 +41,24 @@ def test_kaggle_files_with_solutions_beside_inline_and_gzipped(tmp_path: Path) -
 
 
 def test_jsonl_tasks_plain_and_compressed(tmp_path: Path) -> None:
-    row = {"task_id": "q", "scorer": "answer", "payload": {"answer": "4"},
+    row = {"task_id": "q", "kind": "answer", "payload": {"answer": "4"},
            "messages": [{"role": "user", "content": "2+2?"}]}
     content = (json.dumps(row) + "\n\n").encode()
     (tmp_path / "a.jsonl").write_bytes(content)
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(content))
     for name in ("a.jsonl", "a.jsonl.zst"):
         task, = read(str(tmp_path / name))
-        assert (task.task_id, task.scorer, json.loads(task.payload)) == ("q", "answer", {"answer": "4"})
+        assert (task.task_id, task.kind, json.loads(task.payload)) == ("q", "answer", {"answer": "4"})
         assert json.loads(task.messages) == row["messages"]
+
+
+def test_the_kind_of_a_task_may_go_by_its_former_name(tmp_path: Path) -> None:
+    row = {"task_id": "q", "payload": {"answer": "4"}, "messages": [{"role": "user", "content": "2+2?"}]}
+    tasks = []
+    for name in ("kind", "scorer"):
+        (tmp_path / "a.jsonl").write_text(json.dumps({**row, name: "answer"}))
+        tasks += read(str(tmp_path / "a.jsonl"))
+    assert tasks[0] == tasks[1] and tasks[0].kind == "answer"
 
 
 def test_a_file_of_ids_chooses_tasks_in_its_order(tmp_path: Path) -> None:
@@ -80,12 +89,12 @@ def test_damaged_arc_files_name_line_or_field(tmp_path: Path, content: str, sent
 
 @pytest.mark.parametrize(("line", "sentence"), [
     ("{", r"line 2 is not valid JSON"),
-    ('{"scorer": "answer", "payload": {}}', "line 2: field 'task_id' is missing or not a text"),
-    ('{"task_id": "b", "scorer": "oracle", "payload": {}}', "line 2: field 'scorer' is 'oracle'"),
-    ('{"task_id": "b", "scorer": "answer", "payload": {}}', "line 2: field 'messages' is not a list"),
+    ('{"kind": "answer", "payload": {}}', "line 2: field 'task_id' is missing or not a text"),
+    ('{"task_id": "b", "kind": "oracle", "payload": {}}', "line 2: field 'kind' is 'oracle'"),
+    ('{"task_id": "b", "kind": "answer", "payload": {}}', "line 2: field 'messages' is not a list"),
 ])
 def test_damaged_jsonl_names_line_and_field(tmp_path: Path, line: str, sentence: str) -> None:
-    good = json.dumps({"task_id": "a", "scorer": "grid", "payload": GRID_TASK})
+    good = json.dumps({"task_id": "a", "kind": "grid", "payload": GRID_TASK})
     (tmp_path / "x.jsonl").write_text(f"{good}\n{line}\n")
     with pytest.raises(StageError, match=sentence):
         read(str(tmp_path / "x.jsonl"))
