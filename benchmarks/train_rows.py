@@ -14,7 +14,7 @@ from train.model.policy import DTYPES, Policy, load_lora
 from train.model.saving import save_policy
 from train.model.shared_prompt import score_group
 from train.rows.groups import Group, Rollout
-from train.settings import Settings
+from train.rows.settings import Settings
 
 MODELS = {
     "small": {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 1024, "num_attention_heads": 4,

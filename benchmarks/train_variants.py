@@ -27,12 +27,12 @@ from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import backward_group
 from train.objective.losses import clipped_surrogate
-from train.objective.shard import build_shard, weigh
 from train.rows.groups import Group
 from train.update import gradients
 from train.update.accelerator import Processes
+from train.update.batch import build_shard, weigh
 from train.update.checkpoint import Checkpoints
-from train.update.scoring import score_old
+from train.update.logprob_pass import score_old
 from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 

@@ -144,7 +144,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.rows.inputs import choose_scorer, due_iteration, finish_committed, read_inputs
-    from train.settings import Settings, check_settings
+    from train.rows.settings import Settings, check_settings
     from warehouse.store.run_folder import open_warehouse
     warehouse, settings = open_warehouse(run), Settings(**options)
     check_settings(settings)
@@ -171,10 +171,10 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
 
 
 def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
-    from train.objective.mismatch import (
+    from train.run import train_iteration
+    from train.update.mismatch import (
         MismatchError,  # torch loads once rows and options are known to be good
     )
-    from train.run import train_iteration
     from warehouse.stages.space import saying_the_disk_is_full
     with saying_the_disk_is_full(warehouse.root):
         try:

@@ -13,7 +13,14 @@ import torch
 
 from train.model.policy import CACHED_PROMPT, Policy, load_full
 from train.model.saving import OPTIMIZER, prune_policies, save_policy
-from train.objective.mismatch import (
+from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
+from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings
+from train.start import check_fits, load_optimizer, load_policy
+from train.update.accelerator import Processes, Tracker
+from train.update.batch import RowGroup, build_shard, split_into_steps, weigh
+from train.update.checkpoint import Checkpoints
+from train.update.logprob_pass import collect, hand_out, score_old, score_reference
+from train.update.mismatch import (
     as_facts,
     check_mismatch,
     drops,
@@ -21,13 +28,6 @@ from train.objective.mismatch import (
     lines_to_print,
     mismatch_table,
 )
-from train.objective.shard import RowGroup, build_shard, split_into_steps, weigh
-from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
-from train.settings import DEFAULT_TOKENS_PER_BATCH, Settings
-from train.start import check_fits, load_optimizer, load_policy
-from train.update.accelerator import Processes, Tracker
-from train.update.checkpoint import Checkpoints
-from train.update.scoring import collect, hand_out, score_old, score_reference
 from train.update.steps import Learner, take_steps
 from train.update.tables import sample_table, step_table
 from warehouse.sql.database import refresh_sql

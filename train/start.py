@@ -9,7 +9,7 @@ import torch
 from train.model.policy import Policy, load_full, load_lora
 from train.model.saving import OPTIMIZER
 from train.rows.inputs import Inputs
-from train.settings import Settings
+from train.rows.settings import Settings
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 

@@ -16,12 +16,12 @@ from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, re
 from train.cli import train as train_command
 from train.objective.correction import importance_weights, off_policy_masked
 from train.objective.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
-from train.objective.shard import build_shard, has_gradient, plan_step, weigh
 from train.rows.groups import load_groups
-from train.settings import Settings, correction_of
+from train.rows.settings import Settings, correction_of
 from train.update.accelerator import Processes
+from train.update.batch import build_shard, has_gradient, plan_step, weigh
 from train.update.gradients import accumulate
-from train.update.scoring import score_old, score_reference
+from train.update.logprob_pass import score_old, score_reference
 from train.update.steps import learning_rate
 
 GROUPS = 7

@@ -22,7 +22,7 @@ from train.cli import export
 from train.cli import train as train_command
 from train.objective.correction import CORRECTIONS
 from train.objective.losses import LOSSES
-from train.settings import CORRECTION_NAMES, LOSS_NAMES, SELF_CORRECTING
+from train.rows.settings import CORRECTION_NAMES, LOSS_NAMES, SELF_CORRECTING
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def train_groups(run):
 
 
 def settings_of(run):
-    from train.settings import Settings
+    from train.rows.settings import Settings
     context = train_command.make_context("train", [str(run.root), *OPTIONS])
     return Settings(**{key: value for key, value in context.params.items()
                        if key not in ("run", "iteration", "scorer")})

@@ -8,7 +8,7 @@ import shutil
 from typing import Any, NamedTuple
 
 from train.rows.groups import Group, load_groups
-from train.settings import Settings
+from train.rows.settings import Settings
 from warehouse.stages.due import train_due
 from warehouse.store.base_model import check_base
 from warehouse.store.chosen_scorer import is_named, named_scorer

@@ -13,10 +13,10 @@ from train.model.policy import Policy
 from train.model.shared_prompt import backward_group
 from train.objective.correction import clamp_log_ratio, k3, off_policy_masked
 from train.objective.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
-from train.objective.shard import Row, RowGroup, has_gradient, weigh_rows
-from train.settings import Settings
+from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.scoring import share
+from train.update.batch import Row, RowGroup, has_gradient, weigh_rows
+from train.update.logprob_pass import share
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "entropy", "weight", "weight_squared")
 

@@ -12,9 +12,9 @@ import torch
 from tqdm import tqdm
 
 from train.model.policy import Policy
-from train.objective.shard import RowGroup, plan_step
-from train.settings import Settings
+from train.rows.settings import Settings
 from train.update.accelerator import Processes
+from train.update.batch import RowGroup, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
 from warehouse.stages.stop import StageStopped, StopRequest

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from train.objective.correction import k3
-from train.objective.mismatch import capped_tokens
-from train.objective.shard import Row, RowGroup
 from train.rows.inputs import Inputs
-from train.settings import Settings
+from train.rows.settings import Settings
+from train.update.batch import Row, RowGroup
+from train.update.mismatch import capped_tokens
 from warehouse.store.schema import arrow_schema
 
 STEP_EXTRA = ("policy_k2", "num_forwarded_tokens")

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from train.model.policy import Policy
 from train.model.shared_prompt import score_group
-from train.objective.shard import Row, RowGroup
-from train.settings import Settings
+from train.rows.settings import Settings
 from train.update.accelerator import Processes
+from train.update.batch import Row, RowGroup
 from warehouse.stages.stop import StageStopped, StopRequest
 
 Scores = dict[str, Tensor]

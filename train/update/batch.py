@@ -14,7 +14,7 @@ from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, second_moment_mask, vetoed
 from train.objective.losses import entropy_mask, loss_scales
 from train.rows.groups import Group, Rollout
-from train.settings import Settings, correction_of
+from train.rows.settings import Settings, correction_of
 
 M2PO_LIMIT = 0.04
 

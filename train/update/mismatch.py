@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from train.objective.correction import clamp_log_ratio, effective_sample_size, k3
-from train.objective.shard import Row, RowGroup
-from train.settings import Settings, correction_of
+from train.rows.settings import Settings, correction_of
+from train.update.batch import Row, RowGroup
 from warehouse.store.errors import StageError
 
 FLOAT32_LIMIT, HALF_LIMIT = 1e-4, 0.015
