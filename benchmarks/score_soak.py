@@ -17,14 +17,13 @@ import click
 import numpy as np
 
 from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
+from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
 from score.sandbox.tiers import open_lanes
-from score.tasks.kinds import KINDS
-from score.wire.frames import Kind, encode_grids
+from score.wire.frames import JobKind, encode_grids
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
 HONEST = ("return np.fliplr(grid)", "return np.rot90(grid, 3)", "return grid[::-1]",
@@ -43,7 +42,7 @@ def programs(count: int) -> list[Program]:
     rng = random.Random(7)
     bodies = [rng.choice(HOSTILE if rng.random() < 0.05 else HONEST) for _ in range(count)]
     head = "import ctypes, os\nimport numpy as np\n\ndef transform(grid):\n    "
-    return [Program(Kind.GRID, f"# {number}\n{head}{body}\n", encode_grids([GRID, GRID]))
+    return [Program(JobKind.GRID, f"# {number}\n{head}{body}\n", encode_grids([GRID, GRID]))
             for number, body in enumerate(bodies)]
 
 
@@ -74,7 +73,7 @@ def one_pass(pool: LanePool,
     verdicts: dict[int, str] = {}
     seen = []
     for number, endings in pool.run(batch):
-        verdicts[number] = verdict(endings, pool.limits)
+        verdicts[number] = verdict(batch[number], endings, pool.limits)
         if len(verdicts) % (len(batch) // 8) == 0:
             seen.append(state(pool))
             click.echo("  " + "  ".join(f"{name} {value:.0f}" for name, value in seen[-1].items()))
@@ -82,11 +81,9 @@ def one_pass(pool: LanePool,
     return verdicts, Counter(each.split()[0] for each in verdicts.values()), seen
 
 
-def verdict(endings: list[Ending], limits: Limits) -> str:
+def verdict(program: Program, endings: list[Ending], limits: Limits) -> str:
     """Class and result of a program, without its times."""
-    if not endings:
-        return "lane_lost"
-    outcome = KINDS["grid"].judge(endings, Circumstances(limits))
+    outcome = outcome_of(program, endings, limits)
     shown = [grid.tolist() for grid in outcome.result or ()]
     return f"{outcome.error_class or 'ok'} {outcome.error_name} {outcome.error_message} {shown}"
 

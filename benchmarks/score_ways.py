@@ -17,7 +17,7 @@ from score.sandbox.lane_handle import LaneConfig, lane_environment
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.frames import Kind
+from score.wire.frames import JobKind
 
 COLD = "import sys\nimport numpy as np\nnames = {}\nexec(sys.stdin.read(), names)\n" \
        "print([names['transform'](np.ones((10, 10), int)).tolist() for _ in range(5)])"
@@ -74,7 +74,7 @@ class Lanes:
         self.cores = cores
 
     def measure(self, count: int) -> dict[str, Any]:
-        batch = [Program(Kind.GRID, SOURCE.format(number=number), PAYLOAD) for number in range(count)]
+        batch = [Program(JobKind.GRID, SOURCE.format(number=number), PAYLOAD) for number in range(count)]
         own, lanes, started = time.process_time(), self.lane_seconds(), time.perf_counter()
         for _ending in self.pool.run(batch):
             pass

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 
 REDRAW = 50      # programs between updates of the error mix
 

@@ -14,7 +14,7 @@ from score.progress import Progress
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import Tier, open_lanes
 from score.summary import summary_lines

@@ -14,7 +14,7 @@ from score.lane.child_grids_and_scripts import HANDLERS, Handler, InvalidOutput,
 from score.lane.child_modules import MissingFunction
 from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
-from score.wire.frames import Kind, encode_error, encode_grids, encode_result, split_result
+from score.wire.frames import JobKind, encode_error, encode_grids, encode_result, split_result
 
 if TYPE_CHECKING:
     from score.lane.watch import Allowance, Watch
@@ -104,7 +104,7 @@ def warm_up(watch: Watch, allowance: Allowance) -> None:
     watch.lockdown, watch.pid = Lockdown(0, []), os.getppid()
     watch.lockdown.is_rehearsal = True
     for _ in range(WARM_UPS):
-        job = [int(Kind.GRID), 0, 0, len(WARM_UP), len(payload)]
+        job = [int(JobKind.GRID), 0, 0, len(WARM_UP), len(payload)]
         finish(prepare(files, -1, job, 0, watch, allowance), allowance)
         watch.ready.open()
     watch.lockdown, watch.pid = lockdown, lane
@@ -135,7 +135,7 @@ def failure(error: BaseException, phase: str) -> bytes:
         message = str(error)
     except BaseException:
         message = "(no message)"
-    name = error.kind if isinstance(error, InvalidOutput) else type(error).__name__
+    name = error.flaw if isinstance(error, InvalidOutput) else type(error).__name__
     try:
         return encode_error(CHILD_CLASSES.index(error_class), str(name), message)
     except BaseException:

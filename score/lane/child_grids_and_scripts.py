@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from score.lane.child_modules import function_of, run_module
-from score.wire.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
+from score.wire.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_grids
 
 GRID_FUNCTION = "transform"
 # Names that grid programs use without importing them.
@@ -22,11 +22,11 @@ MINIMUM, MAXIMUM = np.minimum.reduce, np.maximum.reduce
 
 
 class InvalidOutput(Exception):
-    """An output that is no answer; `kind` is type, shape, range or count."""
+    """An output that is no answer; `flaw` is type, shape, range or count."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, flaw: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.flaw = flaw
 
 
 def run_grids(code: CodeType, payload: bytes) -> bytes:
@@ -73,7 +73,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
 
 
 Handler = Callable[[CodeType, bytes], bytes]
-HANDLERS: dict[int, Handler] = {Kind.GRID: run_grids, Kind.STDIO: run_script}
+HANDLERS: dict[int, Handler] = {JobKind.GRID: run_grids, JobKind.STDIO: run_script}
 
 
 def handler_of(kind: int) -> Handler:
@@ -81,5 +81,5 @@ def handler_of(kind: int) -> Handler:
     if kind in HANDLERS:
         return HANDLERS[kind]
     from score.lane import child_functions
-    return {Kind.CALL: child_functions.run_calls, Kind.SERVE: child_functions.serve_calls,
-            Kind.TEST: child_functions.run_tests}[Kind(kind)]
+    return {JobKind.CALL: child_functions.run_calls, JobKind.SERVE: child_functions.serve_calls,
+            JobKind.TEST: child_functions.run_tests}[JobKind(kind)]

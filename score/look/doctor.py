@@ -18,7 +18,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
-from score.wire.frames import Kind, encode_grids
+from score.wire.frames import JobKind, encode_grids
 
 ADVICE = {
     "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root",
@@ -57,7 +57,7 @@ def doctor_lines() -> Iterator[str]:
 def programs_per_second(pool: LanePool) -> float:
     """Programs of a trivial kind that the lanes run in a second."""
     payload = encode_grids([np.zeros((3, 3), np.uint8)] * 5)
-    programs = [Program(Kind.GRID, f"# {number}\ndef transform(grid):\n    return grid\n", payload)
+    programs = [Program(JobKind.GRID, f"# {number}\ndef transform(grid):\n    return grid\n", payload)
                 for number in range(NUM_PROGRAMS)]
     started = time.monotonic()
     for _ending in pool.run(programs):

@@ -12,7 +12,7 @@ import numpy as np
 from score.sandbox.flight import Ending
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.frames import BadFrame, Kind, decode_grids, encode_grids, encode_result, split_result
+from score.wire.frames import BadFrame, JobKind, decode_grids, encode_grids, encode_result, split_result
 
 REACHED = 7
 ATTACK = """import ctypes, os, sys
@@ -70,7 +70,7 @@ def canary(body: str, path: Path) -> Program:
     split = helpers[0] if helpers else len(lines)
     attempt = "\n".join("    " + line for line in lines[:split])
     source = "\n".join(lines[split:]) + "\n" + ATTACK.format(body=attempt)
-    return Program(Kind.GRID, source, encode_grids([np.zeros((1, 1), np.uint8)]))
+    return Program(JobKind.GRID, source, encode_grids([np.zeros((1, 1), np.uint8)]))
 
 
 def contained(endings: list[Ending]) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import LOST
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome, outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
 from score.wire.error_classes import ErrorClass
@@ -27,28 +25,28 @@ class Executor:
     cached_bytes: int = 0
     num_run: int = 0             # programs that were really run
 
-    def run(self, programs: Sequence[Program], judge: Callable[[Program, list[Ending]], Outcome],
-            finished: Callable[[Outcome], None] = lambda _outcome: None) -> dict[bytes, Outcome]:
-        """Outcome by key of every program; `finished` hears of each that was run, as it ends."""
-        found = {program.key: self.outcomes[program.key] for program in programs
-                 if program.key in self.outcomes}
-        distinct = {program.key: program for program in programs if program.key not in found}
-        source_limit = self.pool.limits.source_kib * 1024
-        for key, program in list(distinct.items()):
-            if len(program.source_bytes) > source_limit:
-                found[key] = too_large(len(program.source_bytes), source_limit)
-                del distinct[key]
-        for program, outcome in self._run_distinct(list(distinct.values()), judge):
-            found[program.key] = outcome
+    def run(self, programs: Sequence[Program],
+            finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[Outcome]:
+        """The outcome of each program; `finished` hears of each that was run, as it ends."""
+        limits = self.pool.limits
+        known: dict[bytes, Outcome] = {}
+        distinct: dict[bytes, Program] = {}
+        for program in programs:
+            if program.key in self.outcomes:
+                known[program.key] = self.outcomes[program.key]
+            elif len(program.source_bytes) > limits.source_kib * 1024:
+                known[program.key] = too_large(len(program.source_bytes), limits.source_kib * 1024)
+            else:
+                distinct[program.key] = program
+        waiting = list(distinct.values())
+        for index, endings in self.pool.run(waiting):
+            program = waiting[index]
+            outcome = outcome_of(program, endings, limits, isolated=self.isolated)
+            self.num_run += 1
+            known[program.key] = outcome
             self._remember(program, outcome)
             finished(outcome)
-        return found
-
-    def _run_distinct(self, programs: list[Program],
-                      judge: Callable[[Program, list[Ending]], Outcome]) -> Iterator[tuple[Program, Outcome]]:
-        for index, endings in self.pool.run(programs):
-            self.num_run += 1
-            yield programs[index], judge(programs[index], endings) if endings else LOST
+        return [known[program.key] for program in programs]
 
     def _remember(self, program: Program, outcome: Outcome) -> None:
         """Keep an outcome for later parts, the oldest leaving first; never one that says nothing."""

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 
 from score.wire.allowed_imports import Allowed, mentioned
-from score.wire.frames import Facts, Kind
+from score.wire.frames import Facts, JobKind
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Program:
     `key` is the sha256 over everything that the process is given; its seed derives from it.
     """
 
-    kind: Kind
+    kind: JobKind
     source: str
     payload: bytes = b""
     stdin: bytes | None = None           # for scripts; their stdout is then kept
@@ -33,6 +33,11 @@ class Program:
         lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
         object.__setattr__(self, "source_bytes", source)
         object.__setattr__(self, "key", hashlib.sha256(lengths + b"".join(parts)).digest())
+
+    @property
+    def kinds(self) -> list[JobKind]:
+        """What each of its processes is asked, the program's own first."""
+        return [self.kind, *(self.tests.kinds if self.tests else ())]
 
     def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.

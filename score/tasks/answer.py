@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures
 from score.tasks.units import field, unit_measures
@@ -57,9 +55,6 @@ class AnswerKind:
         if given is None:
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer of the form asked for")
         return Outcome(result=given)
-
-    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
-        raise AssertionError("answers are not run")
 
     def measure(self, task: AnswerTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         given = outcomes[0].result

@@ -8,17 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances, outcome_of, pair_outcome
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures
 from score.tasks.units import NO_CODE, field, unit_measures
 from score.wire import plain_data
-from score.wire.frames import BadFrame, Kind, decode_json
+from score.wire.frames import JobKind
 from warehouse.store.errors import StageError
-
-TESTS_SOURCE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -75,16 +71,11 @@ class FunctionKind:
         if task.calls:
             calls = [plain_data.tagged([call.arguments, call.keywords], 0) for call in task.calls]
             order = json.dumps({"entry_point": task.entry_point, "calls": calls})
-            return [Program(Kind.CALL, answer.code, order.encode())]
+            return [Program(JobKind.CALL, answer.code, order.encode())]
         order = json.dumps({"entry_point": task.entry_point, "units": task.units, "check": task.check,
                             "num_units": task.num_units})
-        tests = Program(Kind.TEST, task.setup, order.encode())
-        return [Program(Kind.SERVE, answer.code, task.entry_point.encode(), tests=tests)]
-
-    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
-        if len(endings) == 1:
-            return outcome_of(endings[0], decode_json, circumstances)
-        return pair_outcome(endings, decode_units, circumstances)
+        tests = Program(JobKind.TEST, task.setup, order.encode())
+        return [Program(JobKind.SERVE, answer.code, task.entry_point.encode(), tests=tests)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         outcome = outcomes[0]
@@ -107,14 +98,6 @@ def read_call(task_id: str, call: Any) -> Call:
         raise StageError(f"Task {task_id}: a call is no object with 'args' and 'expected'. Correct it.")
     keywords = field(task_id, call, "kwargs", dict, {})
     return Call(field(task_id, call, "args", list, []), keywords, call["expected"])
-
-
-def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
-    """[passed, error name, message, whose] of each test."""
-    units = decode_json(body)
-    if not isinstance(units, list) or not all(isinstance(unit, list) and len(unit) == 4 for unit in units):
-        raise BadFrame("not a list of tests")
-    return [(unit[0] is True, str(unit[1]), str(unit[2]), str(unit[3])) for unit in units]
 
 
 def is_expected(result: Any, call: Call, tolerance: float) -> bool:

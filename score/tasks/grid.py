@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances, outcome_of
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.grid_metrics import split_score
 from score.tasks.measures import Answer, Measures
 from score.tasks.units import NO_CODE
-from score.wire.frames import MAX_GRID_SIDE, Kind, decode_grids, encode_grids
+from score.wire.frames import MAX_GRID_SIDE, JobKind, encode_grids
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment, undo
-
-MAX_COLOR = 9
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class GridKind:
                              "Its payload must be {train: [{input, output}], test: [{input, output}]}."
                              ) from error
         for grid in (*inputs, *outputs):
-            if grid.ndim != 2 or not 0 < max(grid.shape) <= MAX_GRID_SIDE or grid.max(initial=0) > MAX_COLOR:
+            if grid.ndim != 2 or not 0 < max(grid.shape) <= MAX_GRID_SIDE or grid.max(initial=0) > 9:
                 raise StageError(f"Task {task_id} has a grid of shape {grid.shape}: grids are matrices of "
                                  f"0..9, at most {MAX_GRID_SIDE} x {MAX_GRID_SIDE}.")
         return GridTask(task_id, len(payload["train"]), inputs, outputs)
@@ -55,10 +51,7 @@ class GridKind:
         if answer.code is None:
             return NO_CODE
         shown = [augment(grid, answer.flip, answer.rotations, answer.color_map) for grid in task.inputs]
-        return [Program(Kind.GRID, answer.code, encode_grids(shown))]
-
-    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
-        return outcome_of(endings[0], legal_grids, circumstances)
+        return [Program(JobKind.GRID, answer.code, encode_grids(shown))]
 
     def measure(self, task: GridTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         [outcome] = outcomes
@@ -73,11 +66,6 @@ class GridKind:
         return Measures(valid_code=True, valid_outputs=True, train=split_score(given["train"], train),
                         test=split_score(given["test"], test), fingerprint=fingerprint(grids),
                         outputs=json.dumps(listed, separators=(",", ":")))
-
-
-def legal_grids(body: bytes) -> list[np.ndarray]:
-    """Output grids; BadFrame unless all are legal, whatever the child said."""
-    return decode_grids(body, max_side=MAX_GRID_SIDE, max_value=MAX_COLOR)
 
 
 def fingerprint(grids: list[np.ndarray]) -> str:

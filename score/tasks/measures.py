@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.grid_metrics import SplitScore
 
@@ -69,9 +67,6 @@ class TaskKind(Protocol):
 
     def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
         """What to run for an answer; an Outcome where nothing has to be run."""
-
-    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
-        """The outcome of one program, from the endings of its processes."""
 
     def measure(self, task: Any, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """What the outcomes are worth; the comparison with what was expected happens here."""

@@ -7,14 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances, outcome_of
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures
 from score.tasks.units import NO_CODE, field, unit_measures
-from score.wire.error_classes import ErrorClass
-from score.wire.frames import Kind
+from score.wire.frames import JobKind
 from warehouse.store.errors import StageError
 
 COMPARISONS = ("tokens", "lines")
@@ -48,16 +45,7 @@ class ScriptKind:
     def programs(self, task: ScriptTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
-        return [Program(Kind.STDIO, answer.code, stdin=given.encode()) for given, _expected in task.cases]
-
-    def judge(self, endings: list[Ending], circumstances: Circumstances) -> Outcome:
-        written = endings[0].stdout or b""
-        outcome = outcome_of(endings[0], lambda _body: written.decode("utf-8", "replace"), circumstances)
-        full = len(written) >= circumstances.limits.output_kib * 1024
-        if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):
-            return Outcome(error_class=ErrorClass.OUTPUT_LIMIT, cpu_seconds=outcome.cpu_seconds,
-                           error_message=f"{len(written)} bytes or more on stdout")
-        return outcome
+        return [Program(JobKind.STDIO, answer.code, stdin=given.encode()) for given, _expected in task.cases]
 
     def measure(self, task: ScriptTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Cases that fail to run count as wrong; only when none ran is there no valid output."""

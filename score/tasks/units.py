@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.tasks.grid_metrics import SplitScore
 from score.tasks.measures import Answer, Measures
 from score.wire.error_classes import ErrorClass

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances
-from score.sandbox.outcome import Outcome
-from score.sandbox.program import Program
-from score.tasks.measures import Measures, TaskKind
+from score.sandbox.outcomes import Outcome
+from score.tasks.measures import Measures
 from score.verdicts.completions import Item
 from score.verdicts.samples import Scored
 
@@ -19,18 +16,10 @@ from score.verdicts.samples import Scored
 def execute(executor: Executor, items: Sequence[Item],
             finished: Callable[[Outcome], None]) -> list[list[Outcome]]:
     """The outcomes of every item, in order; equal programs are run once."""
-    planned = [item.kind.programs(item.task, item.answer) for item in items]
-    kinds: dict[bytes, TaskKind] = {program.key: item.kind for plan, item in zip(planned, items, strict=True)
-                                    if not isinstance(plan, Outcome) for program in plan}
-    circumstances = Circumstances(executor.pool.limits, executor.isolated)
-
-    def judge(program: Program, endings: list[Ending]) -> Outcome:
-        return kinds[program.key].judge(endings, circumstances)
-
-    programs = [program for plan in planned if not isinstance(plan, Outcome) for program in plan]
-    found = executor.run(programs, judge, finished)
-    return [[plan] if isinstance(plan, Outcome) else [found[program.key] for program in plan]
-            for plan in planned]
+    plans = [item.kind.programs(item.task, item.answer) for item in items]
+    programs = [program for plan in plans if not isinstance(plan, Outcome) for program in plan]
+    outcomes = iter(executor.run(programs, finished))
+    return [[plan] if isinstance(plan, Outcome) else [next(outcomes) for _program in plan] for plan in plans]
 
 
 def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]], scorer: Scorer) -> list[Scored]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from score.rewards.scorer import Scorer
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.tasks.measures import Answer, Measures
 from score.verdicts import repetition
 from warehouse.store.errors import StageError
@@ -75,7 +75,7 @@ def verdict_row(row: Scored) -> dict[str, Any]:
         "error_class": None if outcome.error_class is None else str(outcome.error_class),
         "error_name": outcome.error_name, "error_message": storable(outcome.error_message),
         "cpu_seconds": outcome.cpu_seconds, "wall_seconds": outcome.wall_seconds,
-        "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps({**measured.extra, **outcome.facts}),
+        "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps(measured.extra),
     }
 
 

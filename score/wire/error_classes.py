@@ -27,11 +27,10 @@ class ErrorClass(StrEnum):
     SPAWN_FAILED = "spawn_failed"              # infrastructure: no fork, or it failed before the program
     KILLED_OUTSIDE = "killed_outside"          # infrastructure: SIGKILL that no limit of ours explains
     UNTESTABLE = "untestable"                  # infrastructure: the task's tests cannot be run
-    TIER_UNAVAILABLE = "tier_unavailable"      # infrastructure: the isolation asked for cannot be had
 
 
 INFRASTRUCTURE = frozenset({ErrorClass.LANE_LOST, ErrorClass.SPAWN_FAILED, ErrorClass.KILLED_OUTSIDE,
-                            ErrorClass.UNTESTABLE, ErrorClass.TIER_UNAVAILABLE})
+                            ErrorClass.UNTESTABLE})
 
 # What a child may claim in its own frame; all else is concluded by the lane or the scorer alone, so that no
 # program can ask to be retried or masked.

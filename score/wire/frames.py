@@ -12,7 +12,6 @@ RESULT_MAGIC = b"RHR1"
 RESULT_HEADER = struct.Struct("<4sBI")       # magic, status, bytes of body
 ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes of name, bytes of message
 COUNT = struct.Struct("<H")
-ALL_BYTES = bytes(range(256))
 # To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, open files, output
 # bytes, threads
 SETUP = struct.Struct("<QQQII?")
@@ -32,10 +31,11 @@ HELLO_MAGIC = b"RHL1"
 OVERLOAD_PATIENCE = 5
 MAX_NAME, MAX_MESSAGE = 80, 500
 MAX_GRID_SIDE = 30
+COLORS = bytes(range(10))
 MAX_NESTING = 256                            # of JSON: plain data takes three levels for each of its own 64
 
 
-class Kind(IntEnum):
+class JobKind(IntEnum):
     """What the child is asked to do with the source."""
 
     GRID = 1         # call `transform` on grids
@@ -69,7 +69,7 @@ class BadFrame(ValueError):
 
 
 def encode_grids(grids: list[np.ndarray]) -> bytes:
-    """Grids of at most 255 x 255 cells of one byte: a count, then rows, columns and cells of each."""
+    """Grids of one byte per cell: a count, then rows, columns and cells of each."""
     parts = [COUNT.pack(len(grids))]
     for grid in grids:
         parts.append(bytes(grid.shape))
@@ -77,20 +77,19 @@ def encode_grids(grids: list[np.ndarray]) -> bytes:
     return b"".join(parts)
 
 
-def decode_grids(body: bytes, *, max_side: int = 255, max_value: int = 255) -> list[np.ndarray]:
+def decode_grids(body: bytes) -> list[np.ndarray]:
     """The grids of a body, every byte accounted for; BadFrame where a side or a cell is out of range."""
     if len(body) < COUNT.size:
         raise BadFrame("no count")
-    legal = ALL_BYTES[:max_value + 1]
     offset, grids = COUNT.size, []
     for _ in range(COUNT.unpack_from(body)[0]):
         shape = body[offset:offset + 2]
-        if len(shape) < 2 or not (0 < shape[0] <= max_side and 0 < shape[1] <= max_side):
+        if len(shape) < 2 or not (0 < shape[0] <= MAX_GRID_SIDE and 0 < shape[1] <= MAX_GRID_SIDE):
             raise BadFrame("shape out of range")
         cells = body[offset + 2:offset + 2 + shape[0] * shape[1]]
         if len(cells) != shape[0] * shape[1]:
             raise BadFrame("cells cut off")
-        if cells.translate(None, legal):               # what is left when all legal cells are taken out
+        if cells.translate(None, COLORS):               # what is left when all legal cells are taken out
             raise BadFrame("cell out of range")
         grids.append(np.frombuffer(cells, np.uint8).reshape(shape[0], shape[1]))
         offset += 2 + len(cells)

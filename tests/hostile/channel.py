@@ -235,7 +235,7 @@ INSIDE = [
         "reads a secret through libc",
         "libc.getenv.restype = ctypes.c_char_p\nreturn libc.getenv(b'HOSTILE_SECRET')",
     ),
-    attempt("imports the scorer", "import score.sandbox.judge\nreturn True"),
+    attempt("imports the scorer", "import score.sandbox.outcomes\nreturn True"),
     attempt("imports the warehouse", "import warehouse.store.run_folder\nreturn True"),
     attempt("imports from the working folder", "sys.path.insert(0, '')\nimport conftest\nreturn True"),
 ]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome
 from score.tasks.answer import AnswerKind, given_answer
 from score.tasks.code_block import first_code_block
 from score.tasks.function import FunctionKind

@@ -13,16 +13,13 @@ import pytest
 from score.isolation.lockdown import Layer
 from score.sandbox.canaries import BODIES, reached_effects
 from score.sandbox.executor import Executor
-from score.sandbox.flight import Ending
-from score.sandbox.judge import LOST, Circumstances
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import LOST, Outcome, outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, missing_for
-from score.tasks.grid import GridKind
-from score.wire.frames import Kind, encode_grids
+from score.wire.frames import JobKind, encode_grids
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS
 from warehouse.store.errors import StageError
@@ -41,15 +38,13 @@ AVAILABLE = [name for name in "ABC" if missing_for(TIERS[name][0]) is None]
 
 
 def grid_program(source: str, *grids: np.ndarray) -> Program:
-    return Program(Kind.GRID, source, encode_grids(list(grids)))
+    return Program(JobKind.GRID, source, encode_grids(list(grids)))
 
 
 def run(pool: LanePool, program: Program) -> Outcome:
     """The outcome of one program."""
-    def judge(_program: Program, endings: list[Ending]) -> Outcome:
-        return GridKind().judge(endings, Circumstances(pool.limits))
-
-    return Executor(pool).run([program], judge)[program.key]
+    [outcome] = Executor(pool).run([program])
+    return outcome
 
 
 def ending_of(outcome: Outcome) -> str:
@@ -155,12 +150,13 @@ def test_a_program_that_kills_its_lane_is_infrastructure_and_harms_no_other():
     killer = "import os\ndef transform(g):\n    os.kill(os.getppid(), 9)\n    while True: pass\n"
     honest = [grid_program(HONEST + f"# {number}\n", GRID) for number in range(20)]
     with LanePool(LaneConfig(Layer(0)), LIMITS, 2) as pool:
-        found = dict(pool.run([*honest[:10], grid_program(killer, GRID), *honest[10:]]))
+        programs = [*honest[:10], grid_program(killer, GRID), *honest[10:]]
+        found = dict(pool.run(programs))
         assert pool.num_restarts == 3                        # it was tried three times, each on a fresh lane
     assert found.pop(10) == [] and LOST.infrastructure
     assert len(found) == 20
-    for endings in found.values():
-        outcome = GridKind().judge(endings, Circumstances(LIMITS))
+    for number, endings in found.items():
+        outcome = outcome_of(programs[number], endings, LIMITS)
         assert np.array_equal(outcome.result[0], np.fliplr(GRID))
 
 

@@ -14,14 +14,12 @@ from score.lane import child
 from score.lane.main import REHEARSAL
 from score.sandbox.executor import Executor
 from score.sandbox.flight import Ending, Flight
-from score.sandbox.judge import Circumstances, outcome_of
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcome import Outcome
 from score.sandbox.pool import LanePool, must_run_alone
 from score.sandbox.program import Program
 from score.sandbox.slots import Slot, memory_file
-from score.wire.frames import Kind, Verdict, encode_grids, split_result
+from score.wire.frames import JobKind, Verdict, encode_grids, split_result
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
@@ -45,15 +43,11 @@ def f():
 
 
 def test_a_program_sees_nothing_of_others_in_the_frames_of_its_lane():
-    def judge(_program: Program, endings: list[Ending]) -> Outcome:
-        return outcome_of(endings[-1], lambda body: body, Circumstances(limits))
-
-    limits = Limits()
-    crash = Program(Kind.GRID, "import os\nos._exit(3)\n", encode_grids([GRID]))
-    look = Program(Kind.GRID, LOOK, encode_grids([GRID]))
-    with LanePool(LaneConfig(Layer.SECCOMP), limits, 1) as pool:
+    crash = Program(JobKind.GRID, "import os\nos._exit(3)\n", encode_grids([GRID]))
+    look = Program(JobKind.GRID, LOOK, encode_grids([GRID]))
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
         for program in (crash, look):
-            outcome = Executor(pool).run([program], judge)[program.key]
+            [outcome] = Executor(pool).run([program])
     seen = {name: rest for name, *rest in eval(str(outcome.error_message))}
     assert seen == {"jobs": [5], "self": [0, False], "slots": [2]}
 
@@ -78,14 +72,14 @@ def test_a_child_whose_lane_died_before_it_could_notice_ends():
 def test_a_program_without_a_lane_still_has_a_cpu_limit():
     source = ("import ctypes\ndef transform(g):\n    raise ValueError('unreachable')\n"
               "import resource\nraise ValueError(str(resource.getrlimit(resource.RLIMIT_CPU)))\n")
-    program = Program(Kind.GRID, source, encode_grids([GRID]))
+    program = Program(JobKind.GRID, source, encode_grids([GRID]))
     with LanePool(LaneConfig(Layer(0), ("resource",)), Limits(cpu_seconds=2.0), 1) as pool:
         [(_number, [ending])] = pool.run([program])
     assert b"(80, 80)" in ending.result and struct.calcsize("P") == 8
 
 
-LOOP = Program(Kind.GRID, "def transform(g):\n    while True: pass\n", encode_grids([GRID]))
-NAP = Program(Kind.GRID, "import time\ndef transform(g):\n    time.sleep(99)\n", encode_grids([GRID]))
+LOOP = Program(JobKind.GRID, "def transform(g):\n    while True: pass\n", encode_grids([GRID]))
+NAP = Program(JobKind.GRID, "import time\ndef transform(g):\n    time.sleep(99)\n", encode_grids([GRID]))
 
 
 def timed_out(pauses: int, preemptions: int, cpu_seconds: float) -> Ending:
@@ -116,7 +110,7 @@ def test_lanes_count_how_often_a_program_sleeps():
 
 
 def test_the_smallest_limit_on_output_leaves_room_for_what_a_lane_rehearses():
-    program = Program(Kind.GRID, "def transform(g):\n    return g\n", encode_grids([GRID]))
+    program = Program(JobKind.GRID, "def transform(g):\n    return g\n", encode_grids([GRID]))
     with LanePool(LaneConfig(Layer.SECCOMP), Limits(output_kib=1), 1) as pool:
         [(_number, [ending])] = pool.run([program])
         assert ending.verdict == Verdict.EXITED and ending.result and pool.num_restarts == 0
@@ -148,7 +142,7 @@ def transform(g):
     return g
 """
     with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
-        [(_number, [ending])] = pool.run([Program(Kind.GRID, source, encode_grids([GRID]))])
+        [(_number, [ending])] = pool.run([Program(JobKind.GRID, source, encode_grids([GRID]))])
     assert split_result(ending.result) == (1, encode_grids([GRID])), ending.result
 
 
@@ -159,7 +153,7 @@ def test_a_folder_of_the_users_modules_does_not_stand_in_for_standard_ones(tmp_p
               "def transform(g):\n    return deepcopy(g) % mine.answer\n")
     config = LaneConfig(Layer.SECCOMP, ("mine",), import_paths=(str(tmp_path),))
     with LanePool(config, Limits(), 1) as pool:
-        [(_number, [ending])] = pool.run([Program(Kind.GRID, source, encode_grids([GRID]))])
+        [(_number, [ending])] = pool.run([Program(JobKind.GRID, source, encode_grids([GRID]))])
     assert split_result(ending.result)[0] == 1, ending.result
 
 
@@ -173,8 +167,8 @@ def test_what_a_program_appends_to_its_input_is_gone_for_the_next():
 
 
 @pytest.mark.parametrize(("kind", "names", "counted"), [
-    (Kind.GRID, b"", False), (Kind.STDIO, b"", False), (Kind.GRID, b"math", True), (Kind.CALL, b"", True),
-    (Kind.SERVE, b"", True), (Kind.TEST, b"", True)])
+    (JobKind.GRID, b"", False), (JobKind.STDIO, b"", False), (JobKind.GRID, b"math", True),
+    (JobKind.CALL, b"", True), (JobKind.SERVE, b"", True), (JobKind.TEST, b"", True)])
 def test_waiting_for_imports_is_not_charged_to_the_program(kind, names, counted, monkeypatch):
     reported = []
     nothing = SimpleNamespace(die_with_lane=lambda *_: None, enter_child=lambda *_: None)

@@ -22,18 +22,15 @@ from hypothesis import strategies as st
 from score.isolation import seccomp
 from score.isolation.lockdown import Layer
 from score.sandbox.executor import Executor
-from score.sandbox.flight import Ending
-from score.sandbox.judge import Circumstances
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcome import Outcome
+from score.sandbox.outcomes import Outcome, outcome_of
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
-from score.tasks.grid import GridKind
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import (
     BadFrame,
-    Kind,
+    JobKind,
     decode_error,
     decode_grids,
     encode_grids,
@@ -48,13 +45,9 @@ GRID = np.array([[1, 2, 0], [4, 5, 0], [0, 0, 9]], dtype=np.uint8)
 
 def outcomes_of(pool: LanePool, sources: list[str]) -> list[Outcome]:
     """One outcome per source, each run on GRID."""
-    programs = [Program(Kind.GRID, source, encode_grids([GRID])) for source in sources]
+    programs = [Program(JobKind.GRID, source, encode_grids([GRID])) for source in sources]
 
-    def judge(_program: Program, endings: list[Ending]) -> Outcome:
-        return GridKind().judge(endings, Circumstances(pool.limits))
-
-    found = Executor(pool).run(programs, judge)
-    return [found[program.key] for program in programs]
+    return Executor(pool).run(programs)
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +133,9 @@ def test_random_numbers_are_those_of_the_program(pool):
 
 def test_equal_programs_run_once(pool):
     executor = Executor(pool)
-    programs = [Program(Kind.GRID, FLIP, encode_grids([GRID])) for _ in range(5)]
-    executor.run(programs, lambda _program, endings: GridKind().judge(endings, Circumstances(pool.limits)))
-    executor.run(programs, lambda _program, endings: GridKind().judge(endings, Circumstances(pool.limits)))
+    programs = [Program(JobKind.GRID, FLIP, encode_grids([GRID])) for _ in range(5)]
+    executor.run(programs)
+    executor.run(programs)
     assert executor.num_run == 1
 
 
@@ -223,7 +216,7 @@ def test_nothing_that_a_program_wrote_is_left_for_the_next(pool):
 def test_a_script_reads_its_own_input_and_no_more(pool):
     source = "import sys\nprint(sys.stdin.read()[::-1])\n"
     for text in ("x" * 50_000, "ab", "", "cd" * 9):
-        [(_number, [ending])] = pool.run([Program(Kind.STDIO, source, b"", text.encode())])
+        [(_number, [ending])] = pool.run([Program(JobKind.STDIO, source, b"", text.encode())])
         assert ending.stdout == text[::-1].encode() + b"\n"
 
 
@@ -246,7 +239,7 @@ def test_no_bytes_break_the_decoders(content):
     )
 )
 def test_grids_survive_their_frame(grids):
-    decoded = decode_grids(encode_grids(grids), max_side=30, max_value=9)
+    decoded = decode_grids(encode_grids(grids))
     assert len(decoded) == len(grids) and all(map(np.array_equal, decoded, grids))
 
 
@@ -367,10 +360,10 @@ def test_a_lane_that_is_lost_is_replaced_and_nothing_is_lost(number):
     with LanePool(STRICT, Limits(), 2) as pool:
         lost = pool.lanes[0].pid
         done = []
-        programs = [Program(Kind.GRID, source, encode_grids([GRID])) for source in sources]
+        programs = [Program(JobKind.GRID, source, encode_grids([GRID])) for source in sources]
         for index, endings in pool.run(programs):
             done.append(index)
-            assert endings and GridKind().judge(endings, Circumstances(pool.limits)).error_class is None
+            assert outcome_of(programs[index], endings, pool.limits).error_class is None
             if len(done) == 5:
                 os.kill(lost, number)
         assert sorted(done) == list(range(40)) and pool.num_restarts == 1
@@ -379,7 +372,7 @@ def test_a_lane_that_is_lost_is_replaced_and_nothing_is_lost(number):
 
 def test_a_killed_child_is_run_again(pool):
     with LanePool(STRICT, Limits(cpu_seconds=5.0, wall_seconds=60.0), 1) as one:
-        program = Program(Kind.GRID, SLOW.format(10_000_000), encode_grids([GRID]))
+        program = Program(JobKind.GRID, SLOW.format(10_000_000), encode_grids([GRID]))
         import threading
 
         def kill_once() -> None:
@@ -391,7 +384,7 @@ def test_a_killed_child_is_run_again(pool):
         killer.start()
         [(_index, endings)] = one.run([program])
         killer.join()
-        assert GridKind().judge(endings, Circumstances(one.limits)).error_class is None
+        assert outcome_of(program, endings, one.limits).error_class is None
 
 
 def test_a_killed_scorer_leaves_no_process_and_resumes(tmp_path):
@@ -506,7 +499,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
 
 @pytest.mark.parametrize("num_lanes", [1, 2])
 def test_lanes_that_died_while_idle_cost_no_program(num_lanes: int) -> None:
-    programs = [Program(Kind.GRID, FLIP + f"# {number}\n", encode_grids([GRID])) for number in range(4)]
+    programs = [Program(JobKind.GRID, FLIP + f"# {number}\n", encode_grids([GRID])) for number in range(4)]
     with LanePool(STRICT, Limits(), num_lanes) as pool:
         for lane in pool.lanes:
             os.kill(lane.pid, signal.SIGKILL)

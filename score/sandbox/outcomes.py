@@ -1,4 +1,4 @@
-"""From how a process ended, and the bytes it left, to an outcome; no byte is believed unchecked."""
+"""Outcomes of programs, from how processes ended and the bytes they left; no byte is believed unchecked."""
 
 from __future__ import annotations
 
@@ -9,20 +9,36 @@ from typing import Any
 
 from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
-from score.sandbox.outcome import Outcome
-from score.wire.error_classes import CHILD_CLASSES, ErrorClass
-from score.wire.frames import BadFrame, Verdict, decode_error, split_result
+from score.sandbox.program import Program
+from score.wire.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
+from score.wire.frames import (
+    BadFrame,
+    JobKind,
+    Verdict,
+    decode_error,
+    decode_grids,
+    decode_json,
+    split_result,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What an ending is judged under."""
+class Outcome:
+    """What one program did: `result` when it ran (in the form of its kind of job), else an error class."""
 
-    limits: Limits
-    isolated: bool = True
+    result: Any = None
+    error_class: ErrorClass | None = None
+    error_name: str | None = None
+    error_message: str | None = None
+    cpu_seconds: float | None = None
+    wall_seconds: float | None = None
+    max_rss_mib: float | None = None
 
+    @property
+    def infrastructure(self) -> bool:
+        """True when this says nothing about the program."""
+        return self.error_class in INFRASTRUCTURE
 
-Decode = Callable[[bytes], Any]       # body of an answer -> result; BadFrame when it is none
 
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
@@ -31,14 +47,25 @@ LANE_CLASSES = {Verdict.SETUP_FAILED: ErrorClass.SPAWN_FAILED, Verdict.FORK_FAIL
                 Verdict.TIMEOUT_CPU: ErrorClass.TIMEOUT_CPU, Verdict.TIMEOUT_WALL: ErrorClass.TIMEOUT_WALL}
 
 
-def outcome_of(ending: Ending, decode: Decode, circumstances: Circumstances) -> Outcome:
+def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isolated: bool = True) -> Outcome:
+    """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
+    if not endings:
+        return LOST
+    outcome, *tests = (process_outcome(ending, DECODERS[kind], limits, isolated)
+                       for ending, kind in zip(endings, program.kinds, strict=True))
+    if tests:
+        return pair_outcome(outcome, tests[0])
+    return outcome if program.stdin is None else script_outcome(outcome, endings[0].stdout or b"", limits)
+
+
+def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limits,
+                    isolated: bool) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
     measured = (ending.cpu_seconds, ending.wall_seconds, ending.max_rss_mib)
     if ending.verdict in LANE_CLASSES:
-        return Outcome(None, LANE_CLASSES[ending.verdict], None, lane_message(ending, circumstances.limits),
-                       *measured)
+        return Outcome(None, LANE_CLASSES[ending.verdict], None, lane_message(ending, limits), *measured)
     if ending.verdict == Verdict.SIGNALED:
-        return Outcome(None, *crash(ending, circumstances.isolated), *measured)
+        return Outcome(None, *crash(ending, isolated), *measured)
     try:
         status, body = split_result(ending.result)
         if status == 1:
@@ -50,13 +77,20 @@ def outcome_of(ending: Ending, decode: Decode, circumstances: Circumstances) -> 
     return Outcome(None, CHILD_CLASSES[index], name, message, *measured)
 
 
-def pair_outcome(endings: list[Ending], decode: Decode, circumstances: Circumstances) -> Outcome:
-    """The outcome of a program (first) and its tests (second), which are [passed, name, message, whose] each.
+def script_outcome(outcome: Outcome, written: bytes, limits: Limits) -> Outcome:
+    """The outcome of a script, whose result is what it wrote to stdout."""
+    full = len(written) >= limits.output_kib * 1024
+    if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):
+        return Outcome(error_class=ErrorClass.OUTPUT_LIMIT, cpu_seconds=outcome.cpu_seconds,
+                       error_message=f"{len(written)} bytes or more on stdout")
+    return outcome if outcome.error_class else replace(outcome, result=written.decode("utf-8", "replace"))
+
+
+def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
+    """The outcome of a program and its tests, which are [passed, name, message, whose] each.
 
     What the program did to itself comes first; that it gave no answer matters only if a test missed one.
     """
-    program = outcome_of(endings[0], lambda _body: None, circumstances)
-    tests = outcome_of(endings[1], decode, circumstances)
     if tests.infrastructure or program.infrastructure:
         return tests if tests.infrastructure else program
     measured = replace(program, result=None, error_class=None, error_name=None, error_message=None)
@@ -78,6 +112,24 @@ def pair_outcome(endings: list[Ending], decode: Decode, circumstances: Circumsta
         return replace(measured, error_class=ErrorClass.RUNTIME, error_name=raised[0][1],
                        error_message=raised[0][2])
     return replace(measured, result=tests.result)
+
+
+def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
+    """[passed, error name, message, whose] of each test."""
+    units = decode_json(body)
+    if not isinstance(units, list) or not all(isinstance(unit, list) and len(unit) == 4 for unit in units):
+        raise BadFrame("not a list of tests")
+    return [(unit[0] is True, str(unit[1]), str(unit[2]), str(unit[3])) for unit in units]
+
+
+def no_answer(_body: bytes) -> None:
+    """What a program leaves in its frame when its answers go elsewhere."""
+
+
+# By kind of job: body of an answer -> result; BadFrame when it is none.
+DECODERS: dict[JobKind, Callable[[bytes], Any]] = {
+    JobKind.GRID: decode_grids, JobKind.CALL: decode_json, JobKind.STDIO: no_answer,
+    JobKind.SERVE: no_answer, JobKind.TEST: decode_units}
 
 
 def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:
