@@ -1,0 +1,78 @@
+"""A run folder that version 0.2.0 wrote is opened, checked, scored, trained and reported by today's code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {"score": "score.cli:score", "train": "train.cli:train", "warehouse": "warehouse.cli:cli",
+            "reports": "reports.cli:cli"}
+SCORER = "arc-exact-shaped-3a80feab91"      # the scorer of 0.2.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Warehouse:
+    """A copy of the stored run, its base model beside the rows as it was."""
+    shutil.copytree(ROOT / "tests" / "fixtures" / "run-0.2.0", tmp_path / "run")
+    (tmp_path / "run" / "model").symlink_to(ROOT / "examples" / "starter" / "model")
+    return open_warehouse(tmp_path / "run")
+
+
+def invoke(command: str, *words: object) -> str:
+    """What a command prints; it must end well."""
+    module, _, name = COMMANDS[command].partition(":")
+    result = CliRunner().invoke(getattr(importlib.import_module(module), name), [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def rewards(run: Warehouse, scorer: str) -> list[dict[str, Any]]:
+    """What a scorer decided about the training completions of iteration 1."""
+    columns = ["task_id", "sample_index", "reward", "correct", "error_class", "fingerprint", "first_output"]
+    return run.read("samples", columns, iteration=1, purpose="train", scorer=scorer).to_pylist()
+
+
+def test_it_has_no_problem_and_answers(run: Warehouse) -> None:
+    assert "93 rows, 0 problems" in invoke("warehouse", "check", run.root)
+    query = "select count(*) as n, count(distinct group_id) as groups, sum(correct::int) as correct "\
+            "from samples"
+    answer = json.loads(invoke("warehouse", "sql", run.root, query, "--format", "json"))
+    assert answer == {"n": 24, "groups": 6, "correct": 5}
+    curve = "select iteration, round(pass_at_k, 3) as rate from pass_curve where k = 4 and purpose = 'train'"
+    answers = invoke("warehouse", "sql", run.root, f"{curve} order by 1", "--format", "json").splitlines()
+    assert [json.loads(line)["rate"] for line in answers] == [0.667, 0.333]
+    assert "train" in invoke("warehouse", "summary", run.root)
+
+
+def test_it_is_scored_again_with_the_same_verdicts(run: Warehouse) -> None:
+    invoke("score", run.root, "--iteration", 1)  # the evaluation, which 0.2.0 left unscored, too
+    evaluation, = run.scorers(1, "eval")
+    assert run.read("samples", ["reward"], iteration=1, purpose="eval", scorer=evaluation).num_rows == 12
+    newest = [scorer for scorer in run.scorers(1, "train") if scorer != SCORER]
+    assert all(rewards(run, scorer) == rewards(run, SCORER) for scorer in newest)
+    invoke("score", run.root, "--iteration", 1, "--reward", "arc-v1")
+    other, = (scorer for scorer in run.scorers(1, "train") if scorer.startswith("arc-v1"))
+    assert [row["correct"] for row in rewards(run, other)] == [row["correct"] for row in rewards(run, SCORER)]
+    assert "0 problems" in invoke("warehouse", "check", run.root)
+
+
+def test_its_next_iteration_is_trained_and_reported(run: Warehouse) -> None:
+    """On the rows that 0.2.0 scored, from the adapter and the optimizer that it wrote."""
+    assert "wrote policy 2" in invoke("train", run.root)
+    manifest = run.stage("train", iteration=1).manifest()
+    assert manifest is not None
+    assert manifest["facts"]["scorer"] == SCORER and run.policy(2)["global_step"] == 4
+    mismatch, = manifest["facts"]["mismatch"]
+    assert mismatch["mismatch_kl"] < 1e-9  # as the engine of then saw the adapter of then
+    assert "0 problems" in invoke("warehouse", "check", run.root)
+    invoke("reports", "build", run.root)
+    assert "iteration" in (run.root / "report.html").read_text()
