@@ -56,7 +56,7 @@ class TrainCommand(click.Command):
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
 @iteration_option
-@click.option("--scorer", help="Whose rewards to train on; the only one there is when left out.")
+@click.option("--scorer", help="Whose rewards to train on; as the view scorers says when left out.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
 @click.option("--loss", default="dapo",
               help="dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, dppo, topr, m2po, soft_clip.")
@@ -143,7 +143,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     with all saved (signal or time limit): run it again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
-    from train.rows.inputs import choose_scorer, due_iteration, finish_committed, read_inputs
+    from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.store.run_folder import open_warehouse
     warehouse, settings = open_warehouse(run), Settings(**options)
@@ -161,7 +161,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
             stage.settle(before | settings.results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
-    inputs = read_inputs(warehouse, iteration, choose_scorer(warehouse, iteration, scorer), settings)
+    inputs = read_inputs(warehouse, iteration, scorer_to_train(warehouse, iteration, scorer), settings)
     settings = settings.with_dtype_of(inputs.groups[0].engine_dtype)
     if finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "

@@ -61,7 +61,7 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 @click.command("explain")
 @run_folder
 @click.argument("completion", metavar="ITERATION/[PURPOSE/]TASK/INDEX")
-@click.option("--scorer", default=None, help="Whose verdict; needed where several scored the iteration.")
+@click.option("--scorer", default=None, help="Whose verdict; as the view scorers says when left out.")
 @shows_errors
 def explain(run: Path, completion: str, scorer: str | None) -> None:
     """Show one completion: prompt, program, outputs beside what was expected, verdict and reward."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from warehouse.store.chosen_scorer import choose_scorer, is_named
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -39,9 +40,8 @@ def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
     tables = []
     for iteration in warehouse.iterations("samples"):
         for purpose in warehouse.purposes("samples", iteration):
-            scorers = warehouse.scorers(iteration, purpose)
-            scorer = one_scorer(scorers, name, f"iteration {iteration} {purpose}")
-            if scorer:
+            if any(is_named(scorer, name) for scorer in warehouse.scorers(iteration, purpose)):
+                scorer, _ = choose_scorer(warehouse, iteration, purpose, name)
                 tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
                                              scorer=scorer))
     if not tables:
@@ -50,15 +50,6 @@ def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     return rows.with_columns(advantage=pl.col("reward") - pl.col("reward").mean().over(
         "iteration", "purpose", "group_id"))
-
-
-def one_scorer(scorers: list[str], name: str, where: str) -> str | None:
-    """The scorer of that identity or name; StageError when the name fits several."""
-    fitting = [scorer for scorer in scorers if scorer == name] or [
-        scorer for scorer in scorers if scorer.rpartition("-")[0] == name]
-    if len(fitting) > 1:
-        raise StageError(f"'{name}' fits several scorers of {where}: {', '.join(fitting)}. Name one in full.")
-    return fitting[0] if fitting else None
 
 
 def all_scorers(warehouse: Warehouse) -> set[str]:

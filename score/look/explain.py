@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from score.look.diff import one_scorer
 from score.look.terminal import beside, elided
+from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -16,7 +16,7 @@ def explained(run: Path, completion: str, scorer: str | None, *, colors: bool) -
     """The verdict on `ITERATION/[PURPOSE/]TASK/INDEX`; StageError where there is none, or several."""
     warehouse = open_warehouse(run)
     iteration, purpose, task_id, sample_index = parsed(warehouse, completion)
-    identity = chosen_scorer(warehouse, iteration, purpose, scorer)
+    identity, _ = choose_scorer(warehouse, iteration, purpose, scorer)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
     answer = row_of(warehouse, "completions", task_id, sample_index, **keys)
@@ -70,20 +70,6 @@ def parsed(warehouse: Warehouse, text: str) -> tuple[int, str, str, int]:
     if without_purpose and purpose in warehouse.purposes("completions", int(iteration)):
         return int(iteration), purpose, without_purpose, int(index)
     return int(iteration), "train", task_id, int(index)
-
-
-def chosen_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str | None) -> str:
-    """The scorer named, or the only one."""
-    scorers = warehouse.scorers(iteration, purpose)
-    if name is not None:
-        found = one_scorer(scorers, name, f"iteration {iteration} {purpose}")
-    else:
-        found = scorers[0] if len(scorers) == 1 else None
-    if found is None:
-        there = f"There are: {', '.join(scorers)}; name one with --scorer." if scorers else (
-            f"None has: run `score {warehouse.root} --iteration {iteration}` first.")
-        raise StageError(f"Which scorer of iteration {iteration} {purpose}? {there}")
-    return found
 
 
 def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int, **keys: Any) -> dict[str, Any]:

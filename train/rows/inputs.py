@@ -11,7 +11,7 @@ from train.rows.groups import Group, load_groups
 from train.rows.settings import Settings
 from warehouse.stages.due import train_due
 from warehouse.store.base_model import check_base
-from warehouse.store.chosen_scorer import is_named, named_scorer
+from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
@@ -37,21 +37,16 @@ def due_iteration(warehouse: Warehouse) -> int | None:
     raise _unscored(warehouse, iteration)
 
 
-def choose_scorer(warehouse: Warehouse, iteration: int, scorer: str | None) -> str:
-    """Identity of the scorer whose rewards are used: the one named, or the only complete one."""
+def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None) -> str:
+    """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
     complete = warehouse.scorers(iteration, "train")
     if not complete:
         raise _unscored(warehouse, iteration)
-    wanted = scorer or named_scorer(warehouse)
-    fitting = [name for name in complete if wanted is None or is_named(name, wanted)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
-        raise StageError(f"Scorer '{wanted}' has not scored iteration {iteration}; {', '.join(complete)} "
-                         f"did. Name one of these with --scorer, or `score {warehouse.root} --iteration "
-                         f"{iteration}`.")
-    raise StageError(f"Iteration {iteration} was scored by {', '.join(fitting)}. Name the one to train on: "
-                     f"--scorer {fitting[0]}.")
+    scorer, reason = choose_scorer(warehouse, iteration, "train", name or named_scorer(warehouse))
+    if reason == LATEST:
+        raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
+                         f"on: --scorer {scorer}.")
+    return scorer
 
 
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
@@ -113,7 +108,7 @@ def _replayed(warehouse: Warehouse, iteration: int, scorer: str, settings: Setti
     groups = []
     for earlier in range(max(0, iteration - settings.replay), iteration):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
-            identity = choose_scorer(warehouse, earlier, scorer)
+            identity = scorer_to_train(warehouse, earlier, scorer)
             groups += load_groups(warehouse, earlier, identity,
                                   truncated_sampling=settings.truncated_sampling)
     return [group for group in groups if iteration - group.policy_version <= settings.replay

@@ -1,16 +1,25 @@
-"""Which scorer's rows the view `samples` shows, where an iteration was scored by several."""
+"""Which scorer's rows count where an iteration was scored by several: one rule for all who read scores.
+
+In this order: the scorer that an option names, the one that RUN/config.toml names (`[warehouse]`
+`scorer = "arc-v1"`), the one whose rewards the last training up to the iteration used, the one that finished
+last. A name is an identity, or what stands before its hash, and then means the newest of that name. `train`
+asks for a name where only the last of these would decide.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
+LATEST = "finished last"
+
 
 class Choice(NamedTuple):
-    """One complete score stage, whether `samples` shows it, and why."""
+    """One complete score stage, whether its rows count, and why."""
 
     iteration: int
     purpose: str
@@ -21,26 +30,38 @@ class Choice(NamedTuple):
 
 
 def scorer_choices(warehouse: Warehouse) -> list[Choice]:
-    """Every complete score stage; exactly one per (iteration, purpose) is chosen.
-
-    In this order: the scorer named in RUN/config.toml (`[warehouse] scorer = "arc-v1"`, an identity or the
-    name before its hash), the scorer whose rewards `train` used, the one that finished last.
-    """
+    """Every complete score stage; exactly one per (iteration, purpose) is chosen."""
     named = named_scorer(warehouse)
-    trained = {iteration: _trained_scorer(warehouse, iteration)
-               for iteration in warehouse.iterations("train_steps")}
+    trained = [(number, _trained_scorer(warehouse, number))
+               for number in reversed(warehouse.iterations("train_steps"))]
     choices = []
     for iteration in warehouse.iterations("samples"):
+        before = [scorer for number, scorer in trained if number <= iteration]
         for purpose in warehouse.purposes("samples", iteration):
             finished = _finished(warehouse, iteration, purpose)
-            if not finished:
-                continue
-            scorer, reason = _choose(finished, named, trained, iteration)
-            choices += [
-                Choice(iteration, purpose, one, one == scorer, reason if one == scorer else "", finished[one])
-                for one in sorted(finished)
-            ]
+            if finished:
+                scorer, reason = _choose(finished, named, before)
+                choices += [Choice(iteration, purpose, name, name == scorer, reason if name == scorer else "",
+                                   finished[name]) for name in sorted(finished)]
     return choices
+
+
+def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str | None) -> tuple[str, str]:
+    """The scorer of one iteration whose rows count, and why; with a `name`, one of that name.
+
+    StageError if nothing is scored, or not by a scorer of that name.
+    """
+    finished = _finished(warehouse, iteration, purpose)
+    if not finished:
+        raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score {warehouse.root} "
+                         f"--iteration {iteration}` first.")
+    if name and not any(is_named(scorer, name) for scorer in finished):
+        raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
+                         f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
+                         f"{warehouse.root} --iteration {iteration}`.")
+    before = (_trained_scorer(warehouse, number)
+              for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
+    return _choose(finished, name or named_scorer(warehouse), before)
 
 
 def named_scorer(warehouse: Warehouse) -> str | None:
@@ -79,16 +100,13 @@ def _trained_scorer(warehouse: Warehouse, iteration: int) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def _choose(finished: dict[str, float], named: str | None, trained: dict[int, str | None],
-            iteration: int) -> tuple[str, str]:
-    latest_first = sorted(finished, key=lambda scorer: -finished[scorer])
-    if named:
-        fitting = [scorer for scorer in latest_first if is_named(scorer, named)]
-        if fitting:
-            return fitting[0], "named in config.toml"
-    # An evaluation, or an iteration not trained yet, follows the last training before it.
-    before = [trained[number] for number in sorted(trained, reverse=True) if number <= iteration]
-    for scorer in before:
-        if scorer in finished:
-            return scorer, "its rewards were trained on"
-    return latest_first[0], "finished last" if len(finished) > 1 else "the only one"
+def _choose(finished: dict[str, float], named: str | None, trained: Iterable[str | None]) -> tuple[str, str]:
+    """One of the scorers that finished and why; `trained` are those of the trainings before, latest first."""
+    latest_first = sorted(finished, key=lambda scorer: (scorer != named, -finished[scorer]))
+    for scorer in latest_first if named else []:
+        if is_named(scorer, named or ""):
+            return scorer, "named in config.toml"
+    for before in trained:
+        if before in finished:
+            return str(before), "its rewards were trained on"
+    return latest_first[0], LATEST if len(finished) > 1 else "the only one"

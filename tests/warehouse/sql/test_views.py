@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.synthetic_run import SCORER, Weather, build_run, new_run, write_iteration
+from train.rows.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
-from warehouse.store.chosen_scorer import scorer_choices
+from warehouse.store.chosen_scorer import choose_scorer, scorer_choices
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
@@ -160,13 +162,22 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({**facts, "scorer": "strict-99", "finished_at": facts["finished_at"] + 9}))
 
     def chosen() -> list[tuple[str, str]]:
-        return [(choice.scorer, choice.reason) for choice in scorer_choices(warehouse) if choice.chosen]
+        [shown] = [(choice.scorer, choice.reason) for choice in scorer_choices(warehouse) if choice.chosen]
+        assert shown == choose_scorer(warehouse, 0, "train", None)  # what train and explain go by
+        assert choose_scorer(warehouse, 0, "train", "strict")[0] == "strict-99"
+        assert choose_scorer(warehouse, 0, "train", SCORER)[0] == SCORER
+        return [shown]
 
     assert chosen() == [("strict-99", "finished last")]
+    with pytest.raises(StageError, match="Scorer 'lax' has not scored iteration 0"):
+        choose_scorer(warehouse, 0, "train", "lax")
+    with pytest.raises(StageError, match="Name the one to train on: --scorer strict-99"):
+        scorer_to_train(warehouse, 0, None)
     train = warehouse.stage("train", iteration=0)
     train.settle({"loss": "dapo"})
     train.complete({"scorer": SCORER})
     assert chosen() == [(SCORER, "its rewards were trained on")]
+    assert scorer_to_train(warehouse, 0, None) == SCORER
     (warehouse.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')
     assert chosen() == [("strict-99", "named in config.toml")]
     connection = connect(warehouse)
