@@ -1,4 +1,4 @@
-"""Build the report of one run: run each figure's SQL, draw it, add the samples, write one file."""
+"""Build the report of a run: run each figure's SQL, draw it, add the samples, write one file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from reports.figures_health import HEALTH
 from reports.figures_learning import LEARNING
 from reports.figures_training import TRAINING
 from reports.grids import GridSheet
-from reports.page import (
-    alarm_notice,
-    figure_block,
-    page,
-    sample_anchor,
-    sample_browser,
-    table,
-    tiles,
-)
+from reports.page import alarm_notice, figure_block, page, sample_anchor, sample_browser, table, tiles
 from reports.samples import chosen_samples
 from reports.scale import duration, number
 from warehouse.look.alarms import fired_alarms, last_rollback, unjudged
@@ -35,6 +27,7 @@ if TYPE_CHECKING:
 
 SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
+FIGURES = [figure for _, group in SECTIONS for figure in group]
 MOST_NUMBERS = 300
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
@@ -49,9 +42,8 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     path = output or warehouse.root / "report.html"
     keep_rolled_up(warehouse)
     connection = connect(warehouse)
-    figures = [figure for _, group in SECTIONS for figure in group]
-    charts = {figure.name: drawn(connection, figure)
-              for figure in tqdm(figures, desc="figures", unit="figure", leave=False, disable=None)}
+    charts = {figure.name: draw_figure(connection, figure)
+              for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
     since = last_rollback(warehouse)
@@ -75,7 +67,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     return path
 
 
-def drawn(connection: duckdb.DuckDBPyConnection, figure: Figure) -> Chart | None:
+def draw_figure(connection: duckdb.DuckDBPyConnection, figure: Figure) -> Chart | None:
     """The figure's chart; None where its query has no rows."""
     rows = rows_of(connection, figure.sql)
     return figure.draw(rows) if rows else None
@@ -117,13 +109,8 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
              "num_completions": "completions", "pass_at_1": "pass@1", "pass_at_max_k": "pass@k", "max_k": "k",
              "reward_mean": "reward", "truncated_share": "truncated", "tokens_mean": "tokens",
              "zero_variance_share": "zero variance", "mismatch_kl": "mismatch"}
-    rows = [
-        [
-            row[key] if key == "purpose" else str(row[key]) if isinstance(row[key], int) else number(row[key])
-            for key in names
-        ]
-        for row in stats
-    ]
+    rows = [[str(row[key]) if isinstance(row[key], int | str) else number(row[key]) for key in names]
+            for row in stats]
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
         f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')

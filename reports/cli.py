@@ -48,12 +48,13 @@ def compare(run: Path, other: Path, output: Path) -> None:
 @shows_errors
 def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
     """Write the figure NAME as a picture of its own; without NAME, list the figures."""
-    from reports.export import export_figure, figure_names
+    from reports.build import FIGURES
+    from reports.export import export_figure
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     if name is None:
-        click.echo("\n".join(figure_names()))
+        click.echo("\n".join(figure.name for figure in FIGURES))
         return
     path = output or Path(f"{name}.svg")
     export_figure(connect(warehouse), name, path, dark=dark)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from reports.build import write_page
-from reports.drawing import Chart, Series, line_chart, scatter
-from reports.figure import Figure
+from reports.drawing import Chart, scatter
+from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import number
@@ -79,25 +79,23 @@ def compare_runs(run_a: Path, run_b: Path, output: Path) -> Path:
     names = _names(runs)
     pairings = paired_tasks(*connections)
     stats = [rows_of(connection, STATS_SQL) for connection in connections]
-    charts: dict[str, Chart] = {}
-    blocks = []
-    for column, title, share, log in CURVES:
-        chart = overlaid(stats, names, column, share=share, log=log)
-        figure = Figure(column.replace("_", "-"), title, "", STATS_SQL, lambda rows: line_chart([], []),
-                        "Neither run has it.")
-        blocks.append(figure_block(figure, chart))
-        if chart:
-            charts[figure.name] = chart
-    heads, tasks = [], []
+    charts: dict[str, Chart | None] = {}
+    labels: Any = {str(i): name for i, name in enumerate(names)}
+    curves, tasks = "", ""
+    for name, title, share, log in CURVES:
+        figure = Figure(name.replace("_", "-"), title, "", STATS_SQL,
+                        lines(share=share, log=log, **labels), "Neither run has it.")
+        rows = overlay(stats, name)
+        charts[figure.name] = figure.draw(rows) if rows else None
+        curves += figure_block(figure, charts[figure.name])
     for pairing in pairings:
-        heads.append(_head(pairing, names))
-        figure, chart = _paired_figure(pairing, names)
-        charts[figure.name] = chart
-        tasks.append(f'<div class="figures">{figure_block(figure, chart)}'
-                     f"<div>{_largest(pairing, names)}</div></div>")
-    body = ("".join(heads) + '<h2>Curves</h2><div class="figures">' + "".join(blocks)
-            + f"</div><h2>Tasks</h2>{''.join(tasks)}")
-    data = {"figures": {name: chart.hover for name, chart in charts.items()}}
+        figure = _paired_figure(pairing, names)
+        charts[figure.name] = figure.draw(pairing.pairs)
+        tasks += (f'<div class="figures">{figure_block(figure, charts[figure.name])}'
+                  f"<div>{_largest(pairing, names)}</div></div>")
+    body = (f'{"".join(_head(pairing, names) for pairing in pairings)}<h2>Curves</h2>'
+            f'<div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
+    data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     write_page(output, page(f"{names[0]} and {names[1]}", f"{runs[0].root} · {runs[1].root}", body, data,
                             GridSheet()))
     return output
@@ -149,18 +147,13 @@ def sign_test(differences: list[float]) -> float:
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n) if n else 1.0
 
 
-def overlaid(stats: list[list[dict[str, Any]]], names: list[str], column: str, *, share: bool,
-             log: bool) -> Chart | None:
-    """One column of both runs over iterations."""
-    xs = sorted({row["iteration"] for rows in stats for row in rows})
-    lines = []
-    for name, rows in zip(names, stats, strict=True):
-        found = {row["iteration"]: row[column] for row in rows}
-        values = [(found.get(x) or None) if log else found.get(x) for x in xs]
-        lines.append(Series(name, values))
-    if all(value is None for line in lines for value in line.values):
-        return None
-    return line_chart(xs, lines, share=share, log=log)
+def overlay(stats: list[Rows], name: str) -> Rows:
+    """A column of several runs as rows of {iteration, "0", "1", ..}; none where no run has it."""
+    curves = [{row["iteration"]: row[name] for row in rows} for rows in stats]
+    if all(value is None for curve in curves for value in curve.values()):
+        return []
+    return [{"iteration": x, **{str(i): curve.get(x) for i, curve in enumerate(curves)}}
+            for x in sorted(set().union(*curves))]
 
 
 def _head(pairing: Pairing, names: list[str]) -> str:
@@ -169,13 +162,12 @@ def _head(pairing: Pairing, names: list[str]) -> str:
     return f"<h3>{escape(pairing.title)}</h3>{remark}{tiles(_headline(pairing.pairs, names))}"
 
 
-def _paired_figure(pairing: Pairing, names: list[str]) -> tuple[Figure, Chart]:
-    """One spot per task."""
-    points = scatter([row["a"] for row in pairing.pairs], [row["b"] for row in pairing.pairs],
-                     [row["task"] for row in pairing.pairs], names)
+def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
+    """A spot per task."""
     caption = f"Share of right completions; above the line {names[1]} is better. {pairing.remark}".strip()
     name = "paired-train" if pairing.purpose == "train" else "paired"
-    return Figure(name, f"Tasks in pairs: {pairing.title}", caption, pairing.sql, lambda rows: points), points
+    return Figure(name, f"Tasks in pairs: {pairing.title}", caption, pairing.sql,
+                  lambda rows: scatter(column(rows, "a"), column(rows, "b"), column(rows, "task"), names))
 
 
 def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
@@ -192,12 +184,10 @@ def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, 
 
 def _largest(pairing: Pairing, names: list[str], most: int = 12) -> str:
     ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:most]
-    rows = [
-        [row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"] for row in ordered
-    ]
-    return f"<h3>{escape(f'Largest differences: {pairing.title}')}</h3>" + table(
-        ["task", names[0], names[1], "difference"], rows
-    )
+    rows = [[row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"]
+            for row in ordered]
+    heading = f"<h3>{escape(f'Largest differences: {pairing.title}')}</h3>"
+    return heading + table(["task", *names, "difference"], rows)
 
 
 def _names(runs: list[Warehouse]) -> list[str]:

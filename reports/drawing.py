@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, stacked bars, heat maps, timelines; coloured by classes alone."""
+"""Charts as SVG text: lines with bands, stacked bars, heat maps, dots; coloured by classes alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from reports.scale import NO_VALUE, Scale, number, scale_ticks, value_scale, whole_ticks
+from reports.scale import Scale, number, scale_ticks, value_scale, whole_ticks
 
 WIDTH, HEIGHT = 560, 240
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 26
+LONGEST_LABEL = 32
 
 
 class Series(NamedTuple):
-    """One line or layer: a value for every x, None where there is none; `low` and `high` make a band."""
+    """A line or layer: a value for every x, None where there is none; `low` and `high` make a band."""
 
     name: str
     values: Sequence[float | None]
@@ -36,39 +37,35 @@ def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = Fal
                levels: Sequence[tuple[float, str]] = ()) -> Chart:
     """Lines over iterations, with bands where given and dashed horizontal `levels`."""
     across = _across(xs)
-    known = [value for one in series for part in (one.values, one.low, one.high)
+    known = [value for line in series for part in (line.values, line.low, line.high)
              for value in part or [] if value is not None]
     up = value_scale([*known, *(level for level, _ in levels)], HEIGHT - BOTTOM, TOP, share=share, log=log)
-    marks = [_frame(across, up, xs)]
+    marks = _rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
     for level, label in levels:
         y = up(level)
-        marks.append(
-            f'<path class="level" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
-            f'<text class="note" x="{WIDTH - RIGHT}" y="{y - 4}" text-anchor="end">{escape(label)}</text>'
-        )
-    for index, one in enumerate(series):
-        tone = _tone(one, index)
-        if one.low and one.high:
-            marks += [f'<path class="band t{tone}" d="{path}"/>' for path in _bands(xs, one, across, up)]
-        if not one.dots:
-            marks += [
-                f'<path class="line t{tone}" d="{path}"/>' for path in _lines(xs, one.values, across, up)
-            ]
-        if one.dots or len(xs) <= 40:
-            radius, kind = (4, "ring") if one.dots else (2.2, "dot")
+        marks += [f'<path class="level" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>',
+                  _text(WIDTH - RIGHT, y - 4, label, kind="note", anchor="end")]
+    for index, line in enumerate(series):
+        tone = _tone(line, index)
+        marks += [f'<path class="band t{tone}" d="{path}"/>' for path in _bands(xs, line, across, up)]
+        if not line.dots:
+            marks += [f'<path class="line t{tone}" d="{path}"/>'
+                      for path in _paths(xs, line.values, across, up)]
+        if line.dots or len(xs) <= 40:
+            radius, kind = (4, "ring") if line.dots else (2.2, "dot")
             marks += [f'<circle class="{kind} t{tone}" cx="{across(x)}" cy="{up(value)}" r="{radius}"/>'
-                      for x, value in zip(xs, one.values, strict=True) if value is not None]
+                      for x, value in zip(xs, line.values, strict=True) if value is not None]
     return _chart(marks, xs, series, across)
 
 
-def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, share: bool = True) -> Chart:
-    """Layers on top of each other for every x; parts of 1 where `share`."""
+def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = False,
+                 share: bool = False) -> Chart:
+    """Layers on top of each other for every x; parts of 1 where `whole`."""
     across = _across(xs, inset=True)
     totals = [sum(layer.values[i] or 0 for layer in layers) for i in range(len(xs))]
-    up = (Scale(0, 1, HEIGHT - BOTTOM, TOP) if share
-          else value_scale(totals, HEIGHT - BOTTOM, TOP))
+    up = value_scale([1.0] if whole else totals, HEIGHT - BOTTOM, TOP, share=share or whole)
     wide = max(1.0, min(28.0, (WIDTH - LEFT - RIGHT) / max(len(xs), 1) * 0.8))
-    marks = [_frame(across, up, xs)]
+    marks = _rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
     below = [0.0] * len(xs)
     for index, layer in enumerate(layers):
         for i, x in enumerate(xs):
@@ -83,152 +80,110 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, share: bool = T
     return _chart(marks, xs, layers, across)
 
 
-def heat_map(xs: Sequence[int], labels: Sequence[str], rows: Sequence[Sequence[float | None]], *,
-             low: float, high: float, row_height: float = 9) -> Chart:
-    """One cell per label and x, darker for higher values between `low` and `high`; gaps stay empty."""
-    left = 96
-    tall = TOP + row_height * len(labels) + BOTTOM
+def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float, high: float,
+             row_height: float = 11, kind: str = "heat") -> Chart:
+    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty."""
+    names = {label: label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "…"
+             for label in rows}
+    left = 18 + 5.8 * max([9, *map(len, names.values())])
+    tall = TOP + row_height * len(rows) + BOTTOM
     wide = (WIDTH - left - RIGHT) / max(len(xs), 1)
+    columns = {x: round(left + (i + 0.5) * wide, 1) for i, x in enumerate(xs)}
+    size = "tick" if row_height > 12 else "tick small"
     marks = []
-    for index, (label, row) in enumerate(zip(labels, rows, strict=True)):
+    for index, (label, values) in enumerate(rows.items()):
         y = TOP + index * row_height
-        if row_height >= 9:
-            short = label if len(label) <= 14 else label[:13] + "…"
-            size = "tick" if row_height > 12 else "tick small"
-            marks.append(f'<text class="{size}" x="{left - 6}" y="{y + row_height - 2:.1f}" '
-                         f'text-anchor="end">{escape(short)}</text>')
-        for i, value in enumerate(row):
-            if value is None:
-                continue
-            strength = (value - low) / (high - low) if high > low else 0.0
-            step = round(min(max(strength, 0.0), 1.0) * 10)
-            marks.append(f'<rect class="heat h{step}" x="{left + i * wide:.1f}" y="{y:.1f}" '
-                         f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
-    across = Scale(xs[0] if xs else 0, xs[-1] if len(xs) > 1 else (xs[0] if xs else 0) + 1,
-                   left + wide / 2, WIDTH - RIGHT - wide / 2 if len(xs) > 1 else WIDTH - RIGHT)
-    columns = {x: left + (i + 0.5) * wide for i, x in enumerate(xs)}
-    for x in whole_ticks(xs):
-        if x in columns:
-            marks.append(f'<text class="tick" x="{columns[x]:.1f}" y="{tall - 8:.1f}" '
-                         f'text-anchor="middle">{x}</text>')
-    hover = {"x": list(xs), "px": [round(columns[x], 1) for x in xs], "rows": list(labels), "top": TOP,
-             "row": row_height, "cells": [[None if v is None else number(v) for v in row] for row in rows]}
-    del across
-    return Chart(_svg(marks, tall), [], hover)
-
-
-def timeline(xs: Sequence[int], rows: Sequence[tuple[str, Sequence[int]]]) -> Chart:
-    """For every name the iterations at which it was raised."""
-    left, row_height = 150, 18
-    tall = TOP + row_height * max(len(rows), 1) + BOTTOM
-    low, high = (min(xs), max(xs)) if xs else (0, 1)
-    across = Scale(low, high if high > low else low + 1, left + 8, WIDTH - RIGHT - 8)
-    marks = []
-    for index, (name, raised) in enumerate(rows):
-        y = TOP + index * row_height + row_height / 2
-        marks.append(
-            f'<path class="grid" d="M{left} {y}H{WIDTH - RIGHT}"/>'
-            f'<text class="tick" x="{left - 8}" y="{y + 3.5}" text-anchor="end">{escape(name)}</text>'
-        )
-        marks += [f'<rect class="alarm" x="{across(x) - 3:.1f}" y="{y - 5}" width="6" height="10" rx="1.5"/>'
-                  for x in raised]
-    marks += [f'<text class="tick" x="{across(x)}" y="{tall - 8}" text-anchor="middle">{x}</text>'
-              for x in whole_ticks(xs)]
-    hover = {
-        "x": list(xs),
-        "px": [across(x) for x in xs],
-        "series": [
-            {"name": name, "tone": 0, "values": ["raised" if x in raised else NO_VALUE for x in xs]}
-            for name, raised in rows
-        ],
-    }
+        marks.append(_text(left - 6, y + row_height - 2, names[label], kind=size, anchor="end"))
+        for x, value in zip(xs, values, strict=True):
+            if value is not None:
+                strength = (value - low) / (high - low) if high > low else 0.0
+                step = round(min(max(strength, 0.0), 1.0) * 10)
+                marks.append(f'<rect class="{kind} h{step}" x="{columns[x] - wide / 2:.1f}" y="{y:.1f}" '
+                             f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
+    marks += _iteration_labels(xs, columns.__getitem__, left, tall)
+    hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": TOP, "row": row_height,
+             "cells": [[None if value is None else number(value) for value in values]
+                       for values in rows.values()]}
     return Chart(_svg(marks, tall), [], hover)
 
 
 def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
-    """A dot per label at two shares, with the line of equality; dots on one place grow."""
+    """A dot per label at two shares, with the line of equality; dots on the same place grow."""
     across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
-    marks = [f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
-    for value in (0, 0.25, 0.5, 0.75, 1):
-        marks.append(
-            f'<path class="grid" d="M{LEFT} {up(value)}H{WIDTH - RIGHT}"/>'
-            f'<text class="tick" x="{LEFT - 6}" y="{up(value) + 3.5}" text-anchor="end">{value:g}</text>'
-            f'<text class="tick" x="{across(value)}" y="{HEIGHT - 8}" text-anchor="middle">{value:g}</text>'
-        )
+    marks = [*_rulers(up), f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
+    marks += [_text(across(value), HEIGHT - 8, f"{value:g}") for value in scale_ticks(up)]
     places: dict[tuple[float, float], list[str]] = {}
     for x, y, label in zip(xs, ys, labels, strict=True):
         places.setdefault((x, y), []).append(label)
-    for (x, y), found in places.items():
-        radius = min(3 + 1.5 * (len(found) - 1) ** 0.5, 14)
-        shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+    for (x, y), there in places.items():
+        radius = min(3 + 1.5 * (len(there) - 1) ** 0.5, 14)
+        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
         marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
                      f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
-    marks.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM - 6}" text-anchor="end">'
-                 f"{escape(names[0])} across, {escape(names[1])} up</text>")
+    marks.append(_text(WIDTH - RIGHT, HEIGHT - BOTTOM - 6, f"{names[0]} across, {names[1]} up", kind="note",
+                       anchor="end"))
     return Chart(_svg(marks, HEIGHT), [], {"x": [], "px": []})
 
 
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
     low, high = (min(xs), max(xs)) if xs else (0, 1)
     margin = (WIDTH - LEFT - RIGHT) / max(len(xs), 1) / 2 if inset else 8
-    if low == high:
-        return Scale(low - 1, high + 1, LEFT + margin, WIDTH - RIGHT - margin)
-    return Scale(low, high, LEFT + margin, WIDTH - RIGHT - margin)
+    spread = 1 if low == high else 0
+    return Scale(low - spread, high + spread, LEFT + margin, WIDTH - RIGHT - margin)
 
 
-def _frame(across: Scale, up: Scale, xs: Sequence[int]) -> str:
-    """Grid lines and the numbers along both axes."""
-    marks = []
-    for value in scale_ticks(up):
-        y = up(value)
-        marks.append(
-            f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
-            f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{number(value)}</text>'
-        )
-    marks += [f'<text class="tick" x="{across(x)}" y="{HEIGHT - 8}" text-anchor="middle">{x}</text>'
-              for x in whole_ticks(xs)]
-    return "".join(marks)
+def _rulers(up: Scale) -> list[str]:
+    """Grid lines with their values."""
+    return [f'<path class="grid" d="M{LEFT} {up(value)}H{WIDTH - RIGHT}"/>'
+            + _text(LEFT - 6, up(value) + 3.5, number(value), anchor="end") for value in scale_ticks(up)]
 
 
-def _lines(xs: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> list[str]:
-    """Paths through the values; a gap where one is missing."""
-    paths, run = [], []
+def _iteration_labels(xs: Sequence[int], across: Any, left: float, height: float) -> list[str]:
+    """The numbers of iterations below a chart, and what they are."""
+    shown = set(xs)
+    labels = [_text(across(x), height - 8, str(x)) for x in whole_ticks(xs) if x in shown]
+    return [_text(left - 10, height - 8, "iteration", kind="tick small", anchor="end"), *labels]
+
+
+def _text(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = "middle") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _paths(xs: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> list[str]:
+    """Paths through the values; a gap where a value is missing."""
+    paths, points = [], []
     for x, value in [*zip(xs, values, strict=True), (0, None)]:
         if value is not None:
-            run.append(f"{across(x)} {up(value)}")
-        elif run:
-            paths.append("M" + "L".join(run))
-            run = []
+            points.append(f"{across(x)} {up(value)}")
+        elif points:
+            paths.append("M" + "L".join(points))
+            points = []
     return paths
 
 
-def _bands(xs: Sequence[int], one: Series, across: Scale, up: Scale) -> list[str]:
-    assert one.low is not None and one.high is not None
-    edges = [(across(x), up(low), up(high)) for x, low, high in zip(xs, one.low, one.high, strict=True)
+def _bands(xs: Sequence[int], line: Series, across: Scale, up: Scale) -> list[str]:
+    """The band of a line as a closed path; bars at separate measurements."""
+    edges = [(across(x), up(low), up(high))
+             for x, low, high in zip(xs, line.low or (), line.high or (), strict=False)
              if low is not None and high is not None]
-    if len(edges) < 2:
-        return []
+    if line.dots:
+        return [f"M{x - 2} {low}H{x + 2}V{high}H{x - 2}Z" for x, low, high in edges]
     upper = "L".join(f"{x} {high}" for x, _, high in edges)
     lower = "L".join(f"{x} {low}" for x, low, _ in reversed(edges))
-    return [f"M{upper}L{lower}Z"]
+    return [f"M{upper}L{lower}Z"] if len(edges) > 1 else []
 
 
-def _tone(one: Series, index: int) -> int:
-    return index + 1 if one.tone is None else one.tone
+def _tone(line: Series, index: int) -> int:
+    return index + 1 if line.tone is None else line.tone
 
 
 def _chart(marks: Sequence[str], xs: Sequence[int], series: Sequence[Series], across: Scale) -> Chart:
-    hover = {
-        "x": list(xs),
-        "px": [across(x) for x in xs],
-        "series": [
-            {"name": one.name, "tone": _tone(one, index), "values": [number(v) for v in one.values]}
-            for index, one in enumerate(series)
-        ],
-    }
-    legend = [(_tone(one, index), one.name) for index, one in enumerate(series)]
-    hollow = frozenset(index for index, one in enumerate(series) if one.dots)
-    return Chart(_svg(marks, HEIGHT), legend, hover, hollow)
+    legend = [(_tone(line, index), line.name) for index, line in enumerate(series)]
+    hover = {"x": list(xs), "px": [across(x) for x in xs],
+             "series": [{"name": name, "tone": tone, "values": [number(value) for value in line.values]}
+                        for (tone, name), line in zip(legend, series, strict=True)]}
+    return Chart(_svg(marks, HEIGHT), legend, hover,
+                 frozenset(index for index, line in enumerate(series) if line.dots))
 
 
 def _svg(marks: Sequence[str], height: float) -> str:

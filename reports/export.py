@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import tempfile
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.build import SECTIONS, drawn, write_page
+from reports.build import FIGURES, draw_figure, write_page
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
-from reports.grids import cell_paths, cell_size, difference_marks, is_grid
+from reports.grids import cell_paths, cell_size, difference_marks, grid_pairs, is_grid
+from reports.page import page_style
 from warehouse.look.show import parse_name
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
@@ -27,19 +27,13 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FONT = "font-family=\"Helvetica, Arial, sans-serif\""
 
 
-def figure_names() -> list[str]:
-    """Names of all figures."""
-    return [figure.name for _, group in SECTIONS for figure in group]
-
-
-def export_figure(
-    connection: duckdb.DuckDBPyConnection, name: str, output: Path, *, dark: bool = False
-) -> None:
+def export_figure(connection: duckdb.DuckDBPyConnection, name: str, output: Path, *,
+                  dark: bool = False) -> None:
     """Write the figure `name` to `output`, .svg or .png."""
-    figures = {figure.name: figure for _, group in SECTIONS for figure in group}
+    figures = {figure.name: figure for figure in FIGURES}
     if name not in figures:
         raise StageError(f"There is no figure '{name}'. Known: {', '.join(figures)}.")
-    chart = drawn(connection, figures[name])
+    chart = draw_figure(connection, figures[name])
     if chart is None:
         raise StageError(f"The figure '{name}' has nothing to show. {figures[name].missing}")
     write_picture(standalone(figures[name], chart, dark=dark), output)
@@ -47,8 +41,8 @@ def export_figure(
 
 def standalone(figure: Figure, chart: Chart, *, dark: bool = False) -> str:
     """A figure's chart with its title, legend and colours in one SVG."""
-    found = re.fullmatch(r"<svg[^>]*viewBox=\"0 0 [\d.]+ ([\d.]+)\"[^>]*>(.*)</svg>", chart.svg, re.DOTALL)
-    assert found
+    parts = re.fullmatch(r"<svg[^>]*viewBox=\"0 0 [\d.]+ ([\d.]+)\"[^>]*>(.*)</svg>", chart.svg, re.DOTALL)
+    assert parts
     colors = palette(dark)
     heading = [f'<text x="8" y="22" font-size="14" font-weight="600" fill="{colors["ink"]}" {FONT}>'
                f"{escape(figure.title)}</text>"]
@@ -62,30 +56,25 @@ def standalone(figure: Figure, chart: Chart, *, dark: bool = False) -> str:
                        f"{escape(name)}</text>")
         across += 30 + 6.2 * len(name)
     top = 52 if len(chart.legend) > 1 else 34
-    height = float(found[1]) + top
+    height = float(parts[1]) + top
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
         f'height="{height:g}"><style>{_style(colors)}</style><rect width="100%" height="100%" '
-        f'fill="{colors["card"]}"/>{"".join(heading)}<g transform="translate(0 {top})">{found[2]}</g></svg>'
+        f'fill="{colors["card"]}"/>{"".join(heading)}<g transform="translate(0 {top})">{parts[2]}</g></svg>'
     )
 
 
 def palette(dark: bool) -> dict[str, str]:
     """The page's colours, read from its style sheet."""
-    text = files("reports").joinpath("page.css").read_text()
-    blocks = re.findall(r":root[^{]*\{([^{}]*)\}", text)
+    blocks = re.findall(r":root[^{]*\{([^{}]*)\}", page_style())
     return dict(re.findall(r"--([\w-]+): ([^;]+);", blocks[-1 if dark else 0]))
 
 
 def _style(colors: dict[str, str]) -> str:
     """The rules that charts need, with colours put in: viewers of SVG know no variables."""
-    text = files("reports").joinpath("page.css").read_text()
-    wanted = re.findall(
-        r"^\.(?:grid|tick|line|band|dot|ring|level|alarm|cursor|t\d|heat|h\d)[^{]*\{[^}]*\}.*$",
-        text,
-        re.MULTILINE,
-    )
-    rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], "\n".join(wanted))
+    marks = r"^\.(?:grid|tick|line|band|dot|ring|level|alarm|cursor|t\d|heat|h\d)[^{]*\{[^}]*\}.*$"
+    wanted = "\n".join(re.findall(marks, page_style(), re.MULTILINE))
+    rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], wanted)
     return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"
 
 
@@ -100,36 +89,28 @@ def export_grids(connection: duckdb.DuckDBPyConnection, name: str, output: Path)
         if not rows:
             raise StageError(f"There is no completion {name} in complete rollouts.")
         outputs = json.loads(rows[0]["outputs"] or "{}")
-    found = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
-    if not found:
+    known = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
+    if not known:
         raise StageError(f"There is no task '{task}'. Which there are: SELECT task_id FROM tasks")
-    write_picture(grid_sheet(json.loads(found[0]["payload"] or "{}"), outputs), output)
+    write_picture(grid_sheet(json.loads(known[0]["payload"] or "{}"), outputs), output)
 
 
 def grid_sheet(payload: dict[str, Any], outputs: dict[str, Any]) -> str:
     """Every pair of a task as a column: input above, expected below, output last where there is one."""
-    columns = []
-    for part in ("train", "test"):
-        for number, pair in enumerate(payload.get(part) or []):
-            made = (outputs.get(part) or [])[number:number + 1]
-            columns.append((f"{part} {number + 1}", pair.get("input"), pair.get("output"), made))
-    if not columns:
-        raise StageError("This task has no grids to draw.")
     across, tallest, marks = 12.0, 0.0, []
-    for title, given, expected, made in columns:
+    for title, given, expected, made in grid_pairs(payload, outputs):
         marks.append(f'<text x="{across:g}" y="16" font-size="11" fill="#555" {FONT}>{escape(title)}</text>')
         down, widest = 24.0, 40.0
-        for grid in [given, expected, *made]:
-            if not is_grid(grid):
-                continue
+        for grid in filter(is_grid, (given, expected, made)):
             height, width = len(grid), len(grid[0])
             size = cell_size(height, width, 140)
-            wrong = difference_marks(grid, expected) if made and grid is made[0] and is_grid(expected) else ""
-            marks.append(
-                f'<g transform="translate({across:g} {down:g}) scale({size})">{cell_paths(grid)}{wrong}</g>'
-            )
+            wrong = difference_marks(grid, expected) if grid is made and is_grid(expected) else ""
+            marks.append(f'<g transform="translate({across:g} {down:g}) scale({size})">'
+                         f"{cell_paths(grid)}{wrong}</g>")
             down, widest = down + height * size + 12, max(widest, width * size)
         across, tallest = across + widest + 16, max(tallest, down)
+    if not marks:
+        raise StageError("This task has no grids to draw.")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {tallest:g}" width="{across:g}" '
         f'height="{tallest:g}"><rect width="100%" height="100%" fill="#fff"/>{"".join(marks)}</svg>'

@@ -6,40 +6,93 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from reports.drawing import Chart, Series
+from reports.drawing import Chart, Series, heat_map, line_chart, stacked_bars
 
 Rows = list[dict[str, Any]]
+Draw = Callable[[Rows], Chart]
 MOST_POINTS = 400
+MOST_CELLS = 120  # for pictures with a bar or a cell per iteration
 
 
 class Figure(NamedTuple):
-    """One picture of a run. `draw` gets the rows of `sql`; without rows `missing` is said instead."""
+    """A picture of a run. `draw` gets the rows of `sql`; without rows `missing` is said instead."""
 
     name: str
     title: str
     caption: str
     sql: str
-    draw: Callable[[Rows], Chart]
+    draw: Draw
     missing: str = "Nothing is scored yet."
 
 
-def column(rows: Rows, name: str) -> list[float | None]:
-    """One column of the rows."""
+def stats_sql(columns: str, where: str = "purpose = 'train'") -> str:
+    """A query of columns of iteration_stats, in the order of the iterations."""
+    return f"SELECT iteration, {columns}\nFROM iteration_stats WHERE {where} ORDER BY iteration"
+
+
+def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[float, str]] = (),
+          **labels: str) -> Draw:
+    """Draw columns of the rows as lines: lines(reward_mean="all completions")."""
+    def draw(rows: Rows) -> Chart:
+        rows = thinned(rows)
+        return line_chart(iterations(rows), series(rows, labels, positive=log), share=share, log=log,
+                          levels=levels)
+    return draw
+
+
+def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Draw:
+    """Draw columns of the rows as stacked bars."""
+    def draw(rows: Rows) -> Chart:
+        rows = thinned(rows, MOST_CELLS)
+        layers = [layer._replace(tone=tone) for layer, tone in
+                  zip(series(rows, labels), tones or range(1, len(labels) + 1), strict=False)]
+        return stacked_bars(iterations(rows), layers, whole=whole)
+    return draw
+
+
+def draw_cells(rows: Rows, key: str, value: str, **options: Any) -> Chart:
+    """Draw rows of (iteration, key, value) as a heat map, long runs in stretches."""
+    xs, table = pivot(rows, key, value)
+    shares = stretches(len(xs), MOST_CELLS)
+    cells = {str(name): [mean(values[first:end]) for first, end in shares] for name, values in table.items()}
+    return heat_map([xs[first] for first, _ in shares], cells, **options)
+
+
+def series(rows: Rows, labels: dict[str, str], *, positive: bool = False) -> list[Series]:
+    """A series per column that holds any value; `positive` leaves out zeros, for logarithms."""
+    return [Series(label, [row[name] or None if positive else row[name] for row in rows])
+            for name, label in labels.items() if any(row[name] is not None for row in rows)]
+
+
+def column(rows: Rows, name: str) -> list[Any]:
+    """The values of a column."""
     return [row[name] for row in rows]
 
 
-def series(rows: Rows, **columns: str) -> list[Series]:
-    """A series per column that holds any value: `series(rows, reward_mean="all")`."""
-    return [Series(label, column(rows, name)) for name, label in columns.items()
-            if any(row[name] is not None for row in rows)]
+def iterations(rows: Rows) -> list[int]:
+    """The x axis."""
+    return column(rows, "iteration")
+
+
+def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[Any]]]:
+    """Rows of (iteration, key, value) as the iterations and a list per key."""
+    xs = sorted(set(iterations(rows)))
+    places = {x: i for i, x in enumerate(xs)}
+    table: dict[Any, list[Any]] = {}
+    for row in rows:
+        table.setdefault(row[key], [None] * len(xs))[places[row["iteration"]]] = row[value]
+    return xs, table
 
 
 def thinned(rows: Rows, most: int = MOST_POINTS) -> Rows:
     """At most `most` rows: stretches of neighbours as their means, named by their first iteration."""
-    if len(rows) <= most:
-        return rows
-    edges = [round(i * len(rows) / most) for i in range(most + 1)]
-    return [_mean_row(rows[first:end]) for first, end in pairwise(edges)]
+    return [_mean_row(rows[first:end]) for first, end in stretches(len(rows), most)]
+
+
+def stretches(count: int, most: int) -> list[tuple[int, int]]:
+    """`count` places in at most `most` stretches of neighbours, each as (first, end)."""
+    number = min(count, most)
+    return list(pairwise(round(i * count / number) for i in range(number + 1))) if count else []
 
 
 def _mean_row(rows: Rows) -> dict[str, Any]:
@@ -51,29 +104,6 @@ def _mean_row(rows: Rows) -> dict[str, Any]:
         elif first is None and known:
             merged[name] = known[0]
     return merged
-
-
-def iterations(rows: Rows) -> list[int]:
-    """The x axis."""
-    return [row["iteration"] for row in rows]
-
-
-def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[Any]]]:
-    """Rows of (iteration, key, value) as the iterations and one list per key."""
-    xs = sorted({row["iteration"] for row in rows})
-    places = {x: i for i, x in enumerate(xs)}
-    table: dict[Any, list[Any]] = {}
-    for row in rows:
-        table.setdefault(row[key], [None] * len(xs))[places[row["iteration"]]] = row[value]
-    return xs, table
-
-
-def bucketed(xs: Sequence[int], most: int) -> list[list[int]]:
-    """Indices of `xs` in at most `most` stretches, for pictures with a cell per x."""
-    if len(xs) <= most:
-        return [[i] for i in range(len(xs))]
-    edges = [round(i * len(xs) / most) for i in range(most + 1)]
-    return [list(range(first, end)) for first, end in pairwise(edges)]
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -13,20 +13,25 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
-from reports.grids import GridSheet
+from reports.grids import GridSheet, grid_pairs
 from reports.samples import PICKS, Sample, shortened
 from warehouse.look.alarms import Alarm
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet) -> str:
     """A whole page in one file: no external request is possible, and only our own script may run."""
-    style, script = (files("reports").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    style, script = page_style(), files("reports").joinpath("page.js").read_text()
     policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
               "base-uri 'none'; form-action 'none'")
     island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     template = Template(files("reports").joinpath("page.html").read_text())
     return template.substitute(policy=policy, title=escape(title), subtitle=escape(subtitle), style=style,
                                script=script, symbols=sheet.symbols(), body=body, data=island)
+
+
+def page_style() -> str:
+    """The style sheet of every page, which also holds the colours of single pictures."""
+    return files("reports").joinpath("page.css").read_text()
 
 
 def figure_block(figure: Figure, chart: Chart | None) -> str:
@@ -72,9 +77,9 @@ def sample_anchor(iteration: int, purpose: str, task: str, index: int) -> str:
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
     """A row of numbers with what they are."""
-    return '<div class="tiles">' + "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in facts
-    ) + "</div>"
+    cells = "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+                    for name, value in facts)
+    return f'<div class="tiles">{cells}</div>'
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -89,8 +94,7 @@ def sample_browser(samples: Sequence[Sample], sheet: GridSheet) -> str:
     present = [kind for kind in PICKS if any(kind in sample.kinds for sample in samples)]
     buttons = "".join(
         f'<button type="button" data-kind="{kind}" aria-pressed="false">{escape(PICKS[kind][0])}</button>'
-        for kind in present
-    )
+        for kind in present)
     filters = ('<div class="filters"><button type="button" data-kind="" aria-pressed="true">All</button>'
                f'{buttons}<input id="search" type="search" placeholder="task or text" '
                'aria-label="Search the samples"><span class="quiet" id="count"></span></div>')
@@ -98,11 +102,10 @@ def sample_browser(samples: Sequence[Sample], sheet: GridSheet) -> str:
 
 
 def sample_card(sample: Sample, sheet: GridSheet) -> str:
-    """One completion: its keys, program, grids and prompt."""
+    """A completion: its keys, program, grids and prompt."""
     row = sample.row
-    verdict = ('<span class="tag right">right</span>' if row["correct"]
-               else '<span class="tag wrong">wrong</span>' if row["correct"] is not None
-               else '<span class="tag">not scored</span>')
+    verdict, kind = {True: ("right", "tag right"), False: ("wrong", "tag wrong")}.get(
+        row["correct"], ("not scored", "tag"))
     reward = "not measured" if row["reward"] is None else f"{row['reward']:.4g}"
     facts = [f"iteration {row['iteration']}", *([] if row["purpose"] == "train" else [row["purpose"]]),
              f"sample {row['sample_index']}", f"reward {reward}", f"{row['num_completion_tokens']} tokens",
@@ -111,14 +114,12 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
     problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
     program = shortened(_visible(row["completion"] or ""))
     anchor = sample_anchor(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+    tags = "".join(f'<span class="tag">{escape(PICKS[reason][0])}</span>'
+                   for reason in sample.kinds if reason != "right")
     return (
         f'<article class="sample" id="{escape(anchor)}" data-kinds="{" ".join(sample.kinds)}">'
-        '<div class="head">'
-        f"<h3>{escape(str(row['task_id']))}</h3>{verdict}"
-        + "".join(
-            f'<span class="tag">{escape(PICKS[kind][0])}</span>' for kind in sample.kinds if kind != "right"
-        )
-        + f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
+        f'<div class="head"><h3>{escape(str(row["task_id"]))}</h3><span class="{kind}">{verdict}</span>{tags}'
+        f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
         f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
         f"<details><summary>Prompt</summary><pre>{escape(shortened(_visible(sample.prompt)))}</pre></details>"
         f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>'
@@ -128,28 +129,17 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
 def _pairs(sample: Sample, sheet: GridSheet) -> str:
     """Input, expected and output grids of every pair; nothing for tasks that have no grids."""
     blocks = []
-    for part in ("train", "test"):
-        outputs = sample.outputs.get(part) or []
-        for index, pair in enumerate(sample.payload.get(part) or []):
-            if not isinstance(pair, dict) or "input" not in pair:
-                continue
-            expected = pair.get("output")
-            produced = outputs[index] if index < len(outputs) else None
-            shown = [(f"{part} {index + 1}", sheet.draw(pair["input"])), ("expected", sheet.draw(expected)),
-                     ("output", sheet.draw(produced, expected))]
-            blocks.append(
-                '<div class="pair">'
-                + "".join(f"<div>{svg}{escape(name)}</div>" for name, svg in shown)
-                + "</div>"
-            )
-    return "".join(blocks)
+    for title, given, expected, made in grid_pairs(sample.payload, sample.outputs):
+        shown = ((title, sheet.draw(given)), ("expected", sheet.draw(expected)),
+                 ("output", sheet.draw(made, expected)))
+        blocks.append("".join(f"<div>{svg}{escape(name)}</div>" for name, svg in shown))
+    return "".join(f'<div class="pair">{block}</div>' for block in blocks)
 
 
 def _visible(text: str) -> str:
     """Control characters spelled out: browsers drop some of them silently."""
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text
-    )
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1]
+                   for letter in text)
 
 
 def _hash(text: str) -> str:

@@ -18,66 +18,50 @@ KEYS = "iteration, purpose, task_id, sample_index"
 # Each query gives keys only, from scalar columns; the texts of the few chosen are fetched afterwards.
 PICKS = {
     "alarm": ("Shows an alarm", ""),
-    "right": (
-        "Right",
-        f"""SELECT {KEYS} FROM samples WHERE iteration = $last AND purpose = 'train' AND correct
+    "right": ("Right", f"""
+        SELECT {KEYS} FROM samples WHERE iteration = $last AND purpose = 'train' AND correct
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY sample_index) = 1
-        ORDER BY task_id LIMIT 8""",
-    ),
-    "nearly": (
-        "Highest reward, not right",
-        f"""SELECT {KEYS} FROM samples
+        ORDER BY task_id LIMIT 8"""),
+    "nearly": ("Highest reward, not right", f"""
+        SELECT {KEYS} FROM samples
         WHERE iteration = $last AND purpose = 'train' AND NOT correct AND reward IS NOT NULL
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY reward DESC, sample_index) = 1
-        ORDER BY reward DESC, task_id LIMIT 6""",
-    ),
-    "new": (
-        "Newly solved",
-        f"""SELECT {KEYS} FROM samples
+        ORDER BY reward DESC, task_id LIMIT 6"""),
+    "new": ("Newly solved", f"""
+        SELECT {KEYS} FROM samples
         JOIN (SELECT task_id, first_solved FROM task_history WHERE first_solved > first_iteration
               ORDER BY first_solved DESC, task_id LIMIT 6) AS solved USING (task_id)
         WHERE iteration = first_solved AND purpose = 'train' AND correct
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY sample_index) = 1
-        ORDER BY iteration DESC, task_id""",
-    ),
-    "forgotten": (
-        "Forgotten",
-        f"""SELECT {KEYS} FROM samples
+        ORDER BY iteration DESC, task_id"""),
+    "forgotten": ("Forgotten", f"""
+        SELECT {KEYS} FROM samples
         JOIN (SELECT task_id, last_iteration FROM task_history WHERE forgotten
               ORDER BY best_rate DESC, task_id LIMIT 6) AS lost USING (task_id)
         WHERE iteration = last_iteration AND purpose = 'train'
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY reward DESC NULLS LAST, sample_index) = 1
-        ORDER BY task_id""",
-    ),
-    "truncated": (
-        "Truncated",
-        f"""SELECT {KEYS} FROM samples WHERE purpose = 'train' AND truncated
-        ORDER BY iteration DESC, task_id, sample_index LIMIT 6""",
-    ),
-    "loops": (
-        "Loops",
-        f"""SELECT {KEYS} FROM samples WHERE purpose = 'train' AND loop_tokens >= 32
-        ORDER BY iteration DESC, loop_tokens DESC, task_id, sample_index LIMIT 6""",
-    ),
-    "failed": (
-        "Failed",
-        f"""SELECT {KEYS} FROM samples
+        ORDER BY task_id"""),
+    "truncated": ("Truncated", f"""
+        SELECT {KEYS} FROM samples WHERE purpose = 'train' AND truncated
+        ORDER BY iteration DESC, task_id, sample_index LIMIT 6"""),
+    "loops": ("Loops", f"""
+        SELECT {KEYS} FROM samples WHERE purpose = 'train' AND loop_tokens >= 32
+        ORDER BY iteration DESC, loop_tokens DESC, task_id, sample_index LIMIT 6"""),
+    "failed": ("Failed", f"""
+        SELECT {KEYS} FROM samples
         WHERE iteration = $last AND purpose = 'train' AND error_class IS NOT NULL
         QUALIFY row_number() OVER (PARTITION BY error_class, error_name ORDER BY task_id, sample_index) = 1
-        ORDER BY error_class, error_name LIMIT 8""",
-    ),
-    "evaluation": (
-        "Evaluation",
-        f"""SELECT {KEYS} FROM samples
+        ORDER BY error_class, error_name LIMIT 8"""),
+    "evaluation": ("Evaluation", f"""
+        SELECT {KEYS} FROM samples
         WHERE purpose <> 'train' AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose <> 'train')
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY correct DESC, sample_index) = 1
-        ORDER BY task_id LIMIT 6""",
-    ),
+        ORDER BY task_id LIMIT 6"""),
 }
 
 
 class Sample(NamedTuple):
-    """One completion for the browser: why it was chosen, its row, its prompt and its task."""
+    """A completion for the browser: why it was chosen, its row, its prompt and its task."""
 
     kinds: list[str]
     row: dict[str, Any]
@@ -90,9 +74,8 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
     """The completions worth a look, each once, with every reason it was chosen for."""
     from tqdm import tqdm
 
-    last = rows_of(connection, "SELECT max(iteration) AS last FROM scorers WHERE purpose = 'train'")[0][
-        "last"
-    ]
+    query = "SELECT max(iteration) AS last FROM scorers WHERE purpose = 'train'"
+    last = rows_of(connection, query)[0]["last"]
     reasons: dict[tuple[Any, ...], list[str]] = {}
     for alarm in alarms:
         for task, index in alarm.examples:
@@ -103,20 +86,17 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
         parameters = {"last": -1 if last is None else last} if "$last" in query else {}
         for key in connection.execute(query, parameters).fetchall():
             reasons.setdefault(key, []).append(kind)
-    found = [_sample(connection, key, kinds) for key, kinds in tqdm(
+    samples = [_sample(connection, key, kinds) for key, kinds in tqdm(
         reasons.items(), desc="samples", unit="sample", leave=False, disable=None)]
-    return [sample for sample in found if sample]
+    return [sample for sample in samples if sample]
 
 
 def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
-    """Everything about one completion; None where its text is not at hand."""
+    """Everything about a completion; None where its text is not at hand."""
     iteration, purpose, task, index = key
-    rows = rows_of(
-        connection,
-        "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
-        "one_completion($1, $2, $3, of_purpose := $4)",
-        [iteration, task, index, purpose],
-    )
+    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) "
+                               "FROM one_completion($1, $2, $3, of_purpose := $4)",
+                   [iteration, task, index, purpose])
     if not rows:
         return None
     prompt = rows_of(connection, "SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "

@@ -61,17 +61,13 @@ def scale_ticks(scale: Scale) -> list[float]:
     return [tick for tick in ticks(scale.low, scale.high) if scale.low - 1e-9 <= tick <= scale.high + 1e-9]
 
 
-def whole_ticks(values: Sequence[int], most: int = 8) -> list[int]:
-    """Whole-number ticks between the first and last of `values`."""
+def whole_ticks(values: Sequence[int]) -> list[int]:
+    """At most nine whole-number ticks between the first and last of `values`."""
     if not values:
         return []
     low, high = min(values), max(values)
-    step = max(1, math.ceil((high - low) / most))
-    for nice in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000):
-        if nice >= step:
-            step = nice
-            break
-    return list(range(math.ceil(low / step) * step, high + 1, step))
+    return [int(tick) for tick in ticks(low, max(high, low + 1), 8)
+            if low <= tick <= high and tick == int(tick)]
 
 
 def duration(seconds: float) -> str:
@@ -88,10 +84,7 @@ def number(value: float | None) -> str:
     size = abs(value)
     if size and size < 1e-3:
         return f"{value:.1e}"
-    if size >= 1e9:
-        return f"{value / 1e9:.3g}G"
-    if size >= 1e6:
-        return f"{value / 1e6:.3g}M"
-    if size >= 1e4:
-        return f"{value / 1e3:.3g}k"
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if size >= least:
+            return f"{value / unit:.3g}{letter}"
     return f"{value:.3g}" if size < 1000 else f"{value:.0f}"

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from reports.build import SECTIONS, build_report
+from reports import build
+from reports.build import build_report
 from reports.cli import cli
 from tests.synthetic_run import Weather, build_run, new_run, table, write_iteration
 from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
 
-FIGURES = [figure.name for _, group in SECTIONS for figure in group]
+FIGURES = [figure.name for figure in build.FIGURES]
 
 
 class Page(html.parser.HTMLParser):

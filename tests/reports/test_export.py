@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from reports.build import FIGURES
 from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
-from reports.export import figure_names
 from reports.grids import COLORS, cell_paths, difference_marks, is_grid
 from tests.browser import MISSING, is_there
 from tests.synthetic_run import SCORER, Weather, build_run, write_iteration
@@ -32,7 +32,7 @@ def reports(*arguments: object) -> Result:
 
 
 def test_every_figure_stands_alone(run: Warehouse, tmp_path: Path) -> None:
-    assert reports("figure", run.root).stdout.split() == figure_names()
+    assert reports("figure", run.root).stdout.split() == [figure.name for figure in FIGURES]
     for name in ("passes", "groups", "tasks", "mismatch"):
         file = tmp_path / f"{name}.svg"
         assert reports("figure", run.root, name, "-o", file).exit_code == 0
