@@ -65,9 +65,9 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 @shows_errors
 def explain(run: Path, completion: str, scorer: str | None) -> None:
     """Show one completion: prompt, program, outputs beside what was expected, verdict and reward."""
-    from score.look.explain import explained
+    from score.look.explain import explain_completion
 
-    click.echo(explained(run, completion, scorer, colors=sys.stdout.isatty()))
+    click.echo(explain_completion(run, completion, scorer, colors=sys.stdout.isatty()))
 
 
 @click.command("try")
@@ -80,9 +80,9 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @shows_errors
 def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
     """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
-    from score.look.try_file import tried
+    from score.look.try_file import try_file
 
-    click.echo(tried(run, file, task_id, colors=sys.stdout.isatty(), **values))
+    click.echo(try_file(run, file, task_id, colors=sys.stdout.isatty(), **values))
 
 
 @click.command("doctor")

@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from score.look.terminal import beside, elided
+from warehouse.look.render import printable
+from warehouse.look.show import pair_lines, parse_name
 from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
-def explained(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
+def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
     """The verdict on `ITERATION/[PURPOSE/]TASK/INDEX`; StageError where there is none, or several."""
     warehouse = open_warehouse(run)
-    iteration, purpose, task_id, sample_index = parsed(warehouse, completion)
+    iteration, purpose, task_id, sample_index = parse_name(completion)
     identity, _ = choose_scorer(warehouse, iteration, purpose, scorer)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
@@ -26,50 +27,36 @@ def explained(run: Path, completion: str, scorer: str | None, *, colors: bool) -
     task = next(row for row in tasks if row["task_id"] == task_id)
     return "\n".join([
         f"completion {sample_index} of task {task_id}, iteration {iteration} {purpose}, policy "
-        f"{sample['policy_version']}, {identity}", "", "--- prompt", elided(prompt or "(not stored)"),
-        "--- completion", elided(answer["completion"] or ""),
+        f"{sample['policy_version']}, {identity}", "", "--- prompt", printable(prompt or "(not stored)"),
+        "--- completion", printable(answer["completion"] or ""),
         *verdict_lines(sample, task["kind"], json.loads(task["payload"]), colors=colors)])
 
 
 def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *, colors: bool) -> list[str]:
-    """Outputs beside expectations, errors, and the parts of the reward."""
+    """Outputs beside expectations, errors, and the terms of the reward."""
     lines = ["--- outputs"]
     outputs = json.loads(sample["outputs"]) if sample["outputs"] else None
     if kind == "grid":
         for split in ("train", "test"):
             for index, pair in enumerate(payload[split]):
-                given = outputs[split][index] if outputs else None
-                mark = "right" if given == pair["output"] else "wrong"
-                lines.append(f"{split} {index}: {mark}")
-                lines += beside([("input", pair["input"]), ("expected", pair["output"]), ("given", given)],
-                                colors)
+                output = outputs[split][index] if outputs else None
+                mark = "right" if output == pair["output"] else "wrong"
+                lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
     else:
-        lines += [elided(json.dumps(unit)) for unit in (outputs or {"test": ["(none)"]})["test"]]
+        lines += [printable(json.dumps(unit)) for unit in (outputs or {"test": ["(none)"]})["test"]]
     lines.append("--- verdict")
     if sample["error_class"]:
         words = [sample["error_class"], sample["error_name"], sample["error_message"]]
-        lines.append(elided(": ".join(word for word in words if word)))
+        lines.append(printable(": ".join(word for word in words if word)))
     cpu, rss = sample["cpu_seconds"], sample["max_rss_mib"]
     if cpu is not None:
         lines.append(f"{cpu * 1000:.1f} ms of CPU time, {rss or 0:.0f} MiB, sandbox tier "
                      f"{sample['sandbox_tier']}")
-    parts = json.loads(sample["reward_parts"]) if sample["reward_parts"] else {}
+    terms = json.loads(sample["reward_parts"]) if sample["reward_parts"] else {}
     total = "none: it could not be measured" if sample["reward"] is None else f"{sample['reward']:.4g}"
-    summands = " + ".join(f"{name} {value:.4g}" for name, value in parts.items())
-    lines.append(f"reward {total}" + (f" = {summands}" if summands else ""))
+    sum_of_terms = " + ".join(f"{name} {value:.4g}" for name, value in terms.items())
+    lines.append(f"reward {total}" + (f" = {sum_of_terms}" if sum_of_terms else ""))
     return lines
-
-
-def parsed(warehouse: Warehouse, text: str) -> tuple[int, str, str, int]:
-    """Iteration, purpose, task and index of ITERATION/[PURPOSE/]TASK/INDEX; task ids may hold slashes."""
-    iteration, _, rest = text.partition("/")
-    task_id, _, index = rest.rpartition("/")
-    if not (iteration.isdigit() and index.isdigit() and task_id):
-        raise StageError(f"'{text}' is not ITERATION/[PURPOSE/]TASK/INDEX, for example 3/train/007bbfb7/0.")
-    purpose, _, without_purpose = task_id.partition("/")
-    if without_purpose and purpose in warehouse.purposes("completions", int(iteration)):
-        return int(iteration), purpose, without_purpose, int(index)
-    return int(iteration), "train", task_id, int(index)
 
 
 def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int, **keys: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
 
-def tried(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None,
-          unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
+def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None,
+             unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
     tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()

@@ -7,18 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from score.rewards.from_file import UserReward
 from score.rewards.named import reward_named
 from score.rewards.shaping import Shaping
+from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
 from score.tasks.measures import Measures
 from warehouse.store.errors import StageError
-
-# The rooms whose files can change a verdict.
-ROOMS = ("verdicts", "rewards", "tasks", "sandbox", "lane", "isolation", "wire")
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Scorer:
     def settings(self) -> dict[str, Any]:
         """Everything that decides a verdict, as it is stored with the stage."""
         return {"reward": self.name, "parameters": self.all_parameters, "limits": asdict(self.limits),
-                "shaping": asdict(self.shaping), "imports": list(self.imports), "code": code_hash(),
+                "shaping": asdict(self.shaping), "imports": list(self.imports), "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
@@ -74,14 +71,3 @@ class Scorer:
     def floor(self) -> float | None:
         """Reward of an answer without a program before shaping; None where the user's function decides."""
         return reward_named(self.reward).floor(self.all_parameters) if self.user is None else None
-
-
-def code_hash() -> str:
-    """Hash over the source files that verdicts depend on."""
-    score = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    files = [path for room in ROOMS for path in sorted((score / room).glob("*.py"))]
-    for path in [*files, score.parent / "warehouse" / "tasks" / "augmentation.py"]:
-        content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:16]

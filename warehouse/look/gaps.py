@@ -42,7 +42,7 @@ def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, itera
         )[0]["completion_ids"]
         at = row["position"]
         before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
-        text = printable(f"{before}⟦{decode([row['token_id']])}⟧{after}").replace("\n", "\\n")
+        text = printable(f"{before}⟦{decode([row['token_id']])}⟧{after}", kept="")
         lead = (f"{row['gap']:>9.4f} {row['behaviour_logprob']:>8.3f} {row['old_logprob']:>8.3f} {at:>8}  "
                 f"{row['iteration']}/{row['task_id']}/{row['sample_index']}  ")
         lines.append(lead + text[:max(20, width - len(lead))])

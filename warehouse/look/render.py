@@ -61,11 +61,10 @@ def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
 
 
-def printable(text: str) -> str:
-    """Text of a model made safe for a terminal: control characters, escape sequences too, are spelled out."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
-    )
+def printable(text: str, *, kept: str = "\n\t") -> str:
+    """Text of a model made safe for a terminal: control characters but those `kept` are spelled out."""
+    return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1]
+                   for letter in text)
 
 
 def short_number(value: float) -> str:
@@ -90,7 +89,7 @@ def _cell(value: Any, full: bool) -> str:
         return _short_list(value)
     if isinstance(value, datetime.datetime):
         return value.isoformat(sep=" ", timespec="seconds")
-    text = printable(str(value)).replace("\n", "\\n")
+    text = printable(str(value), kept="")
     return text if full or len(text) <= LONGEST_CELL else text[:LONGEST_CELL - 1] + "…"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from warehouse.look.render import printable
 from warehouse.sql.database import rows_of
@@ -38,18 +38,15 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color:
                      prompt: bool = False) -> list[str]:
     """The lines to print about the completion `name`."""
     iteration, purpose, task, index = parse_name(name)
-    found = rows_of(
-        connection,
-        "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
-        "one_completion($1, $2, $3, of_purpose := $4)",
-        [iteration, task, index, purpose],
-    )
-    if not found:
+    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
+                               "one_completion($1, $2, $3, of_purpose := $4)",
+                   [iteration, task, index, purpose])
+    if not rows:
         raise StageError(f"There is no completion {name} in complete rollouts. Which there are: `warehouse "
                          f"sql RUN \"SELECT task_id, count(*) AS completions FROM completions WHERE "
                          f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY task_id "
                          f"ORDER BY task_id\"`")
-    row = found[0]
+    row = rows[0]
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
         f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
     lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
@@ -81,12 +78,12 @@ def _group_lines(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> 
     key = [row["iteration"], row["purpose"], row["group_id"]]
     lines = [f"  {'group':<22} {group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}"
              for group in rows_of(connection, GROUP_SQL, key)]
-    for one in rows_of(connection, TRAINED_SQL, [*key, row["sample_index"]]):
+    for trained in rows_of(connection, TRAINED_SQL, [*key, row["sample_index"]]):
         facts = [f"{name} {value:.4g}" for name, value in (
-            ("advantage", one["advantage"]), ("mean log ratio to the engine", one["log_ratio_mean"]),
-            ("largest", one["log_ratio_abs_max"])) if value is not None]
-        facts += [f"dropped: {one['drop_reason']}"] if one["drop_reason"] else []
-        lines.append(f"  {'trained in iteration':<22} {one['trained_iteration']}: {', '.join(facts)}")
+            ("advantage", trained["advantage"]), ("mean log ratio to the engine", trained["log_ratio_mean"]),
+            ("largest", trained["log_ratio_abs_max"])) if value is not None]
+        facts += [f"dropped: {trained['drop_reason']}"] if trained["drop_reason"] else []
+        lines.append(f"  {'trained in iteration':<22} {trained['trained_iteration']}: {', '.join(facts)}")
     return lines
 
 
@@ -99,32 +96,31 @@ def _grid_lines(payload: str | None, outputs: str | None, color: bool) -> list[s
     task = json.loads(payload) if payload else {}
     made = json.loads(outputs) if outputs else {}
     lines = []
-    for part in ("train", "test"):
-        for number, pair in enumerate(task.get(part) or [] if isinstance(task, dict) else []):
+    for split in ("train", "test"):
+        for number, pair in enumerate(task.get(split) or [] if isinstance(task, dict) else []):
             if not isinstance(pair, dict) or "input" not in pair:
                 continue
-            grids = (made.get(part) or []) if isinstance(made, dict) else []
-            shown = [("input", pair["input"]), ("expected", pair.get("output")),
-                     ("output", grids[number] if number < len(grids) else None)]
-            lines += ["", f"{part} {number + 1}", *side_by_side(shown, color)]
+            grids = (made.get(split) or []) if isinstance(made, dict) else []
+            output = grids[number] if number < len(grids) else None
+            lines += ["", f"{split} {number + 1}", *pair_lines(pair, output, color)]
     return lines
 
 
-def side_by_side(grids: list[tuple[str, Any]], color: bool) -> list[str]:
-    """Named grids beside each other; two characters per cell."""
-    blocks = []
-    for name, grid in grids:
-        rows = [_row(row, color) for row in grid] if _is_grid(grid) else ["(none)"]
-        wide = max(len(name), 2 * len(grid[0]) if _is_grid(grid) else 6)
-        blocks.append((wide, [(name, len(name)), *((text, 2 * len(grid[0]) if _is_grid(grid) else len(text))
-                                                   for text in rows)]))
-    height = max(len(rows) for _, rows in blocks)
-    lines = []
-    for index in range(height):
-        cells = [(rows[index][0] + " " * (wide - rows[index][1])) if index < len(rows) else " " * wide
-                 for wide, rows in blocks]
-        lines.append(("  " + "   ".join(cells)).rstrip())
-    return lines
+def pair_lines(pair: dict[str, Any], output: Any, color: bool) -> list[str]:
+    """The input and the expected output of a pair beside what a program made of it; two characters a cell."""
+    blocks: list[tuple[str, list[str], int]] = []
+    for name, grid in (("input", pair["input"]), ("expected", pair.get("output")), ("output", output)):
+        if _is_grid(grid):
+            blocks.append((name, [_row(row, color) for row in grid], 2 * len(grid[0])))
+        else:
+            blocks.append((name, ["(none)"], len("(none)")))
+    lines = ["   ".join(name.ljust(width) for name, _rows, width in blocks)]
+    for index in range(max(len(rows) for _name, rows, _width in blocks)):
+        # The rows of a grid are equally wide; colours take no room.
+        lines.append("   ".join(
+            rows[index] + " " * (len(name) - width) if index < len(rows) else " " * max(len(name), width)
+            for name, rows, width in blocks))
+    return ["  " + line.rstrip() for line in lines]
 
 
 def _row(cells: list[int], color: bool) -> str:
@@ -133,6 +129,6 @@ def _row(cells: list[int], color: bool) -> str:
     return "".join(f"\x1b[48;5;{BACKGROUNDS[cell]}m  " for cell in cells) + "\x1b[0m"
 
 
-def _is_grid(grid: Any) -> bool:
+def _is_grid(grid: Any) -> TypeGuard[list[list[int]]]:
     return (isinstance(grid, list) and bool(grid) and all(isinstance(row, list) and row for row in grid)
             and all(isinstance(cell, int) and 0 <= cell <= 9 for row in grid for cell in row))

@@ -167,13 +167,13 @@ def test_explain_shows_program_outputs_and_parts(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     result = invoke("explain", warehouse.root, "0/turn/2")
     assert result.exit_code == 0, result.output
-    shown = ["test 0: wrong", "input    expected   given", "0 9      9 0        0 9",
-             "8 0      0 8        8 0"]
+    shown = ["test 1: wrong", "  input   expected   output", "   0 9     9 0        0 9",
+             "   8 0     0 8        8 0"]
     assert "\n".join(shown) in result.output
     assert "reward 1.111 = valid 1 + correct_grids 0 + pixel_score 0.1111" in result.output
     wrong = invoke("explain", warehouse.root, "0/turn/9")
     assert wrong.exit_code == 1 and "no completion 9 of task turn" in wrong.output
-    assert "is not ITERATION/" in invoke("explain", warehouse.root, "turn").output
+    assert "does not name a completion" in invoke("explain", warehouse.root, "turn").output
 
 
 def test_explain_elides_what_would_move_the_cursor(tmp_path):
@@ -181,7 +181,7 @@ def test_explain_elides_what_would_move_the_cursor(tmp_path):
     add_rollout(warehouse, [("turn", "\x1b[2J\x07 evil \u202e")])
     assert invoke(warehouse.root).exit_code == 0
     output = invoke("explain", warehouse.root, "0/turn/0").output
-    assert "\x1b" not in output and "\u202e" not in output and "\\x1b[2J\\x07 evil \\x202e" in output
+    assert "\x1b" not in output and "\u202e" not in output and "\\x1b[2J\\x07 evil \\u202e" in output
 
 
 def test_try_runs_a_file_and_says_what_it_would_get(warehouse, tmp_path):

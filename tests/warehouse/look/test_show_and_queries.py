@@ -17,7 +17,7 @@ from warehouse.cli import cli
 from warehouse.look.queries import saved_queries, write_answer
 from warehouse.look.results import result_table
 from warehouse.look.shell import run_shell
-from warehouse.look.show import parse_name, side_by_side
+from warehouse.look.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -99,7 +99,7 @@ def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
 
 
 def test_grids_of_different_heights_stand_side_by_side() -> None:
-    lines = side_by_side([("input", [[1, 2], [3, 4]]), ("expected", [[5]]), ("output", None)], color=False)
+    lines = pair_lines({"input": [[1, 2], [3, 4]], "output": [[5]]}, None, color=False)
     assert lines == ["  input   expected   output", "   1 2     5         (none)", "   3 4"]
 
 
