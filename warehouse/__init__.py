@@ -16,4 +16,4 @@ def open(run: str | Path) -> duckdb.DuckDBPyConnection:
     """
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
-    return connect(open_warehouse(run), comments=True)
+    return connect(open_warehouse(run))

@@ -60,7 +60,7 @@ def sql(run: Path, query: str, style: str | None, output: Path | None, limit: in
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and output is None else None
     text = write_answer(
         warehouse,
-        connect(warehouse, partial=partial, comments=True),
+        connect(warehouse, partial=partial),
         query,
         style=style,
         output=output,

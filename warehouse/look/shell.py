@@ -35,7 +35,7 @@ def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] | None = None,
     Where the input is no terminal it is a script: answers alone are printed, errors go to stderr, and a
     StageError at the end says that there were some.
     """
-    connection = connect(warehouse, comments=True)
+    connection = connect(warehouse)
     script = ask is None and not sys.stdin.isatty()
     ask = _next_line if script else ask or input
     warn = partial(print, file=sys.stderr) if script else say
@@ -48,7 +48,7 @@ def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] | None = None,
         asked += 1
         try:
             if statement == ".refresh":
-                connection = connect(warehouse, comments=True)
+                connection = connect(warehouse)
             else:
                 _answer(warehouse, connection, statement, say)
             continue

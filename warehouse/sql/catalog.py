@@ -1,4 +1,4 @@
-"""The text that turns stored parts into SQL tables: file lists with absolute paths, types, comments."""
+"""The text that turns stored parts into SQL tables: file lists with absolute paths, and types."""
 
 from __future__ import annotations
 
@@ -7,30 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
-from warehouse.store.schema import TABLES, stored_names
+from warehouse.store.schema import TABLES, Column
 
-TABLE_COMMENTS = {
-    "tasks": "One row per imported task.",
-    "prompts": "One row per group: the prompt as the engine saw it, with its augmentation. "
-               "Complete rollouts only.",
-    "completions": "One row per completion: token ids, behaviour logprobs, text. Complete rollouts only.",
-    "all_samples": "One row per completion and scorer: every complete score stage, earlier scorers too.",
-    "samples": "One row per completion: reward, correctness, error, lengths, repetition, under the chosen "
-               "scorer (see the view scorers). Complete score stages only.",
-    "fresh_samples": "The rows of samples that no rollup holds yet.",
-    "train_samples": "One row per completion that a complete train stage read: old logprobs, advantage, "
-                     "mismatch.",
-    "fresh_train_samples": "The rows of train_samples that no rollup holds yet.",
-    "train_steps": "One row per optimizer step of the complete train stages.",
-}
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
              pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.timestamp("ms", tz="UTC"): "TIMESTAMP",
              pa.list_(pa.int32()): "INTEGER[]", pa.list_(pa.float32()): "FLOAT[]",
              pa.list_(pa.int8()): "TINYINT[]"}
-HIVE_TYPES = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
                "train_steps": ("iteration",)}
@@ -45,13 +31,13 @@ PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.par
 
 
 def table_views(inventory: Inventory) -> str:
-    """CREATE VIEW and COMMENT statements of the physical tables, without rows, and of what is known besides.
+    """CREATE VIEW statements of the physical tables, without rows, and of what is known besides.
 
     DuckDB checks every view when it is made, and the views stand on each other: over tables without files
     that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
     """
     baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
-    return "\n".join([*(_table_view(name) for name in TABLE_COMMENTS),
+    return "\n".join([*(_table_view(name) for name in VIEWS),
                       _scorers_view(inventory.choices),
                       *(_plain_view(name, columns) for name, columns in UNTYPED.items()),
                       f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
@@ -90,17 +76,14 @@ def _table_view(name: str) -> str:
     columns = TABLES[STORED_AS.get(name, name)]
     empty = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
                                   for column in columns) + " WHERE false"
-    comments = [f"COMMENT ON VIEW {name} IS {quoted(TABLE_COMMENTS[name])};"]
-    comments += [f"COMMENT ON COLUMN {name}.{column.name} IS {quoted(column.comment)};" for column in columns]
-    return "\n".join([_stored_macro(name, empty), f"CREATE OR REPLACE VIEW {name} AS FROM stored_{name}();",
-                      *comments, ""])
+    return f"{_stored_macro(name, empty)}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
 
 
 def _table_rows(name: str, paths: list[Path]) -> str:
     """The rows of a physical table's files."""
     stored = STORED_AS.get(name, name)
     by_name = _by_name(stored, paths[0])
-    selected = ", ".join(_column(stored, column.name, by_name) for column in TABLES[stored])
+    selected = ", ".join(_column(stored, column, by_name) for column in TABLES[stored])
     return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
 
 
@@ -108,37 +91,35 @@ def _stored_macro(name: str, body: str) -> str:
     return f"CREATE OR REPLACE MACRO stored_{name}() AS TABLE {body};"
 
 
-def _column(table: str, column: str, by_name: bool) -> str:
+def _column(table: str, column: Column, by_name: bool) -> str:
     # A filter on what a file's name gives leaves the other files unopened. Rows trained again later stay
     # under their own iteration, so for them the folder's iteration is that of the training.
-    key = "iteration" if (table, column) == ("train_samples", "trained_iteration") else column
-    if key != column or (by_name and column in FOLDER_KEYS.get(table, ())):
-        return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{HIVE_TYPES[key]} AS {column}"
+    if by_name and column.name in FOLDER_KEYS[table]:
+        key = column.name.removeprefix("trained_")
+        return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{SQL_TYPES[column.type]} AS {column.name}"
     # Plain timestamps in UTC: Python needs another package to fetch those with a time zone.
-    if column == "finished_at":
+    if column.name == "finished_at":
         return "finished_at::TIMESTAMP AS finished_at"
-    stored = stored_names(table)[column]
-    return column if stored == column else f"{stored} AS {column}"
+    return f"{column.stored} AS {column.name}" if column.stored else column.name
 
 
 def _options(table: str, by_name: bool) -> str:
-    keys = FOLDER_KEYS.get(table, ())
-    if not keys:
+    if table not in FOLDER_KEYS:
         return "hive_partitioning = false"
     if by_name:
         return "hive_partitioning = false, filename = true"
-    types = ", ".join(f"'{key}': {HIVE_TYPES[key]}" for key in keys)
+    types = ", ".join(f"'{column.name}': {SQL_TYPES[column.type]}" for column in TABLES[table]
+                      if column.name in FOLDER_KEYS[table])
     return f"hive_partitioning = true, hive_types = {{{types}}}"
 
 
 def _by_name(table: str, path: Path) -> bool:
-    """True where DuckDB's own reading of key=value folders would be wrong.
+    """True where DuckDB's own reading of key=value folders, which prunes more, would be wrong.
 
     It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean.
     """
-    if table == "train_samples":
-        return True
-    return any(len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
+    return table == "train_samples" or any(
+        len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
 
 
 def _file_list(paths: list[Path]) -> str:
@@ -157,8 +138,9 @@ def _part_files(root: Path) -> str:
 
 
 def _scorers_view(choices: list[Choice]) -> str:
-    rows = [f"({one.iteration}, {quoted(one.purpose)}, {quoted(one.scorer)}, {str(one.chosen).lower()}, "
-            f"{quoted(one.reason) if one.reason else 'NULL'})" for one in choices]
+    rows = [f"({choice.iteration}, {quoted(choice.purpose)}, {quoted(choice.scorer)}, "
+            f"{str(choice.chosen).lower()}, {quoted(choice.reason) if choice.reason else 'NULL'})"
+            for choice in choices]
     names = "(iteration, purpose, scorer, chosen, reason)"
     if rows:
         body = "SELECT * FROM (VALUES\n  " + ",\n  ".join(rows) + f") AS choices{names}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import duckdb
 
 MEASURE_FILES = ("macros.sql", "measures.sql")
-VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql", "comments.sql")
+VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 Answer = TypeVar("Answer")
 HEADER = """\
@@ -54,12 +54,10 @@ def _keep(warehouse: Warehouse, text: str) -> None:
             replace_bytes(path, text.encode())
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False,
-            comments: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyConnection:
     """An in-memory connection with every table, view and macro of the run.
 
-    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. With
-    `comments`, duckdb_columns() explains every column, which takes a third of the time to connect.
+    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way.
     """
     import duckdb
     connection = duckdb.connect()
@@ -67,8 +65,6 @@ def connect(warehouse: Warehouse, *, partial: bool = False,
     text = sql_text(warehouse, partial=partial)
     if not partial:
         _keep(warehouse, text)
-    if not comments:
-        text = "\n".join(line for line in text.splitlines() if not line.startswith("COMMENT ON "))
     with explained():
         connection.execute(text)
     return connection

@@ -1,10 +1,13 @@
-"""The data dictionary: what every table, view, column and macro means, read from the comments in SQL."""
+"""The data dictionary: what every table, view, column and macro means."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib.resources import files
+from typing import Any, NamedTuple
 
+from warehouse.sql.catalog import STORED_AS
 from warehouse.sql.database import SQL_FILES, empty_connection
 from warehouse.store.errors import StageError
 from warehouse.store.schema import TABLES
@@ -13,39 +16,45 @@ PAGE_HEAD = """\
 # What a run holds
 
 Every table, view and macro that `warehouse sql`, `warehouse shell` and `duckdb -init RUN/warehouse.sql` know.
-This page is written by `warehouse schema --markdown`; the meanings are the comments of the SQL itself.
+This page is written by `warehouse schema --markdown`.
 
 Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`
 shows the parts of unfinished ones, and the view `parts` lists every file. Where an iteration was scored
-several times, `samples` shows one scorer, chosen in this order: the one named in RUN/config.toml
-(`[warehouse]` `scorer = "NAME"`), the one whose rewards were trained on, the one that finished last.
-The view `scorers` says which and why; `all_samples` holds all of them.
+several times, `samples` shows one scorer: which one, and why, says the view `scorers`
+([the rule](reading.md)); `all_samples` holds all of them.
 """
 HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples")
 
 
+class Entry(NamedTuple):
+    """A column of a table or view."""
+
+    view: str
+    column: str
+    type: str
+    meaning: str
+
+
 def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:
     """Everything, or the table, view, macro or column `name`, as text or Markdown."""
-    connection = empty_connection()
-    views = dict(connection.execute(
-        "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name").fetchall())
+    views: dict[str, list[Entry]] = {}
+    for entry in column_entries():
+        views.setdefault(entry.view, []).append(entry)
+    known = [*TABLES, *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
     macros = _macros()
-    known = [*[table for table in TABLES if table in views],
-             *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
     if name is not None and name not in views and name not in macros:
-        places = connection.execute(
-            "SELECT table_name, data_type, comment FROM duckdb_columns() "
-            "WHERE lower(column_name) = lower($1)", [name]).fetchall()
-        held = {place[0]: place for place in places}
-        if not any(view in held for view in known):
+        held = [entry for view in known for entry in views[view] if entry.column.lower() == name.lower()]
+        if not held:
             raise StageError(f"There is no table, view, macro or column '{name}'. Known: "
                              f"{', '.join([*known, *macros])}.")
-        return _column_lines(name, [held[view] for view in known if view in held], markdown)
-    lines: list[str] = [PAGE_HEAD] if markdown and name is None else []
+        rows = [(entry.view, entry.type, entry.meaning) for entry in held]
+        return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_aligned(rows)]
+    lines = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
-        columns = connection.execute("SELECT column_name, data_type, comment FROM duckdb_columns() "
-                                     "WHERE table_name = $1 ORDER BY column_index", [view]).fetchall()
-        lines += _view_lines(view, views[view], columns, markdown)
+        rows = [(entry.column, entry.type, entry.meaning) for entry in views[view]]
+        text = _meanings()["views"][view]
+        lines += ([f"## {view}", "", text, *_markdown_table("column", rows), ""] if markdown
+                  else [view, f"  {text}", *_aligned(rows), ""])
     shown = macros if name is None else {name: macros[name]} if name in macros else {}
     if shown:
         lines += ["## Macros", ""] if markdown else ["macros"]
@@ -54,41 +63,38 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
     return lines
 
 
-def _column_lines(name: str, places: list[tuple[str, str, str | None]], markdown: bool) -> list[str]:
-    """What a column means in each table and view that has it."""
-    if markdown:
-        return [f"## {name}", "", "| in | type | meaning |", "|---|---|---|",
-                *[f"| {view} | {kind} | {text or ''} |" for view, kind, text in places]]
-    width = max(len(view) for view, _, _ in places)
-    return [name, *[f"    {view:<{width}}  {kind:<10} {text or ''}" for view, kind, text in places]]
+def column_entries() -> list[Entry]:
+    """Every column of every table and view; KeyError for one without a meaning."""
+    meanings = _meanings()
+    stored = {table: {column.name: column.comment for column in columns} for table, columns in TABLES.items()}
+    query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
+             "ORDER BY table_name, column_index")
+    return [Entry(view, column, kind, (stored.get(STORED_AS.get(view, view)) or {
+                **meanings["columns"], **meanings["columns_of"].get(view, {})})[column])
+            for view, column, kind in empty_connection().execute(query).fetchall()]
 
 
-def _view_lines(view: str, comment: str | None, columns: list[tuple[str, str, str | None]],
-                markdown: bool) -> list[str]:
-    if markdown:
-        rows = [f"| {column} | {kind} | {text or ''} |" for column, kind, text in columns]
-        return [
-            f"## {view}",
-            "",
-            comment or "",
-            "",
-            "| column | type | meaning |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    width = max(len(column) for column, _, _ in columns)
-    return [view, f"  {comment or ''}",
-            *[f"    {column:<{width}}  {kind:<10} {text or ''}" for column, kind, text in columns], ""]
+def _meanings() -> dict[str, Any]:
+    return tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text())
+
+
+def _markdown_table(first: str, rows: list[tuple[str, str, str]]) -> list[str]:
+    return ["", f"| {first} | type | meaning |", "|---|---|---|",
+            *[f"| {name} | {kind} | {meaning} |" for name, kind, meaning in rows]]
+
+
+def _aligned(rows: list[tuple[str, str, str]]) -> list[str]:
+    width = max(len(name) for name, _, _ in rows)
+    return [f"    {name:<{width}}  {kind:<10} {meaning}" for name, kind, meaning in rows]
 
 
 def _macros() -> dict[str, tuple[str, str]]:
     """Macros of the shipped SQL: name -> (call, the comment above it)."""
-    found = {}
+    macros = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\)", re.MULTILINE)
     for file in SQL_FILES:
         sql = files("warehouse.sql.texts").joinpath(file).read_text()
         for comment, name, arguments in pattern.findall(sql):
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
-            found[name] = (f"{name}({' '.join(arguments.split())})", text)
-    return found
+            macros[name] = (f"{name}({' '.join(arguments.split())})", text)
+    return macros
