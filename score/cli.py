@@ -44,10 +44,11 @@ isolation this machine offers and what would raise it.
 @click.option("--reward", type=click.Choice(REWARDS), default="arc-v1", help="How measures become a reward.")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
-@click.option("--scorer", default=None, metavar="FILE.py:NAME",
+@click.option("--reward-file", default=None, metavar="FILE.py:NAME",
               help="A reward function of your own, with TRL's signature, instead of --reward.")
-@click.option("--weight", multiple=True, metavar="PART=FACTOR",
-              help="Factor of a part of the reward, for example pixel_score=0; may be repeated.")
+@click.option("--scorer", default=None, hidden=True)          # what --reward-file was called
+@click.option("--weight", multiple=True, metavar="TERM=FACTOR",
+              help="Factor of a term of the reward, for example pixel_score=0; may be repeated.")
 @click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")
 @click.option("--ngram-penalty", type=click.FloatRange(min=0), default=0.0,
               help="Take off this much times the share of 4-grams that repeat an earlier one.")
@@ -100,10 +101,11 @@ def scorer_of(values: dict[str, Any]) -> Any:
     shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
                       **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
                                                              "length_tie_break")})
-    user_reward = values.pop("scorer")
+    former_option = values.pop("scorer")
+    reward_file = values.pop("reward_file") or former_option
     return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
                   limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_user_reward(user_reward) if user_reward else None)
+                  load_user_reward(reward_file) if reward_file else None)
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

@@ -20,8 +20,7 @@ from score.sandbox.tiers import Tier, open_lanes
 from score.summary import summary_lines
 from score.verdicts.completions import Questions
 from score.verdicts.golden import check_golden
-from score.verdicts.judging import execute, measure
-from score.verdicts.rewarding import rewarded
+from score.verdicts.judge import measure, reward_terms, run_programs
 from score.verdicts.samples import repetition_columns, samples_table
 from score.wire.error_classes import ErrorClass
 from warehouse.stages.clock import Clock
@@ -146,13 +145,13 @@ def score_part(path: Path, questions: Questions, scorer: Scorer, executor: Execu
         completions = read_part(path)
         items = questions.items(completions)
     with clock.phase("running"):
-        outcomes = execute(executor, items, ran)
+        outcomes = run_programs(executor, items, ran)
     stop_when_broken(outcomes, path)
     with clock.phase("metrics"):
         repetitions = repetition_columns(completions)
-        scored = rewarded(measure(items, outcomes, scorer), items, completions, scorer,
-                          repetitions["ngram4_unique_ratio"])
-        return samples_table(completions, scored, scorer, tier.name, repetitions)
+        judgements = measure(items, outcomes)
+        terms = reward_terms(items, judgements, scorer, completions, repetitions["ngram4_unique_ratio"])
+        return samples_table(completions, items, judgements, terms, scorer, tier.name, repetitions)
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:

@@ -12,10 +12,10 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
-from score.tasks.kinds import kind_named
+from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.verdicts.completions import Item
-from score.verdicts.judging import execute, measure
+from score.verdicts.judge import measure, registered_terms, run_programs
 from score.verdicts.samples import verdict_row
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
@@ -30,13 +30,14 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, 
     if row is None:
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
-    kind, payload = kind_named(row["kind"], task_id), json.loads(row["payload"])
+    task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
     scorer = Scorer(reward, limits=limits)
     code = file.read_text()
-    items = [Item(kind, kind.load(task_id, payload), task_id, "", Answer(code, code))]
-    pool, found = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1, config=LaneConfig)
+    items = [Item(task, Answer(code, code))]
+    pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1, config=LaneConfig)
     with pool:
-        outcomes = execute(Executor(pool, isolated=found.isolated), items, lambda _outcome: None)
-    sample = verdict_row(measure(items, outcomes, scorer)[0]) | {"sandbox_tier": found.name}
-    return "\n".join(verdict_lines(sample, row["kind"], payload, colors=colors))
+        judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
+    [terms] = registered_terms(judgements, scorer)
+    sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
+    return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))

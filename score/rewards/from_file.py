@@ -63,9 +63,10 @@ def load_user_reward(text: str) -> UserReward:
     file_name, _, name = text.rpartition(":")
     path = Path(file_name)
     if not file_name or not name.isidentifier() or path.suffix != ".py":
-        raise StageError(f"--scorer {text} is not FILE.py:NAME, for example --scorer rewards.py:brevity.")
+        raise StageError(f"--reward-file {text} is not FILE.py:NAME, for example "
+                         "--reward-file rewards.py:brevity.")
     if not path.is_file():
-        raise StageError(f"--scorer {text}: there is no file {path}.")
+        raise StageError(f"--reward-file {text}: there is no file {path}.")
     spec = importlib.util.spec_from_file_location(f"user_reward_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

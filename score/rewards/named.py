@@ -1,4 +1,4 @@
-"""Rewards by name: small functions from what was measured to named parts, whose sum is the reward."""
+"""Rewards by name: small functions from what was measured to named terms, whose sum is the reward."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def reward_named(name: str) -> Reward:
     """The registered reward; StageError listing them when there is none of that name."""
     if name not in REWARDS:
         raise StageError(f"No reward is called '{name}'. Known: {', '.join(REWARDS)}; "
-                         "or name a function of your own as --scorer FILE.py:NAME.")
+                         "or name a function of your own as --reward-file FILE.py:NAME.")
     return REWARDS[name]

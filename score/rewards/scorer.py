@@ -58,8 +58,8 @@ class Scorer:
         text = json.dumps(self.settings, sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
-    def parts(self, measures: Measures) -> dict[str, float]:
-        """Named parts of the registered reward of one completion, before shaping."""
+    def terms(self, measures: Measures) -> dict[str, float]:
+        """Named terms of the registered reward of one completion, before shaping."""
         return reward_named(self.reward).function(measures, self.all_parameters)
 
     @property

@@ -1,6 +1,9 @@
-"""The kinds of task that can be scored, by the name in tasks.kind."""
+"""The kinds of task that can be scored, by the name in tasks.kind, and tasks ready to be judged."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from score.tasks.answer import AnswerKind
 from score.tasks.function import FunctionKind
@@ -13,9 +16,21 @@ KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "s
                               "answer": AnswerKind()}
 
 
-def kind_named(name: str, task_id: str) -> TaskKind:
-    """The kind of a task; StageError when it is unknown."""
-    if name not in KINDS:
-        raise StageError(f"Task {task_id} is of kind '{name}', which cannot be scored. "
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task with its payload as its kind reads it."""
+
+    task_id: str
+    kind_name: str
+    kind: TaskKind
+    payload: dict[str, Any]
+    content: Any                     # what `kind.load` made of the payload
+
+
+def load_task(task_id: str, kind_name: str, payload: dict[str, Any]) -> Task:
+    """The task, checked; StageError where its kind is unknown or its payload is wrong."""
+    if kind_name not in KINDS:
+        raise StageError(f"Task {task_id} is of kind '{kind_name}', which cannot be scored. "
                          f"Known: {', '.join(KINDS)}.")
-    return KINDS[name]
+    kind = KINDS[kind_name]
+    return Task(task_id, kind_name, kind, payload, kind.load(task_id, payload))

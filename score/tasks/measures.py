@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from score.sandbox.outcomes import Outcome
@@ -33,7 +33,6 @@ class Measures:
     test: SplitScore = NOTHING
     fingerprint: str | None = None
     outputs: str | None = None       # JSON
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_units(self) -> int:

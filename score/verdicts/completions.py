@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from score.tasks.code_block import first_code_block
-from score.tasks.kinds import kind_named
-from score.tasks.measures import Answer, TaskKind
+from score.tasks.kinds import Task, load_task
+from score.tasks.measures import Answer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -21,14 +20,10 @@ PROMPT_COLUMNS = ["group_id", "task_id", "prompt", "split", "prefill", "flip", "
 class Item:
     """One completion, ready to be judged."""
 
-    kind: TaskKind
-    task: Any
-    task_id: str
-    split: str
+    task: Task
     answer: Answer
-    kind_name: str = ""
+    split: str = ""
     prompt: str = ""
-    payload: dict[str, Any] = field(default_factory=dict)
 
 
 class Questions:
@@ -40,7 +35,7 @@ class Questions:
         wanted = {row["task_id"] for row in self.prompts.values()}
         rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"])
         self.payloads = {row["task_id"]: row for row in rows.to_pylist() if row["task_id"] in wanted}
-        self.tasks: dict[str, tuple[TaskKind, Any, str, dict[str, Any]]] = {}
+        self.tasks: dict[str, Task] = {}
 
     def items(self, completions: pa.Table) -> list[Item]:
         """What to judge, in the order of the rows; StageError where a row has no prompt or no task."""
@@ -57,19 +52,16 @@ class Questions:
         if prompt is None:
             raise StageError(f"A completion of task {task_id} belongs to group {group_id}, which has no "
                              "prompt. Restore the part of `prompts` that is missing, or run `rollout` again.")
-        kind, task, kind_name, payload = self._task(task_id)
         text = (prompt["prefill"] or "") + completion
         color_map = None if prompt["color_map"] is None else tuple(prompt["color_map"])
         answer = Answer(text, first_code_block(text), prompt["flip"], prompt["rotations"], color_map)
-        return Item(kind, task, task_id, prompt["split"], answer, kind_name, prompt["prompt"] or "", payload)
+        return Item(self._task(task_id), answer, prompt["split"], prompt["prompt"] or "")
 
-    def _task(self, task_id: str) -> tuple[TaskKind, Any, str, dict[str, Any]]:
+    def _task(self, task_id: str) -> Task:
         if task_id not in self.tasks:
             row = self.payloads.get(task_id)
             if row is None:
                 raise StageError(f"There are completions of task {task_id}, which is not among the run's "
                                  "tasks. Restore RUN/tasks, or remove these completions.")
-            kind = kind_named(row["kind"], task_id)
-            payload = json.loads(row["payload"])
-            self.tasks[task_id] = kind, kind.load(task_id, payload), row["kind"], payload
+            self.tasks[task_id] = load_task(task_id, row["kind"], json.loads(row["payload"]))
         return self.tasks[task_id]

@@ -11,10 +11,10 @@ import numpy as np
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.tasks.code_block import first_code_block
-from score.tasks.kinds import KINDS
+from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.verdicts.completions import Item
-from score.verdicts.judging import execute, measure
+from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
@@ -59,9 +59,8 @@ def golden_items(kinds: Iterable[str]) -> list[tuple[str, Item, bool]]:
 def golden_item(kind_name: str, payload: dict[str, Any], text: str, flip: bool | None = None,
                 rotations: int | None = None, color_map: tuple[int, ...] | None = None) -> Item:
     """An answer to a task of our own."""
-    kind = KINDS[kind_name]
     answer = Answer(text, first_code_block(text), flip, rotations, color_map)
-    return Item(kind, kind.load("golden", payload), "golden", "golden", answer)
+    return Item(load_task("golden", kind_name, payload), answer)
 
 
 def fenced(code: str) -> str:
@@ -73,14 +72,16 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Iterable[str]) -> in
     """Number of golden answers judged as they deserve; StageError with the reason when one is not."""
     golden = golden_items(kinds)
     items = [item for _name, item, _perfect in golden]
-    outcomes = execute(executor, items, lambda _outcome: None)
-    for (name, _item, perfect), row in zip(golden, measure(items, outcomes, scorer), strict=True):
+    judgements = measure(items, run_programs(executor, items))
+    rewarded = zip(golden, judgements, registered_terms(judgements, scorer), strict=True)
+    for (name, _item, perfect), judgement, terms in rewarded:
+        reward = None if terms is None else float(sum(terms.values()))
         deserved = scorer.full if perfect else scorer.floor
-        if row.reward is None or row.measures.correct != perfect or not (
-                deserved is None or math.isclose(row.reward, deserved)):
-            outcome = row.outcome
+        if reward is None or judgement.measures.correct != perfect or not (
+                deserved is None or math.isclose(reward, deserved)):
+            outcome = judgement.outcome
             reason = " ".join(filter(None, (outcome.error_class, outcome.error_name, outcome.error_message)))
-            raise StageError(f"The golden answer '{name}' got reward {row.reward}"
+            raise StageError(f"The golden answer '{name}' got reward {reward}"
                              f"{'' if deserved is None else f' instead of {deserved:g}'}"
                              f"{f' ({reason})' if reason else ''}: rewards would be wrong, so nothing was "
                              "scored. Run `score doctor` to see what is missing.")

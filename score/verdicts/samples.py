@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from score.rewards.scorer import Scorer
-from score.sandbox.outcomes import Outcome
-from score.tasks.measures import Answer, Measures
+from score.rewards.shaping import Terms
+from score.tasks.measures import Answer
 from score.verdicts import repetition
+from score.verdicts.completions import Item
+from score.verdicts.judge import Judgement
 from warehouse.store.errors import StageError
 from warehouse.store.schema import arrow_schema
 
@@ -21,61 +22,41 @@ COPIED = ("iteration", "purpose", "task_id", "sample_index", "group_id", "policy
           "num_prompt_tokens", "num_completion_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """One completion after judging; `parts` is None where nothing could be measured."""
-
-    answer: Answer
-    outcome: Outcome
-    measures: Measures
-    parts: dict[str, float] | None
-    split: str
-
-    @property
-    def reward(self) -> float | None:
-        return None if self.parts is None else float(sum(self.parts.values()))
-
-
-def samples_table(completions: pa.Table, scored: Sequence[Scored], scorer: Scorer, tier: str,
+def samples_table(completions: pa.Table, items: Sequence[Item], judgements: Sequence[Judgement],
+                  terms: Sequence[Terms], scorer: Scorer, tier: str,
                   repetitions: Mapping[str, np.ndarray]) -> pa.Table:
     """One row per completion, in the order of the completions part."""
     columns: dict[str, Any] = {name: completions.column(name) for name in COPIED}
     reasons = completions.column("finish_reason").to_pylist()
-    columns |= {"scorer": [scorer.identity] * len(scored),
+    fingerprints = [judgement.measures.fingerprint for judgement in judgements]
+    columns |= {"scorer": [scorer.identity] * len(items),
                 "truncated": [reason == "length" for reason in reasons],
-                "split": [row.split for row in scored], "sandbox_tier": [tier] * len(scored)}
-    columns |= verdict_columns(scored) | logprob_columns(completions) | dict(repetitions)
-    group_ids = completions.column("group_id").to_pylist()
-    columns["first_output"] = first_outputs(group_ids, columns["fingerprint"])
+                "split": [item.split for item in items], "sandbox_tier": [tier] * len(items),
+                "first_output": first_outputs(completions.column("group_id").to_pylist(), fingerprints)}
+    columns |= logprob_columns(completions) | dict(repetitions)
+    rows = [verdict_row(item.answer, judgement, own)
+            for item, judgement, own in zip(items, judgements, terms, strict=True)]
     schema = arrow_schema("samples")
+    columns |= {name: [row[name] for row in rows] for name in schema.names if name not in columns}
     return pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
 
-def verdict_columns(scored: Sequence[Scored]) -> dict[str, list[Any]]:
-    """Rewards, correctness and errors; null instead of a number where infrastructure failed."""
-    rows = [verdict_row(row) for row in scored]
-    return {name: [row[name] for row in rows] for name in (rows[0] if rows else verdict_names())}
-
-
-def verdict_row(row: Scored) -> dict[str, Any]:
-    """The columns of one completion that come from running it."""
-    known = not row.outcome.infrastructure
-    measured = row.measures
-    outcome = row.outcome
-    values = {"reward": row.reward, "correct": measured.correct, "valid_code": measured.valid_code,
-              "valid_outputs": measured.valid_outputs}
-    for name, split in (("train", measured.train), ("test", measured.test)):
+def verdict_row(answer: Answer, judgement: Judgement, terms: Terms) -> dict[str, Any]:
+    """The columns of one completion that come from running it; null where infrastructure failed."""
+    outcome, measures = judgement.outcome, judgement.measures
+    values: dict[str, Any] = {"correct": measures.correct, "valid_outputs": measures.valid_outputs}
+    for name, split in (("train", measures.train), ("test", measures.test)):
         values |= {f"{name}_pixel_score": split.pixel_score, f"{name}_correct_grids": split.correct_grids,
                    f"{name}_is_correct": split.is_correct}
-    if not known:
-        values = dict.fromkeys(values) | {"valid_code": measured.valid_code}
-    return values | {
-        "reward_parts": None if row.parts is None else json.dumps(row.parts),
-        "fingerprint": measured.fingerprint, "outputs": measured.outputs, "code": storable(row.answer.code),
+    return (dict.fromkeys(values) if outcome.infrastructure else values) | {
+        "valid_code": measures.valid_code,
+        "reward": None if terms is None else float(sum(terms.values())),
+        "reward_parts": None if terms is None else json.dumps(terms),
+        "fingerprint": measures.fingerprint, "outputs": measures.outputs, "code": storable(answer.code),
         "error_class": None if outcome.error_class is None else str(outcome.error_class),
         "error_name": outcome.error_name, "error_message": storable(outcome.error_message),
         "cpu_seconds": outcome.cpu_seconds, "wall_seconds": outcome.wall_seconds,
-        "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps(measured.extra),
+        "max_rss_mib": outcome.max_rss_mib, "extra": "{}",
     }
 
 
@@ -93,12 +74,6 @@ def first_outputs(group_ids: Sequence[str], fingerprints: Sequence[str | None]) 
         first.append((group_id, fingerprint) not in seen)
         seen.add((group_id, fingerprint))
     return first
-
-
-def verdict_names() -> list[str]:
-    """Columns that `verdict_row` fills."""
-    empty = Scored(Answer("", None), Outcome(), Measures(False, False), None, "")
-    return list(verdict_row(empty))
 
 
 def storable(text: str | None) -> str | None:

@@ -34,7 +34,7 @@ def rows(warehouse, scorer_name: str) -> list[dict]:
     return warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()
 
 
-def test_shaping_changes_parts_in_order():
+def test_shaping_changes_terms_in_order():
     shaping = Shaping({"pixel_score": 0.0}, truncated_zero=True, ngram_penalty=0.5, length_tie_break=0.2)
     parts = [{"valid": 1.0, "pixel_score": 1.0}, {"valid": 1.0}, {"valid": 1.0}, None, {"valid": 1.0}]
     shaped = shaping.apply(parts, truncated=np.array([False, True, False, False, False]),
@@ -108,7 +108,7 @@ def test_the_command_offers_every_registered_reward():
 
 def test_a_reward_of_the_users_own(warehouse, user_file):
     for name in ("brevity", "later"):
-        result = invoke(warehouse.root, "--scorer", f"{user_file}:{name}")
+        result = invoke(warehouse.root, "--reward-file", f"{user_file}:{name}")
         assert result.exit_code == 0, result.output
         assert ("2 completions have no reward: it does not apply" in result.output) == (name == "brevity")
         assert "machine failed" not in result.output
@@ -118,8 +118,10 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     assert found[2]["correct"] is False and found[2]["error_class"] is None
     assert rows(warehouse, "later-")[3]["reward"] == len("nothing")
     before = set(warehouse.scorers(0, "train"))
+    former = invoke(warehouse.root, "--scorer", f"{user_file}:brevity")        # what the option was called
+    assert former.output.startswith("Nothing to score: brevity-")
     user_file.write_text(USER + "# another version\n")
-    assert invoke(warehouse.root, "--scorer", f"{user_file}:brevity").exit_code == 0
+    assert invoke(warehouse.root, "--reward-file", f"{user_file}:brevity").exit_code == 0
     assert len(warehouse.scorers(0, "train")) == len(before) + 1       # other code is another scorer
 
 
@@ -129,15 +131,15 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
     ("missing", "defines no function 'missing'")])
 def test_a_user_reward_that_fails_writes_nothing(warehouse, user_file, name, message):
-    result = invoke(warehouse.root, "--scorer", f"{user_file}:{name}")
+    result = invoke(warehouse.root, "--reward-file", f"{user_file}:{name}")
     assert result.exit_code == 1 and message in result.output and "Traceback" not in result.output
     assert not (warehouse.root / "samples").exists()
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("mine", "--scorer mine is not FILE.py:NAME"), ("none.py:f", "there is no file none.py")])
+    ("mine", "--reward-file mine is not FILE.py:NAME"), ("none.py:f", "there is no file none.py")])
 def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
-    result = invoke(warehouse.root, "--scorer", text)
+    result = invoke(warehouse.root, "--reward-file", text)
     assert result.exit_code == 1 and message in result.output
 
 

@@ -7,18 +7,16 @@ from collections import Counter
 import pytest
 
 from score.isolation.lockdown import Layer
-from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from score.tasks.function import FunctionKind
+from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.verdicts.completions import Item
-from score.verdicts.judging import execute, measure
+from score.verdicts.judge import measure, run_programs
 
-KIND = FunctionKind()
-TASK = KIND.load("t", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})
+TASK = load_task("t", "function", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})
 SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \
        "    os.write(4, len(x).to_bytes(4, 'little') + x)\n"
 READY = SEND + "send(['ready'])\n"
@@ -43,7 +41,7 @@ def executor():
         "answers ahead", "hangs when called"])
 def test_a_program_that_leaves_its_tests_gets_one_verdict(executor, code, verdict):
     answers = [Answer("", f"{code}# {number}\n") for number in range(REPEATS)]
-    items = [Item(KIND, TASK, "t", "train", answer) for answer in answers]
-    rows = measure(items, execute(executor, items, lambda _outcome: None), Scorer("arc-exact-shaped"))
+    items = [Item(TASK, answer) for answer in answers]
+    rows = measure(items, run_programs(executor, items))
     found = Counter((row.outcome.error_class, row.measures.test.correct_grids) for row in rows)
     assert found == {verdict: REPEATS}

@@ -88,14 +88,14 @@ NO_CODE = Measures(False, False, SplitScore(3, 0.0, 0.0), SplitScore(1, 0.0, 0.0
 ])
 def test_rewards(reward, solved, half, invalid, no_code):
     scorer = Scorer(reward)
-    values = [sum(scorer.parts(measures).values()) for measures in (SOLVED, HALF, INVALID, NO_CODE)]
+    values = [sum(scorer.terms(measures).values()) for measures in (SOLVED, HALF, INVALID, NO_CODE)]
     assert values == pytest.approx([solved, half, invalid, no_code])
     assert (values[0], values[3]) == (scorer.full, scorer.floor)
 
 
 def test_parameters_change_the_reward_and_the_identity():
     usual, shaped = Scorer("arc-exact-shaped"), Scorer("arc-exact-shaped", {"shaping": 0.5})
-    assert sum(shaped.parts(HALF).values()) == 0.25
+    assert sum(shaped.terms(HALF).values()) == 0.25
     assert usual.identity != shaped.identity
     assert usual.identity == Scorer("arc-exact-shaped", {"shaping": 0.1}).identity
     with pytest.raises(StageError, match=r"no parameter 'shape'. Known: shaping, invalid"):

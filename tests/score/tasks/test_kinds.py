@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from score.isolation.lockdown import Layer
@@ -9,12 +11,12 @@ from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
+from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
-from score.tasks.kinds import KINDS
-from score.tasks.measures import Answer
+from score.tasks.kinds import KINDS, load_task
+from score.tasks.measures import Answer, Measures
 from score.verdicts.completions import Item
-from score.verdicts.judging import execute, measure
-from score.verdicts.samples import Scored
+from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
 
 SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
@@ -44,10 +46,17 @@ def executor():
         yield Executor(pool)
 
 
+class Scored(NamedTuple):
+    outcome: Outcome
+    measures: Measures
+    reward: float | None
+
+
 def scored(executor, kind: str, payload, code: str | None, text: str = "") -> Scored:
-    task = KINDS[kind].load("t", payload)
-    items = [Item(KINDS[kind], task, "t", "train", Answer(text, code))]
-    return measure(items, execute(executor, items, lambda _outcome: None), SCORER)[0]
+    items = [Item(load_task("t", kind, payload), Answer(text, code))]
+    [judgement] = measure(items, run_programs(executor, items))
+    [terms] = registered_terms([judgement], SCORER)
+    return Scored(judgement.outcome, judgement.measures, None if terms is None else sum(terms.values()))
 
 
 @pytest.mark.parametrize("payload", [ASSERTS, CHECK, CALLS])

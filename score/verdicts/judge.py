@@ -1,0 +1,104 @@
+"""Judging completions: run the distinct programs, measure what they did, and give each its reward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from score.rewards.from_file import UserReward
+from score.rewards.scorer import Scorer
+from score.rewards.shaping import Terms
+from score.sandbox.executor import Executor
+from score.sandbox.outcomes import Outcome
+from score.tasks.measures import Measures
+from score.verdicts.completions import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of the program of one completion, and what that is worth."""
+
+    outcome: Outcome
+    measures: Measures
+
+
+def run_programs(executor: Executor, items: Sequence[Item],
+                 finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[list[Outcome]]:
+    """The outcomes of every item, in order; equal programs are run once."""
+    plans = [item.task.kind.programs(item.task.content, item.answer) for item in items]
+    programs = [program for plan in plans if not isinstance(plan, Outcome) for program in plan]
+    outcomes = iter(executor.run(programs, finished))
+    return [[plan] if isinstance(plan, Outcome) else [next(outcomes) for _program in plan] for plan in plans]
+
+
+def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]]) -> list[Judgement]:
+    """Compare outcomes with what was expected; equal answers to a task are measured once."""
+    seen: dict[tuple[object, ...], Judgement] = {}
+    judgements = []
+    for item, own in zip(items, outcomes, strict=True):
+        task, answer = item.task, item.answer
+        key = (task.task_id, answer.flip, answer.rotations, answer.color_map, answer.code is None,
+               *(id(outcome) for outcome in own))
+        if key not in seen:
+            seen[key] = Judgement(join_outcomes(own), task.kind.measure(task.content, answer, own))
+        judgements.append(seen[key])
+    return judgements
+
+
+def join_outcomes(outcomes: list[Outcome]) -> Outcome:
+    """One outcome for all processes of an answer: times added up, the first failure, infrastructure first."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    failed = [outcome for outcome in outcomes if outcome.error_class is not None]
+    usual = failed[0] if failed else outcomes[0]
+    worst = next((outcome for outcome in failed if outcome.infrastructure), usual)
+    return replace(worst, cpu_seconds=sum(outcome.cpu_seconds or 0.0 for outcome in outcomes),
+                   wall_seconds=sum(outcome.wall_seconds or 0.0 for outcome in outcomes),
+                   max_rss_mib=max(outcome.max_rss_mib or 0.0 for outcome in outcomes))
+
+
+def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
+                 completions: pa.Table, ngram4_unique_ratio: np.ndarray) -> list[Terms]:
+    """The terms of every reward after shaping; None where nothing could be measured, or none applies."""
+    terms = registered_terms(judgements, scorer)
+    if scorer.user is not None:
+        rewards = user_rewards(scorer.user, items, judgements, completions)
+        terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
+                 for judgement, reward in zip(judgements, rewards, strict=True)]
+    truncated = np.array(completions.column("finish_reason").to_pylist(), dtype=object) == "length"
+    return scorer.shaping.apply(
+        terms, truncated=truncated, ngram4_unique_ratio=ngram4_unique_ratio,
+        correct=[judgement.measures.correct for judgement in judgements],
+        groups=completions.column("group_id").to_pylist(),
+        lengths=completions.column("num_completion_tokens").to_numpy())
+
+
+def registered_terms(judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
+    """The terms of the scorer's registered reward before shaping, none where the user's file decides."""
+    return [None if judgement.outcome.infrastructure else scorer.terms(judgement.measures)
+            for judgement in judgements]
+
+
+def user_rewards(reward: UserReward, items: Sequence[Item], judgements: Sequence[Judgement],
+                 completions: pa.Table) -> list[float | None]:
+    """What the user's function gives; it sees the task's columns and what was measured, by name."""
+    tasks, measures = [item.task for item in items], [judgement.measures for judgement in judgements]
+    classes = [judgement.outcome.error_class for judgement in judgements]
+    columns: dict[str, list[Any]] = {name: [task.payload.get(name) for task in tasks]
+                                     for name in {name for task in tasks for name in task.payload}}
+    columns |= {"task_id": [task.task_id for task in tasks], "split": [item.split for item in items],
+                "kind": [task.kind_name for task in tasks], "payload": [task.payload for task in tasks],
+                "code": [item.answer.code for item in items],
+                "outputs": [json.loads(each.outputs or "null") for each in measures],
+                "error_class": [name and str(name) for name in classes]}
+    for name in ("correct", "valid_outputs", "correct_share", "pixel_score"):
+        columns[name] = [getattr(each, name) for each in measures]
+    for name in ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version"):
+        columns[name] = completions.column(name).to_pylist()
+    return reward.rewards([item.prompt for item in items], [item.answer.text for item in items],
+                          completions.column("completion_ids").to_pylist(), columns)
