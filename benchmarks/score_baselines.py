@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from score.lane.child_grids_and_scripts import run_grids
+from score.lane.grids_and_scripts import run_grids
 from score.wire.frames import encode_grids
 
 SOURCE = ("import numpy as np\n# program {number}\n\ndef transform(grid):\n    out = np.zeros_like(grid)\n"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
-from score.lane.child_grids_and_scripts import HANDLERS, Handler, InvalidOutput, handler_of
-from score.lane.child_modules import MissingFunction
+from score.lane.grids_and_scripts import HANDLERS, Handler, InvalidOutput, handler_of
+from score.lane.modules import MissingFunction
 from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
 from score.wire.frames import JobKind, encode_error, encode_grids, encode_result, split_result
 
 if TYPE_CHECKING:
-    from score.lane.watch import Allowance, Watch
+    from score.lane.supervisor import Allowance, Watch
 
 
 # What grid programs do most. The first time costs Python and numpy lookups that every child would pay for.

@@ -30,7 +30,7 @@ from score.isolation.lockdown import (
 )
 from score.lane import child
 from score.lane.memory_pools import fill_pools
-from score.lane.watch import Allowance, Watch
+from score.lane.supervisor import Allowance, Watch
 from score.wire import allowed_imports as imports
 from score.wire.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
 

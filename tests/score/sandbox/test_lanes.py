@@ -28,7 +28,7 @@ import sys
 seen = []
 frame = sys._getframe()
 while frame is not None:
-    if frame.f_code.co_filename.endswith(("lane/main.py", "watch.py")):
+    if frame.f_code.co_filename.endswith(("lane/main.py", "supervisor.py")):
         for name, value in frame.f_locals.items():
             if isinstance(value, (bytes, list)) and name not in ("message", "ancillary", "children"):
                 seen.append((name, len(value)))

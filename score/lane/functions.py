@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 from score.isolation.lockdown import LINK_FD
-from score.lane.child_modules import function_of, run_module
+from score.lane.modules import function_of, run_module
 from score.wire import plain_data
 
 MAX_MESSAGE = 1 << 20       # bytes of one call or one answer

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from score.lane.child_modules import function_of, run_module
+from score.lane.modules import function_of, run_module
 from score.wire.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_grids
 
 GRID_FUNCTION = "transform"
@@ -80,6 +80,6 @@ def handler_of(kind: int) -> Handler:
     """What runs a job; functions come from a module that only their own children load."""
     if kind in HANDLERS:
         return HANDLERS[kind]
-    from score.lane import child_functions
-    return {JobKind.CALL: child_functions.run_calls, JobKind.SERVE: child_functions.serve_calls,
-            JobKind.TEST: child_functions.run_tests}[JobKind(kind)]
+    from score.lane import functions
+    return {JobKind.CALL: functions.run_calls, JobKind.SERVE: functions.serve_calls,
+            JobKind.TEST: functions.run_tests}[JobKind(kind)]
