@@ -1,0 +1,1 @@
+"""The layers that lock a process: imports the standard library alone."""

@@ -47,12 +47,12 @@ class Layer(IntFlag):
 class Lockdown:
     """What a lane prepares once, so that each child needs a few system calls only."""
 
-    def __init__(self, layers: int, readable: list[str]) -> None:
+    def __init__(self, layers: int, readable: list[str], *, is_rehearsal: bool = False) -> None:
         self.layers = Layer(layers)
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
         self.has_rules = self.has_capabilities = False
-        self.is_rehearsal = False        # in the lane itself, which keeps its descriptors and its time
+        self.is_rehearsal = is_rehearsal        # in the lane itself, which keeps its descriptors and its time
 
     def enter_lane(self) -> int:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""

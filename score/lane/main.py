@@ -28,16 +28,20 @@ from score.isolation.lockdown import (
     limit_bytes,
     set_limit,
 )
-from score.lane import child
-from score.lane.memory_pools import fill_pools
-from score.lane.supervisor import Allowance, Watch
+from score.lane.child import Lane
+from score.lane.ready import ReadyFile
+from score.lane.supervisor import Supervisor
+from score.lane.warm_up import rehearse
 from score.wire import allowed_imports as imports
 from score.wire.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
 
 OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
-REHEARSAL = Allowance(10**9, 10**9, 65536, threads=False, cores=1, last_cpu_limit=b"")
 FDS_SPACE = _socket.CMSG_SPACE(64 * 4)
+# Objects that fill holes in Python's memory, so that what a child makes lies together on few pages: measured
+# in lanes, they spare it one page of twenty, and filling more thoroughly spares few more.
+FILLERS_PER_SIZE = 200
+fillers: list[bytes] = []
 
 
 def main(config: dict[str, Any]) -> None:
@@ -48,15 +52,14 @@ def main(config: dict[str, Any]) -> None:
     sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
     imports.check_installed(config["imports"])
     imports.preload((*OFTEN_IMPORTED, *config["preload"]))
-    lockdown = Lockdown(config["layers"], config["readable"])
-    watch = Watch(lockdown)
+    lockdown, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
     address_space = own_address_space()
     layers = lockdown.enter_lane()
     warnings.simplefilter("ignore")
-    child.warm_up(watch, REHEARSAL)
+    rehearse(ready)
     os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
-    serve(channel, watch)
+    serve(channel, lockdown, ready)
 
 
 def own_address_space() -> int:
@@ -68,7 +71,7 @@ def own_address_space() -> int:
         return 0
 
 
-def serve(channel: _socket.socket, watch: Watch) -> None:
+def serve(channel: _socket.socket, lockdown: Lockdown, ready: ReadyFile) -> None:
     """Take the limits and the slots, then run one order after the other."""
     message, ancillary, _flags, _address = channel.recvmsg(SETUP.size, FDS_SPACE)
     if not message:
@@ -78,15 +81,17 @@ def serve(channel: _socket.socket, watch: Watch) -> None:
     cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = SETUP.unpack(message)
     set_limits(address_space, open_files, output_bytes)
     # threads of one program use up CPU time at most as many times faster as there are cores
-    allowance = Allowance(cpu_ns, wall_ns, output_bytes, threads, (os.cpu_count() or 1) if threads else 1,
-                          limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9))
+    supervisor = Supervisor(Lane(
+        os.getpid(), lockdown, ready, cpu_ns, wall_ns, output_bytes, threads,
+        (os.cpu_count() or 1) if threads else 1,
+        limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9)))
     gc.collect()
-    fill_pools()
+    fillers.extend(bytes(size) for size in range(0, 480, 16) for _ in range(FILLERS_PER_SIZE))
     gc.freeze()
     while order := channel.recv(ORDER.size):
         number, slot, form, *jobs = ORDER.unpack(order)
         del order                # what is in this frame, the next program can see
-        reports = watch.run(slots[slot], form, jobs, allowance)
+        reports = supervisor.run(slots[slot], form, jobs)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
         del reports
 

@@ -1,4 +1,4 @@
-"""Forking children, watching their clocks, and reaping them: what a lane does with an order.
+"""Forking children, holding them to their limits, and reaping them: what a lane does with an order.
 
 Every page that a lane or a child touches after the fork is copied, which is most of what a program costs;
 so this makes few objects (a comprehension makes a function) and asks no enumeration.
@@ -11,13 +11,10 @@ import _socket
 import ctypes
 import os
 import struct
-import sys
 import time
-from typing import NamedTuple
 
-from score.isolation.lockdown import SIGKILL, Lockdown
-from score.lane import child
-from score.lane.ready import SWITCHES, SWITCHES_IN_USAGE, USAGE_BYTES, ReadyFile
+from score.isolation.lockdown import SIGKILL
+from score.lane.child import Lane, run_child
 from score.wire.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Form, Verdict
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
@@ -28,47 +25,31 @@ UNDECIDED = -1
 EXITED, SIGNALED, TIMEOUT_CPU, TIMEOUT_WALL, SETUP_FAILED, FORK_FAILED = map(int, Verdict)
 CHILD_ENDED = [_signal.SIGCHLD]
 USAGE = struct.Struct("<5q")     # struct rusage: user and system time as seconds and microseconds, peak KiB
-
-NO_USAGE = bytes(USAGE_BYTES)
+NO_USAGE = bytes(144)
 
 libc = ctypes.PyDLL(None)        # its calls let go of no lock and keep no errno: less memory is touched
 wait4 = libc.wait4
 
 
-class Allowance(NamedTuple):
-    """What the lane itself holds children to. The module `dataclasses` would add 900 KiB to every fork."""
+class Supervisor:
+    """What a lane needs to run children: their terms, and where the kernel writes how they ended."""
 
-    cpu_ns: int
-    wall_ns: int
-    output_bytes: int
-    threads: bool
-    cores: int                   # that its threads can keep busy
-    last_cpu_limit: bytes        # struct rlimit, which the kernel keeps where no lane watches any more
-
-
-class Watch:
-    """What a lane needs to run children: the file they report in, and where the kernel writes their usage."""
-
-    def __init__(self, lockdown: Lockdown) -> None:
-        self.lockdown = lockdown
-        self.pid = os.getpid()
-        self.ready = ReadyFile()
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
         self.status = ctypes.c_int()
         self.usage = ctypes.create_string_buffer(len(NO_USAGE))
         self.status_pointer, self.usage_pointer = ctypes.byref(self.status), ctypes.byref(self.usage)
         # Ends of children are waited for with a timeout; the signal must be neither ignored nor handled.
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_ENDED)
-        # Modules that draw random numbers are seeded in children: always, if the lane itself has them.
-        self.has_generators = any(name in sys.modules for name in child.GENERATORS)
 
-    def run(self, files: tuple[int, ...], form: int, jobs: list[int], allowance: Allowance) -> bytes:
+    def run(self, files: tuple[int, ...], form: int, jobs: list[int]) -> bytes:
         """Run what an order is about, to the end of every child; a report on each."""
         links = _socket.socketpair() if form == PAIR else ()
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before this one
         for place in range(2 if links else 1):
-            self.ready.clear(place)
+            self.lane.ready.clear(place)
             own = files[2 * place:] if form != ALONE else files[:2]
             link = links[place].fileno() if links else -1
             started = time.monotonic_ns()
@@ -79,41 +60,41 @@ class Watch:
             if pid == 0:
                 # A program can look into the frames below its own: nothing of its tests stays there.
                 del jobs[5 * place + 5:], jobs[:5 * place]
-                child.run_child(own, link, jobs, place, self, allowance)
+                run_child(own, link, jobs, place, self.lane)
             children.append(Child(pid, place, started))
         for end in links:
             end.close()
-        self.wait_for(children, allowance)
+        self.wait_for(children)
         reports = b""
         for each in children:
             reports += each.report()
         return reports
 
-    def wait_for(self, children: list[Child], allowance: Allowance) -> None:
+    def wait_for(self, children: list[Child]) -> None:
         """Wait for all children, killing those that pass a limit; the end of the last one ends the first."""
         running = []
         for each in children:
             if each.pid > 0:
                 running.append(each)
-        if len(running) < len(children):                   # one could not be forked: the others are not run
+        if len(running) < len(children):               # one could not be forked: the others are not run
             for each in running:
-                each.kill(self, allowance)
+                each.kill(self)
             return
-        wait = longest = min(allowance.cpu_ns / allowance.cores, allowance.wall_ns) / 1e9
+        wait = longest = min(self.lane.cpu_ns / self.lane.cores, self.lane.wall_ns) / 1e9
         while running:
             _signal.sigtimedwait(CHILD_ENDED, max(wait, SHORTEST_WAIT))
             wait = longest
             for each in list(running):
-                if not each.has_ended(self, allowance):
-                    left = each.seconds_left(self, allowance)
+                if not each.has_ended(self):
+                    left = each.seconds_left(self.lane)
                     if left > 0:
                         wait = min(wait, left)
                         continue
-                    each.kill(self, allowance)
+                    each.kill(self)
                 running.remove(each)
                 if each is children[-1]:                   # the tests are over: so is the program under test
                     for other in running:
-                        other.kill(self, allowance)
+                        other.kill(self)
                         if other.ready_at and (other.verdict != SIGNALED or other.code == SIGKILL):
                             other.verdict = EXITED     # it had not crashed by itself just before
                     return
@@ -122,19 +103,17 @@ class Watch:
 class Child:
     """One forked program: its pid, its clocks, and how it ended."""
 
-    __slots__ = ("code", "cpu_ns", "pauses", "peak_kib", "pid", "place", "preemptions", "ready_at", "started",
-                 "verdict", "wall_ns")
+    __slots__ = ("code", "cpu_ns", "peak_kib", "pid", "place", "ready_at", "started", "verdict", "wall_ns")
 
     def __init__(self, pid: int, place: int, started: int) -> None:
         self.pid, self.place, self.started = pid, place, started
         self.verdict = UNDECIDED if pid > 0 else FORK_FAILED
         self.code = self.cpu_ns = self.wall_ns = self.peak_kib = self.ready_at = 0
-        self.pauses = self.preemptions = 0
 
-    def seconds_left(self, watch: Watch, allowance: Allowance) -> float:
+    def seconds_left(self, lane: Lane) -> float:
         """Time that must pass before a limit can be reached; at most 0 when one is, with the verdict set."""
         now = time.monotonic_ns()
-        ready_cpu, ready_at, _pauses, _preemptions = watch.ready.stamp(self.place)
+        ready_cpu, ready_at = lane.ready.stamp(self.place)
         if not ready_at:
             left = SETUP_SECONDS - (now - self.started) / 1e9
             if left <= 0:
@@ -145,39 +124,36 @@ class Child:
         wall = now - ready_at
         # A program that gets some CPU time but too little is not to blame for a machine that is overloaded.
         patience = OVERLOAD_PATIENCE if cpu > STARVED_SHARE * wall else 1
-        cpu_left, wall_left = allowance.cpu_ns - cpu, allowance.wall_ns * patience - wall
+        cpu_left, wall_left = lane.cpu_ns - cpu, lane.wall_ns * patience - wall
         if cpu_left <= 0:
             self.verdict = TIMEOUT_CPU
         elif wall_left <= 0:
             self.verdict = TIMEOUT_WALL
-        return min(cpu_left / allowance.cores, wall_left) / 1e9
+        return min(cpu_left / lane.cores, wall_left) / 1e9
 
-    def kill(self, watch: Watch, allowance: Allowance) -> None:
+    def kill(self, supervisor: Supervisor) -> None:
         """End it and wait until it is gone."""
         os.kill(self.pid, SIGKILL)              # not reaped yet, so the pid is still its own
-        while not self.has_ended(watch, allowance, 0):
+        while not self.has_ended(supervisor, 0):
             pass
 
-    def has_ended(self, watch: Watch, allowance: Allowance, options: int = os.WNOHANG) -> bool:
+    def has_ended(self, supervisor: Supervisor, options: int = os.WNOHANG) -> bool:
         """Reap the child if it ended; the kernel's account of its CPU time decides, not the clock."""
-        if wait4(self.pid, watch.status_pointer, options, watch.usage_pointer) != self.pid:
+        pointers = supervisor.status_pointer, supervisor.usage_pointer
+        if wait4(self.pid, pointers[0], options, pointers[1]) != self.pid:
             return False
-        ready_cpu, self.ready_at, pauses_before, preemptions_before = watch.ready.stamp(self.place)
+        ready_cpu, self.ready_at = supervisor.lane.ready.stamp(self.place)
         self.wall_ns = time.monotonic_ns() - (self.ready_at or self.started)
-        user, user_us, system, system_us, self.peak_kib = USAGE.unpack_from(watch.usage)
-        if self.ready_at:
-            pauses, preemptions = SWITCHES.unpack_from(watch.usage, SWITCHES_IN_USAGE)
-            self.pauses, self.preemptions = pauses - pauses_before, preemptions - preemptions_before
+        user, user_us, system, system_us, self.peak_kib = USAGE.unpack_from(supervisor.usage)
         self.cpu_ns = max(0, (user + system) * 10**9 + (user_us + system_us) * 1000 - ready_cpu)
-        ended = os.waitstatus_to_exitcode(watch.status.value)
+        ended = os.waitstatus_to_exitcode(supervisor.status.value)
         self.code = abs(ended)
         if self.verdict == UNDECIDED:
             self.verdict = (SETUP_FAILED if not self.ready_at
-                            else TIMEOUT_CPU if self.cpu_ns > allowance.cpu_ns
+                            else TIMEOUT_CPU if self.cpu_ns > supervisor.lane.cpu_ns
                             else SIGNALED if ended < 0 else EXITED)
         return True
 
     def report(self) -> bytes:
         """How it ended, for the scorer."""
-        return REPLY_CHILD.pack(self.verdict, self.code, self.cpu_ns, self.wall_ns, self.peak_kib,
-                                self.pauses, self.preemptions)
+        return REPLY_CHILD.pack(self.verdict, self.code, self.cpu_ns, self.wall_ns, self.peak_kib)

@@ -23,8 +23,6 @@ class Ending:
     max_rss_mib: float
     result: bytes                # the result frame as it was left, not yet checked
     stdout: bytes | None
-    pauses: int = 0              # how often it gave up its core by itself, to sleep or to wait
-    preemptions: int = 0         # how often the core was taken from it
 
 
 @dataclass(slots=True)
@@ -34,7 +32,7 @@ class Flight:
     number: int
     program: Program
     attempts: int = 0
-    alone: bool = False          # run a second time with nothing beside it
+    is_second: bool = False      # it ran out of wall time before
     slot: int = -1               # which of its lane's slots it has
 
     def order(self, slot: Slot, allowed: Allowed) -> bytes:
@@ -57,10 +55,9 @@ class Flight:
         assert number == self.number, "a lane answers in order"
         found = []
         for index in range(num_children):
-            verdict, code, cpu, wall, peak, pauses, preemptions = REPLY_CHILD.unpack_from(
+            verdict, code, cpu, wall, peak = REPLY_CHILD.unpack_from(
                 reply, REPLY_HEADER.size + index * REPLY_CHILD.size)
             result = whole_frame(slot.take(index, output_bytes))
             stdout = None if self.program.stdin is None else slot.take(1, output_bytes)
-            found.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result, stdout,
-                                pauses, preemptions))
+            found.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result, stdout))
         return found

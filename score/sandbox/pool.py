@@ -21,7 +21,6 @@ MAX_RESTARTS = 100
 SIGKILL = 9
 CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
               ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
-LONGEST_ROUND, LONGEST_WAKING = 0.25, 0.02         # seconds, on a machine loaded beyond reason
 SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
 
 
@@ -53,24 +52,24 @@ class LanePool:
         """Index and endings of each program, as they come; no endings mean that lanes kept being lost."""
         waiting = (Flight(number, program) for number, program in enumerate(programs))
         again: deque[Flight] = deque()         # infrastructure failed: at once
-        lonely: deque[Flight] = deque()        # starved perhaps: when nothing else runs any more
+        late: deque[Flight] = deque()          # out of wall time once: when all others are done
         while True:
-            self._hand_out(waiting, again, lonely)
+            self._hand_out(waiting, again, late)
             if not any(lane.flights for lane in self.lanes):
-                if again or lonely:
+                if again or late:
                     continue        # a lane was lost while it was being handed work; its successor is idle
                 return
             for flight, endings in self._collect():
-                if endings and must_run_alone(flight, endings, self.limits):
-                    flight.alone, flight.attempts = True, 0
-                    lonely.append(flight)
-                elif must_run_again(endings, flight):
+                if must_run_again(endings, flight):
                     again.append(flight)
+                elif out_of_wall_time(endings) and not flight.is_second:
+                    flight.is_second, flight.attempts = True, 0
+                    late.append(flight)
                 else:
                     yield flight.number, endings
 
-    def _hand_out(self, waiting: Iterator[Flight], again: deque[Flight], lonely: deque[Flight]) -> None:
-        """Keep every lane supplied; once all else is done, one lonely program at a time."""
+    def _hand_out(self, waiting: Iterator[Flight], again: deque[Flight], late: deque[Flight]) -> None:
+        """Keep every lane supplied; a late program has a lane, and a core, for itself."""
         for lane in list(self.lanes):
             while lane.free:
                 flight = again.popleft() if again else next(waiting, None)
@@ -79,8 +78,9 @@ class LanePool:
                 self._hand(lane, flight, again)
                 if lane not in self.lanes:
                     break
-        if lonely and not any(lane.flights for lane in self.lanes):
-            self._hand(self.lanes[0], lonely.popleft(), again)
+        for lane in self.lanes[:usable_cores()] if late else ():
+            if late and not lane.flights:
+                self._hand(lane, late.popleft(), again)
 
     def _hand(self, lane: LaneProcess, flight: Flight, again: deque[Flight]) -> None:
         try:
@@ -130,7 +130,7 @@ class LanePool:
 
 
 def must_run_again(endings: list[Ending], flight: Flight) -> bool:
-    """True while an ending says nothing about the program and attempts are left."""
+    """True while endings say nothing about the program and attempts are left."""
     failed = not endings or any(ending.verdict in SETUP_VERDICTS or killed_outside(ending)
                                 for ending in endings)
     return failed and flight.attempts < MAX_ATTEMPTS
@@ -141,21 +141,9 @@ def killed_outside(ending: Ending) -> bool:
     return ending.verdict == Verdict.SIGNALED and ending.code == SIGKILL
 
 
-def must_run_alone(flight: Flight, endings: list[Ending], limits: Limits) -> bool:
-    """A wall timeout that used little CPU is either a program that sleeps or a machine that is overloaded."""
-    return not flight.alone and not slept(endings) and any(
-        ending.verdict == Verdict.TIMEOUT_WALL and ending.cpu_seconds < 0.5 * limits.cpu_seconds
-        for ending in endings)
-
-
-def slept(endings: list[Ending]) -> bool:
-    """True if the processes gave up their cores by themselves, and no load can have taken half of the time.
-
-    A core that is taken comes back after a round of all others that want it, one that is asked for sooner.
-    """
-    taken = sum(LONGEST_ROUND * ending.preemptions + LONGEST_WAKING * ending.pauses for ending in endings)
-    return (all(ending.pauses > 1 for ending in endings)           # its end may count as one
-            and taken < 0.5 * min(ending.wall_seconds for ending in endings))
+def out_of_wall_time(endings: list[Ending]) -> bool:
+    """True of a program that sleeps, and of one that a machine without time for it kept waiting."""
+    return any(ending.verdict == Verdict.TIMEOUT_WALL for ending in endings)
 
 
 def usable_cores() -> int:

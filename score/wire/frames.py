@@ -1,4 +1,17 @@
-"""The binary frames between scorer, lane and program: fixed layouts, checked on the way in, never pickled."""
+"""The binary frames between scorer, lane and program: fixed layouts, checked on the way in, never pickled.
+
+    scorer                                   lane                              child, one per process
+      |  <----------------- HELLO: layers --  |
+      |  -- SETUP: limits, files of slots ->  |
+      |  (writes jobs into a slot)            |
+      |  -- ORDER: slot, form, job facts -->  |  -- fork ----------------------> |
+      |                                       |           reads its job, imports, locks the doors
+      |                                       |  <------------- time of being ready --  |
+      |                                       |           runs; calls go over a link to its tests
+      |  <--------------- frame with the result, and stdout, left in the slot --------  |
+      |                                       |  -- wait4, or kill at a limit ->
+      |  <-- REPLY: verdict, times, memory -- |
+"""
 
 from __future__ import annotations
 
@@ -20,10 +33,9 @@ SETUP = struct.Struct("<QQQII?")
 ORDER = struct.Struct("<QBB BQHII BQHII")
 Facts = tuple[int, int, int, int, int]       # what ORDER says of one job
 NO_JOB: Facts = (0, 0, 0, 0, 0)
-# From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB, how
-# often it gave up its core by itself, and how often another took it
+# From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
 REPLY_HEADER = struct.Struct("<QB")
-REPLY_CHILD = struct.Struct("<BiQQQQQ")
+REPLY_CHILD = struct.Struct("<BiQQQ")
 FILES_PER_SLOT = 4                           # two to read from, two to write to
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import struct
-from types import SimpleNamespace
+import tempfile
 
 import numpy as np
 import pytest
 
 from score.isolation.lockdown import Layer, Lockdown, limit_bytes
-from score.lane import child
-from score.lane.main import REHEARSAL
 from score.sandbox.executor import Executor
-from score.sandbox.flight import Ending, Flight
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.pool import LanePool, must_run_alone
+from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.sandbox.slots import Slot, memory_file
+from score.sandbox.slots import Slot
 from score.wire.frames import JobKind, Verdict, encode_grids, split_result
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
@@ -78,35 +75,38 @@ def test_a_program_without_a_lane_still_has_a_cpu_limit():
     assert b"(80, 80)" in ending.result and struct.calcsize("P") == 8
 
 
-LOOP = Program(JobKind.GRID, "def transform(g):\n    while True: pass\n", encode_grids([GRID]))
-NAP = Program(JobKind.GRID, "import time\ndef transform(g):\n    time.sleep(99)\n", encode_grids([GRID]))
+NAP = "import time\ndef transform(g):\n    time.sleep(99)\n"
+STARVED_ONCE = """import os, time
+def transform(g):
+    if not os.path.exists({path!r}):
+        open({path!r}, "w").close()
+        time.sleep(99)
+    return g
+"""
 
 
-def timed_out(pauses: int, preemptions: int, cpu_seconds: float) -> Ending:
-    """A program that was ended after the 5 seconds of the default limit."""
-    return Ending(Verdict.TIMEOUT_WALL, 9, cpu_seconds, 5.0, 20.0, b"", None, pauses, preemptions)
+def test_a_program_that_ran_out_of_wall_time_once_is_run_again_after_all_others():
+    limits = Limits(cpu_seconds=0.5, wall_seconds=0.5)
+    with tempfile.TemporaryDirectory() as folder, LanePool(LaneConfig(Layer(0)), limits, 1) as pool:
+        os.chmod(folder, 0o777)                    # lanes are nobody
+        sources = [STARVED_ONCE.format(path=f"{folder}/ran"), NAP, "def transform(g):\n    return g\n"]
+        programs = [Program(JobKind.GRID, source, encode_grids([GRID])) for source in sources]
+        order, endings = zip(*pool.run(programs), strict=True)
+    assert order == (2, 0, 1)
+    assert [ending.verdict for [ending] in endings] == [Verdict.EXITED, Verdict.EXITED, Verdict.TIMEOUT_WALL]
 
 
-@pytest.mark.parametrize(("endings", "alone"), [
-    ([timed_out(2, 1, 0.001)], False),              # it sleeps
-    ([timed_out(51, 3, 0.01)], False),              # it sleeps in a loop
-    ([timed_out(1, 0, 0.0)], True),                 # the machine stood still
-    ([timed_out(1, 16, 0.05)], True),               # a core among very many that want it
-    ([timed_out(500, 2, 0.02)], True),              # it sleeps, or is woken late
-    ([timed_out(2, 16, 0.05), timed_out(2, 0, 0.001)], True),      # tests that wait for a starved program
-    ([timed_out(1, 900, 0.9)], False),              # it used what it may
-])
-def test_wall_timeouts_that_load_can_have_made_are_run_alone(endings, alone):
-    assert must_run_alone(Flight(0, NAP), endings, Limits()) == alone
-    assert not must_run_alone(Flight(0, NAP, alone=True), endings, Limits())
-
-
-def test_lanes_count_how_often_a_program_sleeps():
-    with LanePool(LaneConfig(Layer.SECCOMP), Limits(cpu_seconds=0.1, wall_seconds=0.3), 1) as pool:
-        [(_number, [loop])] = pool.run([LOOP])
-        [(_number, [nap])] = pool.run([NAP])
-    assert (loop.verdict, nap.verdict) == (Verdict.TIMEOUT_CPU, Verdict.TIMEOUT_WALL)
-    assert loop.pauses <= 1 < nap.pauses < 5
+@pytest.mark.parametrize(("cores", "at_a_time"), [(1, 1), (2, 2)])
+def test_second_runs_share_the_lanes_but_have_a_core_each(cores, at_a_time, monkeypatch):
+    monkeypatch.setattr("score.sandbox.pool.usable_cores", lambda: cores)
+    programs = [Program(JobKind.GRID, f"# {number}\n{NAP}", encode_grids([GRID])) for number in range(4)]
+    seen = []
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(cpu_seconds=0.2, wall_seconds=0.2), 2) as pool:
+        for _number, [ending] in pool.run(programs):
+            seen.append([flight.is_second for lane in pool.lanes for flight in lane.flights])
+            assert ending.verdict == Verdict.TIMEOUT_WALL
+    assert all(all(flights) for flights in seen) and len(seen) == 4
+    assert max(len(flights) for flights in seen) == at_a_time - 1
 
 
 def test_the_smallest_limit_on_output_leaves_room_for_what_a_lane_rehearses():
@@ -164,20 +164,3 @@ def test_what_a_program_appends_to_its_input_is_gone_for_the_next():
     slot.fill([b"job", b"3 5 6\n"])
     assert os.pread(slot.inputs[1], 99, 0) == b"3 5 6\n"
     slot.close()
-
-
-@pytest.mark.parametrize(("kind", "names", "counted"), [
-    (JobKind.GRID, b"", False), (JobKind.STDIO, b"", False), (JobKind.GRID, b"math", True),
-    (JobKind.CALL, b"", True), (JobKind.SERVE, b"", True), (JobKind.TEST, b"", True)])
-def test_waiting_for_imports_is_not_charged_to_the_program(kind, names, counted, monkeypatch):
-    reported = []
-    nothing = SimpleNamespace(die_with_lane=lambda *_: None, enter_child=lambda *_: None)
-    ready = SimpleNamespace(report=lambda _place, imported: reported.append(imported))
-    watch = SimpleNamespace(lockdown=nothing, ready=ready, pid=0, has_generators=False)
-    monkeypatch.setattr(child, "arrange_streams", lambda *_: None)
-    monkeypatch.setattr(child, "seed_generators", lambda *_: None)
-    job = memory_file("job")
-    os.pwrite(job, names + b"x = 1", 0)
-    child.prepare((job, job), -1, [kind, 0, len(names), 5, 0], 0, watch, REHEARSAL)
-    os.close(job)
-    assert reported == [counted]
