@@ -45,8 +45,8 @@ FORGERIES = [
         """
 def transform(g):
     frame = sys._getframe()
-    while "watch" not in frame.f_locals: frame = frame.f_back
-    for number in [frame.f_locals["watch"].ready.file, *range(4, 64)]:
+    while "lane" not in frame.f_locals: frame = frame.f_back
+    for number in [frame.f_locals["lane"].ready.file, *range(4, 64)]:
         try: os.pwrite(number, b"\\xff" * 64, 0)
         except OSError: pass
     while True: pass""",
