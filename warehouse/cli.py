@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from warehouse.care.commands import compact, discard, repair
-from warehouse.look.commands import gaps, results, rollback, rollup, shell, show, watch
+from warehouse.care.commands import compact, discard, prune, repair, rollback
+from warehouse.look.commands import gaps, results, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors
-from warehouse.transfer.commands import export_command, import_command, prune
+from warehouse.transfer.commands import export_command, import_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,7 +41,9 @@ def init(
 
 @cli.command()
 @run_argument
-@click.argument("query")
+@click.argument("query", required=False)
+@click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
+              help="File of SQL to run in the place of QUERY.")
 @click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
               default=None, help="How rows are written. Default: as --output's suffix says, else a table.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
@@ -50,26 +53,21 @@ def init(
 @click.option("--full", is_flag=True, help="Show lists and long text whole.")
 @click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
 @shows_errors
-def sql(run: Path, query: str, style: str | None, output: Path | None, limit: int | None, full: bool,
-        partial: bool) -> None:
-    """Run QUERY over the run's tables and views; `@name` runs a saved query."""
-    from warehouse.look.queries import write_answer
+def sql(run: Path, query: str | None, file: Path | None, partial: bool, **options: Any) -> None:
+    """Run QUERY over the run's tables and views; `-` reads it from the input, `@name` is one of config.toml.
+
+    QUERY may hold several statements.
+    """
+    from warehouse.look.queries import read_script, write_answers
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
+    if (query is None) == (file is None):
+        raise click.UsageError("Give one of QUERY and --file.")
     warehouse = open_warehouse(run)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and output is None else None
-    text = write_answer(
-        warehouse,
-        connect(warehouse, partial=partial),
-        query,
-        style=style,
-        output=output,
-        limit=limit,
-        full=full,
-        width=width,
-    )
-    if text:
-        click.echo(text)
+    terminal = sys.stdout.isatty() and options["output"] is None
+    script = query if query not in (None, "-") else read_script(file)
+    write_answers(warehouse, connect(warehouse, partial=partial), script, **options,
+                  width=shutil.get_terminal_size().columns if terminal else None)
 
 
 @cli.command()

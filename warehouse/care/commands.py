@@ -1,4 +1,4 @@
-"""Commands of `warehouse` that look after the stored files: compact, repair."""
+"""Commands of `warehouse` that look after the stored files."""
 
 from __future__ import annotations
 
@@ -68,3 +68,36 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
     else:
         click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
         raise SystemExit(1)
+
+
+@click.command()
+@run_argument
+@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
+@shows_errors
+def rollback(run: Path, to: int) -> None:
+    """Continue from an earlier policy; no row and no policy is deleted."""
+    from warehouse.care.rollback import roll_back
+    from warehouse.store.run_folder import open_warehouse
+    for line in roll_back(open_warehouse(run), to):
+        click.echo(line)
+
+
+@click.command()
+@run_argument
+@click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
+@shows_errors
+def prune(run: Path, before: int, yes: bool) -> None:
+    """Drop token ids and logprobs of old iterations; scalars, texts, scores stay. Logged in pruned.jsonl."""
+    from warehouse.care.prune import prune_run
+    from warehouse.store.run_folder import open_warehouse
+    done = prune_run(open_warehouse(run), before, dry_run=not yes)
+    if not done.num_parts:
+        click.echo(f"There is nothing to prune before iteration {before}.")
+        return
+    sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
+    if yes:
+        click.echo(f"{done.num_parts} parts pruned, {sizes}")
+    else:
+        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
+                   "they could not be trained on again. Run it with --yes to do it.")

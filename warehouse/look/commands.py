@@ -1,4 +1,4 @@
-"""Commands that look deeper: results, one completion, alarms, a shell, going back."""
+"""Commands that look deeper: results, one completion, alarms, a shell."""
 
 from __future__ import annotations
 
@@ -65,10 +65,16 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 @run_argument
 @shows_errors
 def shell(run: Path) -> None:
-    """Ask SQL at a prompt, with history and completion of names."""
-    from warehouse.look.shell import run_shell
+    """Ask SQL at a prompt, with history and completion of names; a piped script is answered as by `sql -`."""
     from warehouse.store.run_folder import open_warehouse
-    run_shell(open_warehouse(run))
+    if sys.stdin.isatty():
+        from warehouse.look.shell import run_shell
+        run_shell(open_warehouse(run))
+    else:
+        from warehouse.look.queries import read_script, write_answers
+        from warehouse.sql.database import connect
+        warehouse = open_warehouse(run)
+        write_answers(warehouse, connect(warehouse), read_script(None))
 
 
 @click.command()
@@ -105,18 +111,6 @@ def rollup(run: Path) -> None:
     from warehouse.sql.rollup import write_rollup
     from warehouse.store.run_folder import open_warehouse
     click.echo(f"{write_rollup(open_warehouse(run))} stages rolled up")
-
-
-@click.command()
-@run_argument
-@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
-@shows_errors
-def rollback(run: Path, to: int) -> None:
-    """Continue from an earlier policy; no row and no policy is deleted."""
-    from warehouse.care.rollback import roll_back
-    from warehouse.store.run_folder import open_warehouse
-    for line in roll_back(open_warehouse(run), to):
-        click.echo(line)
 
 
 @click.command()

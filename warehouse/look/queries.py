@@ -1,20 +1,27 @@
-"""Answers to a query: saved queries by name, limits, and the format asked for."""
+"""Answers to SQL: scripts, saved queries by name, limits, and the format asked for."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from warehouse.look.render import as_csv, as_json, as_markdown, as_table
-from warehouse.sql.database import explained, interruptible, run_query, unwritable, without_end
+from warehouse.sql.catalog import quoted_name
+from warehouse.sql.database import (
+    changes,
+    explained,
+    interruptible,
+    run_query,
+    split_statements,
+    unwritable,
+)
 from warehouse.store.chosen_scorer import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-from warehouse.transfer.export_rows import quoted_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,6 +29,50 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 200
 ZONED = "TIMESTAMP WITH TIME ZONE"
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown", ".parquet": "parquet"}
+
+
+def write_answers(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, script: str,
+                  **options: Any) -> None:
+    """Print what every statement of a script answers; with several, the others are answered after an error.
+
+    Options as for `write_answer`. StageError for a table that nothing after it could read.
+    """
+    statements = script_statements(script)
+    num_failed = 0
+    for number, statement in enumerate(statements, start=1):
+        try:
+            if number == len(statements) and changes(connection, statement):
+                raise StageError("Nobody could read that: it is in memory until the command ends, and SQL "
+                                 "changes no row of the run. Select from it in the same script.")
+            if text := write_answer(warehouse, connection, statement, **options):
+                print(text)
+        except StageError as error:
+            if len(statements) == 1:
+                raise
+            print(f"Error: {error}", file=sys.stderr)
+            num_failed += 1
+    if num_failed:
+        raise StageError(f"{num_failed} of {len(statements)} statements failed. Their errors are above.")
+
+
+def read_script(path: Path | None) -> str:
+    """A file of SQL, or the standard input; StageError if it is no text."""
+    try:
+        return sys.stdin.read() if path is None else path.read_text()
+    except UnicodeDecodeError as error:
+        raise StageError(f"The input is not UTF-8 text ({error}). Save it as UTF-8.") from error
+
+
+def script_statements(script: str) -> list[str]:
+    """The SQL statements of a text and its lines `@name ..`; the last may lack its semicolon."""
+    statements, pending = [], ""
+    for line in script.splitlines(keepends=True):
+        if line.startswith("@") and not pending:
+            statements.append(line.strip())
+        else:
+            done, pending = split_statements(pending + line)
+            statements += done
+    return [*statements, pending] if pending else statements
 
 
 def write_answer(
@@ -35,7 +86,7 @@ def write_answer(
     full: bool = False,
     width: int | None = None,
 ) -> str:
-    """Run `query` or the saved `@name key=value`; the text to print, empty where it went to `output`.
+    """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
 
     A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
     row unless there is a `limit`.
@@ -45,11 +96,10 @@ def write_answer(
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
     parameters = None
     if query.startswith("@"):
-        query, parameters = saved_query(warehouse, query)
-    query = without_end(query)
+        query, parameters = _saved_query(warehouse, query)
     with explained():
         relation = run_query(connection, query, parameters)
-        if relation is None:
+        if relation is None or changes(connection, query):
             return ""
         relation = _without_time_zones(relation)
         if style == "parquet":
@@ -89,43 +139,20 @@ def _writable(path: Path) -> Iterator[None]:
                          "--output.") from error
 
 
-class SavedQuery(NamedTuple):
-    """A query with a name: what it tells, its defaults, its SQL with $parameters."""
-
-    summary: str
-    defaults: dict[str, str]
-    sql: str
-
-
-def saved_queries(warehouse: Warehouse) -> dict[str, SavedQuery]:
-    """Queries that are shipped, then those of [queries] in RUN/config.toml, which may replace them."""
-    found = {}
-    text = files("warehouse.sql.texts").joinpath("saved.sql").read_text()
-    for name, defaults, summary, sql in re.findall(
-        r"^-- @(\w+)([^:\n]*): (.*)\n([^;]+);", text, re.MULTILINE
-    ):
-        found[name] = SavedQuery(summary, dict(pair.split("=") for pair in defaults.split()), sql.strip())
-    for name, sql in read_config(warehouse).get("queries", {}).items():
-        found[name] = SavedQuery("from config.toml", {}, sql)
-    return found
-
-
-def saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
-    """SQL and parameters of `@name key=value ..`."""
+def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
+    """SQL and parameters of `@name key=value ..`, which RUN/config.toml holds under [queries]."""
     name, *pairs = line[1:].split() or [""]
-    known = saved_queries(warehouse)
+    known = read_config(warehouse).get("queries", {})
     if name not in known:
-        raise StageError(f"There is no saved query @{name}. Known: {', '.join('@' + one for one in known)}.")
-    wrong = [pair for pair in pairs if "=" not in pair]
-    if wrong:
-        raise StageError(f"'{wrong[0]}' is not key=value. Write for example @{name} iteration=3.")
-    given = dict(pair.split("=", 1) for pair in pairs)
-    values = known[name].defaults | given
-    wanted = set(re.findall(r"\$(\w+)", known[name].sql))
-    if wanted != set(values):
+        raise StageError(f"There is no saved query @{name} in [queries] of {warehouse.root / 'config.toml'}. "
+                         f"Known: {', '.join('@' + key for key in known) or 'none'}.")
+    given = dict(pair.partition("=")[::2] for pair in pairs)
+    wanted = set(re.findall(r"\$(\w+)", known[name]))
+    if wanted != set(given):
         raise StageError(f"@{name} takes {', '.join(sorted(wanted)) or 'no parameter'}; "
                          f"given: {', '.join(sorted(given)) or 'none'}.")
-    return known[name].sql, {key: _value(text) for key, text in values.items()}
+    sql = "".join(split_statements(known[name] + "\n;")[0])
+    return sql, {key: _value(text) for key, text in given.items()}
 
 
 def _value(text: str) -> Any:

@@ -71,6 +71,11 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
+def quoted_name(name: str) -> str:
+    """A SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _table_view(name: str) -> str:
     """One physical table as a view, typed and without rows."""
     columns = TABLES[STORED_AS.get(name, name)]

@@ -97,14 +97,26 @@ def unwritable(path: Path) -> Iterator[None]:
         raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
-def without_end(query: str) -> str:
-    """A query without its last semicolon and what follows it: DuckDB takes no comment there."""
+def split_statements(script: str) -> tuple[list[str], str]:
+    """The statements of a text, without semicolons, and what follows the last one unless it says nothing."""
     import duckdb
-    text = query.encode()
-    tokens = [offset for offset, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
-    while tokens and text[tokens[-1]:tokens[-1] + 1] == b";":
-        text = text[:tokens.pop()]
-    return text.decode()
+    text, statements, begin, empty = script.encode(), [], 0, True
+    for offset, kind in duckdb.tokenize(script):
+        if text[offset:offset + 1] == b";":
+            statements += [] if empty else [text[begin:offset].decode().strip()]
+            begin, empty = offset + 1, True
+        elif kind != duckdb.token_type.comment:
+            empty = False
+    return statements, "" if empty else text[begin:].decode()
+
+
+def changes(connection: duckdb.DuckDBPyConnection, statement: str) -> bool:
+    """Whether a statement makes or changes a table of the connection's memory, rather than asking."""
+    if statement.startswith("@"):
+        return False
+    with explained():
+        kinds = [part.type.name for part in connection.extract_statements(statement)]
+    return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
 
 
 def empty_connection() -> duckdb.DuckDBPyConnection:

@@ -1,4 +1,4 @@
-"""Commands that move rows in and out of a run and look after its files."""
+"""Commands that move rows in and out of a run."""
 
 from __future__ import annotations
 
@@ -44,24 +44,3 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     count = import_rollouts(open_warehouse(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
     click.echo(f"{count} completions; next: score {run} --iteration {iteration}")
-
-
-@click.command()
-@run_argument
-@click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
-@shows_errors
-def prune(run: Path, before: int, yes: bool) -> None:
-    """Drop token ids and logprobs of old iterations; scalars, texts, scores stay. Logged in pruned.jsonl."""
-    from warehouse.care.prune import prune_run
-    from warehouse.store.run_folder import open_warehouse
-    done = prune_run(open_warehouse(run), before, dry_run=not yes)
-    if not done.num_parts:
-        click.echo(f"There is nothing to prune before iteration {before}.")
-        return
-    sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
-    if yes:
-        click.echo(f"{done.num_parts} parts pruned, {sizes}")
-    else:
-        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
-                   "they could not be trained on again. Run it with --yes to do it.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.sql.catalog import quoted
+from warehouse.sql.catalog import quoted, quoted_name
 from warehouse.sql.database import explained, rows_of
 from warehouse.store.errors import StageError
 
@@ -87,11 +87,6 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
     card = output / "README.md"
     card.write_text(CARD.format(splits=splits, folder=output.name))
     return [*files, card]
-
-
-def quoted_name(name: str) -> str:
-    """A SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options: str) -> Path:

@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.look.queries import saved_queries, write_answer
 from warehouse.look.results import result_table
 from warehouse.look.shell import run_shell
 from warehouse.look.show import pair_lines, parse_name
@@ -103,31 +102,18 @@ def test_grids_of_different_heights_stand_side_by_side() -> None:
     assert lines == ["  input   expected   output", "   1 2     5         (none)", "   3 4"]
 
 
-def test_saved_queries_take_parameters(run: Warehouse) -> None:
-    rows = warehouse("sql", run.root, "@truncated iteration=1", "--format", "csv").stdout.splitlines()
-    stored = run.read("completions", iteration=1, purpose="train").to_pylist()
-    assert len([line for line in rows if line.startswith("1,train,")]) == sum(
-        row["finish_reason"] == "length" for row in stored)
-    assert warehouse("sql", run.root, "@iterations", "--format", "csv").stdout.count("\n") == 4
-    unknown = warehouse("sql", run.root, "@nope")
-    assert unknown.exit_code == 1 and "no saved query @nope" in unknown.stderr
-    wrong = warehouse("sql", run.root, "@truncated step=1")
-    assert wrong.exit_code == 1 and "@truncated takes iteration; given: step." in wrong.stderr
-
-
-def test_every_saved_query_runs(run: Warehouse) -> None:
-    queries, connection = saved_queries(run), connect(run)
-    assert len(queries) >= 12
-    for name, query in queries.items():
-        assert query.summary
-        assert write_answer(run, connection, f"@{name}"), name
-
-
 def test_a_run_has_saved_queries_of_its_own(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
-    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer"\n'
-                                           '[warehouse]\nscorer = "arc-v1"\n')
+    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer; -- the end"\n'
+                                           'all = "SELECT 1"\n[warehouse]\nscorer = "arc-v1"\n')
     assert warehouse("sql", run.root, "@mine low=41", "--format", "csv").stdout == "answer\n42\n"
+    unknown = warehouse("sql", run.root, "@nope")
+    assert unknown.exit_code == 1 and "no saved query @nope" in unknown.stderr
+    assert "Known: @mine, @all" in unknown.stderr
+    for words, given in (("@mine step=1", "step"), ("@mine", "none")):
+        wrong = warehouse("sql", run.root, words)
+        assert wrong.exit_code == 1 and f"@mine takes low; given: {given}.\n" in wrong.stderr
+    assert "@all takes no parameter; given: it.\n" in warehouse("sql", run.root, "@all it=9").stderr
 
 
 def type_into_shell(run: Warehouse, *lines: str) -> str:
@@ -145,12 +131,10 @@ def type_into_shell(run: Warehouse, *lines: str) -> str:
 
 
 def test_the_shell_answers_and_survives_errors(run: Warehouse) -> None:
-    said = type_into_shell(run, "select count(*) as n", "from samples;", "selec;", ".views", ".show "
-                                                                                             "0/task-000/0",
-                           "@forgotten", ".schema policies", ".nonsense", ".quit", "select 99 as never;")
-    assert "  n\n---\n640" in said.replace("n\n", "  n\n", 1) or "640" in said
-    assert "syntax error" in said and "pass_curve" in said and "task-000  iteration 0" in said
-    assert "One row per policy" in said and "Unknown command .nonsense" in said and "never" not in said
+    said = type_into_shell(run, "select count(*) as n", "from samples;", "selec;", "@forgotten",
+                           "create temp table t as select 6 * 7 as answer;", "-- a comment", "from t;")
+    assert "\n  n\n---\n640\n" in said and "Parser Error" in said and "no saved query @forgotten" in said
+    assert said.endswith("answer\n------\n    42") and "Count" not in said
 
 
 def test_a_file_has_the_format_of_its_suffix_and_every_row(run: Warehouse, tmp_path: Path) -> None:
@@ -203,31 +187,27 @@ def test_numbers_that_are_none_and_times_with_zones_are_answers(run: Warehouse) 
             assert "nan" in result.stdout
 
 
-def test_a_wrong_parameter_is_named_alone(run: Warehouse) -> None:
-    wrong = warehouse("sql", run.root, "@errors it=9")
-    assert wrong.exit_code == 1 and "@errors takes iteration; given: it.\n" in wrong.stderr
-    nameless = warehouse("sql", run.root, "@")
-    assert nameless.exit_code == 1 and "Known: @iterations, @flags" in nameless.stderr
-
-
 def pipe_into_shell(run: Warehouse, text: str) -> Result:
     return CliRunner().invoke(cli, ["shell", str(run.root)], input=text)
 
 
-def test_a_piped_script_prints_answers_alone(run: Warehouse) -> None:
+def test_a_piped_script_prints_answers_alone(run: Warehouse, tmp_path: Path) -> None:
     done = pipe_into_shell(run, "select 6 * 7\n  as answer;\n-- a comment\nselect 'last' as word")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "answer\n------\n    42\nword\n----\nlast\n", "")
     assert pipe_into_shell(run, "select 1 as one;\n-- the end\n").exit_code == 0
-    assert pipe_into_shell(run, "select 1 as one;\n\n.quit\nselec;").exit_code == 0
+    for arguments in (("sql", run.root, "-"), ("sql", run.root, "-f", tmp_path / "script.sql")):
+        (tmp_path / "script.sql").write_text("select 1 as one;\nselect 2 as two")
+        asked = CliRunner().invoke(cli, [*map(str, arguments)], input="select 1 as one;\nselect 2 as two")
+        assert asked.stdout.split() == ["one", "---", "1", "two", "---", "2"]
+    assert "Give one of QUERY and --file" in warehouse("sql", run.root).stderr
 
 
 def test_a_piped_script_goes_on_after_an_error_and_ends_with_1(run: Warehouse) -> None:
-    done = pipe_into_shell(run, "selec;\n@nope\n.nonsense\n.refresh\nselect 42 as answer;\n")
+    done = pipe_into_shell(run, "selec;\n@nope\nselect nothing;\nselect 42 as answer;\nselec")
     assert done.exit_code == 1 and done.stdout == "answer\n------\n    42\n"
-    assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 3
-    assert "syntax error" in done.stderr and "3 of 5 statements failed" in done.stderr
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 4
+    assert "4 of 5 statements failed" in done.stderr
     assert "Traceback" not in done.stderr
-    assert pipe_into_shell(run, "select 1 as one;\nselec").exit_code == 1
     garbled = CliRunner().invoke(cli, ["shell", str(run.root)], input=b"select '\xff';\n")
     assert garbled.exit_code == 1 and "not UTF-8" in garbled.stderr
 
@@ -237,7 +217,7 @@ def test_no_exception_of_a_query_ends_the_shell(run: Warehouse, monkeypatch: pyt
         raise OverflowError("date value out of range")
 
     monkeypatch.setattr("warehouse.look.shell.write_answer", broken)
-    assert "Error: date value out of range (OverflowError)" in type_into_shell(run, "select 1;", ".views")
+    assert "Error: date value out of range (OverflowError)" in type_into_shell(run, "select 1;")
 
 
 def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
@@ -247,12 +227,21 @@ def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
     assert commented.stdout == "word\né;\n"
 
 
+def test_a_table_that_nobody_could_read_is_refused(run: Warehouse) -> None:
+    for query in ("create table t as select 1", "insert into samples select * from samples",
+                  "select 1; create view v as select 1"):
+        done = warehouse("sql", run.root, query)
+        assert done.exit_code == 1 and "it is in memory until the command ends" in done.stderr
+        assert "Count" not in done.stdout
+    kept = warehouse("sql", run.root, "create temp table t as select 42 as answer; from t")
+    assert (kept.exit_code, kept.stdout) == (0, "answer\n------\n    42\n")
+
+
 def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
     found = warehouse("schema", "first_output")
     assert found.exit_code == 0, found.stderr
     assert found.stdout.startswith("first_output\n") and "The first completion of its group" in found.stdout
     assert "  samples " in found.stdout and "  all_samples " in found.stdout
-    assert found.stdout.strip() in type_into_shell(run, ".schema first_output")
     markdown = warehouse("schema", "first_output", "--markdown").stdout
     assert markdown.startswith("## first_output\n") and "| samples | BOOLEAN | The first" in markdown
     unknown = warehouse("schema", "first_outputs")

@@ -75,9 +75,10 @@ def typing(home: Path, *arguments: object) -> Iterator[Terminal]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    return build_run(
-        tmp_path_factory.mktemp("runs") / "run", iterations=1, evals=(), num_tasks=2, group_size=2
-    )
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run = build_run(folder, iterations=1, evals=(), num_tasks=2, group_size=2)
+    (run.root / "config.toml").write_text("[queries]\nmine = \"SELECT 1 AS \\\"its answer\\\"\"\n")
+    return run
 
 
 def test_the_shell_completes_names_and_remembers_queries(run: Warehouse, tmp_path: Path) -> None:
@@ -87,23 +88,20 @@ def test_the_shell_completes_names_and_remembers_queries(run: Warehouse, tmp_pat
         terminal.wait_for("pass_curve")
         terminal.wait_for("found")
         terminal.wait_for("sql> ")
-        terminal.type(".vie\t\r")
-        terminal.wait_for("task_history")
-        terminal.wait_for("sql> ")
-        terminal.type("@itera\t\r")
-        terminal.wait_for("@iterations")
-        terminal.wait_for("reward")
+        terminal.type("@min\t\r")
+        terminal.wait_for("@mine")
+        terminal.wait_for("its answer")
         terminal.wait_for("sql> ")
         terminal.type("\x04")
         assert terminal.exit_code() == 0
     with typing(tmp_path, "shell", run.root) as terminal:
         terminal.wait_for("sql> ")
-        terminal.type("\x1b[A\x1b[A\x1b[A")
+        terminal.type("\x1b[A\x1b[A")
         terminal.wait_for("select count(*) as found from pass_curve")
         terminal.type("\r")
         terminal.wait_for("found")
         terminal.wait_for("sql> ")
-        terminal.type(".quit\r")
+        terminal.type("\x04")
         assert terminal.exit_code() == 0
 
 

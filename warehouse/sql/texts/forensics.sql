@@ -91,6 +91,18 @@ JOIN (SELECT iteration, purpose, task_id, sample_index, policy_version, engine, 
              num_completion_tokens, completion_ids, behaviour_logprobs FROM completions)
     USING (iteration, purpose, task_id, sample_index);
 
+-- Disagreement of engine and trainer by tenths of the completion.
+CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
+SELECT (10 * position // num_completion_tokens)::INTEGER AS tenth, count(*) AS num_tokens,
+       avg(abs(gap)) AS mean_gap, max(abs(gap)) AS largest_gap, avg(k3(clamped(gap))) AS mismatch_kl
+FROM token_gaps(at_iteration) GROUP BY tenth ORDER BY tenth;
+
+-- Disagreement of engine and trainer by policy, engine, dtype, device and host.
+CREATE OR REPLACE MACRO gaps_by_origin(at_iteration) AS TABLE
+SELECT policy_version, engine, dtype, device, host, count(*) AS num_tokens, avg(abs(gap)) AS mean_gap,
+       max(abs(gap)) AS largest_gap, avg(k3(clamped(gap))) AS mismatch_kl
+FROM token_gaps(at_iteration) GROUP BY ALL ORDER BY mismatch_kl DESC;
+
 -- Weights that a correction gives the tokens of one completion; d = log pi_old - log mu, clamped to +-20.
 CREATE OR REPLACE MACRO correction_weights(correction, d, advantage, low, high) AS
 CASE correction
