@@ -27,15 +27,15 @@ class Progress:
                  trace: TracebackType | None) -> None:
         self.bar.close()
 
-    def ran(self, outcome: Outcome) -> None:
-        """One more program has ended."""
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Count one more program that has ended."""
         self.errors[str(outcome.error_class or "ok")] += 1
         self.bar.update()
         if self.bar.n % REDRAW == 0:
             self._describe()
 
-    def wrote_part(self) -> None:
-        """One more part is written."""
+    def note_part(self) -> None:
+        """Count one more part that is written."""
         self.num_done += 1
         self._describe()
 

@@ -31,6 +31,7 @@ from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number, read_part, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.stage import Stage
 
 # More rows than this share that infrastructure failed for are a broken machine, not bad luck.
 MAX_UNSCORED_SHARE = 0.01
@@ -54,27 +55,37 @@ class ScoreOptions:
     grace: float = 0.0                   # seconds for the part in hand after a signal
 
 
+@dataclass
+class Session:
+    """What all rollouts of one command are scored with."""
+
+    warehouse: Warehouse
+    options: ScoreOptions
+    executor: Executor
+    tier: Tier
+    stop: StopRequest
+    say: Callable[[str], None]
+
+
 def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     """Score every rollout that is due; what was done is told to `say`."""
-    warehouse, stop = open_warehouse(options.run), StopRequest(options.time_limit, options.grace)
-    due = rollouts_to_score(warehouse, options.scorer.identity, options.iteration, options.purpose)
+    warehouse, scorer = open_warehouse(options.run), options.scorer
+    stop, clock = StopRequest(options.time_limit, options.grace), Clock()
+    due = rollouts_to_score(warehouse, scorer.identity, options.iteration, options.purpose)
     if not due:
-        say(f"Nothing to score: {options.scorer.identity} has scored every complete rollout of "
-            f"{options.run}.")
+        say(f"Nothing to score: {scorer.identity} has scored every complete rollout of {options.run}.")
         return
-    clock = Clock()
     with clock.phase("start"):
-        pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=options.scorer.limits,
+        pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=scorer.limits,
                                 num_lanes=options.lanes or usable_cores(),
-                                config=lambda layers: LaneConfig(layers, options.scorer.imports,
-                                                                 options.preload, options.import_paths))
-    say(f"scorer {options.scorer.identity}, sandbox tier {tier.name}: {tier.words}")
+                                config=lambda layers: LaneConfig(layers, scorer.imports, options.preload,
+                                                                 options.import_paths))
+    say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
     with stop, pool:
-        executor = Executor(pool, isolated=tier.isolated)
+        session = Session(warehouse, options, Executor(pool, isolated=tier.isolated), tier, stop, say)
         for iteration, purpose in due:
-            complete = score_rollout(warehouse, iteration, purpose, options, executor, tier, clock, say, stop)
-            if not complete:
+            if not score_rollout(session, iteration, purpose, clock):
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # what the lanes took to start counts once
     if unfinished:
@@ -82,76 +93,81 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                            "complete parts are scored. Run `score` again once it is done.")
 
 
-def score_rollout(warehouse: Warehouse, iteration: int, purpose: str, options: ScoreOptions,
-                  executor: Executor, tier: Tier, clock: Clock, say: Callable[[str], None],
-                  stop: StopRequest) -> bool:
+def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) -> bool:
     """Score one rollout part by part, those that stand are kept; False if the rollout is still under way.
 
     Raises StageStopped after the part in hand when told to stop, and without that part when `stop` is due.
     """
-    scorer = options.scorer
-    stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
+    warehouse, scorer, executor = session.warehouse, session.options.scorer, session.executor
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    stage = warehouse.stage("score", **keys, scorer=scorer.identity)
     with clock.phase("reading"):
         questions = Questions(warehouse, iteration, purpose)
     with clock.phase("start"):
         num_golden = check_golden(executor, scorer, questions.kind_names())
     complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
+    parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
-    parts = warehouse.parts("completions", **keys)
-    check_alike(stage.title, done, parts)
+    check_alike(stage, done - parts.keys())
     # A row of samples is smaller than the completion it is about.
-    check_space(warehouse.root, stored_bytes(parts), stage.title)
+    check_space(warehouse.root, stored_bytes(list(parts.values())), stage.title)
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
-        for path in parts:
-            if part_number(path) in done or not options.shard.holds(part_number(path)):
+        for number, path in parts.items():
+            if number in done or not session.options.shard.holds(number):
                 continue
-            check_stop(stop, progress)
+            check_stop(session.stop, progress)
             check_space(warehouse.root, stored_bytes([path]), stage.title)
-            table = score_part(path, questions, scorer, executor, tier, clock, progress, stop)
+            table = score_part(session, path, questions, clock, progress)
             with clock.phase("writing"):
                 stage.settle(scorer.settings)           # not before there is something to write
-                warehouse.write_part("samples", part_number(path), table, **keys, scorer=scorer.identity)
-            progress.wrote_part()
-    if not complete:
-        return False
-    missing = len(parts) - len(warehouse.parts("samples", **keys, scorer=scorer.identity))
+                warehouse.write_part("samples", number, table, **keys, scorer=scorer.identity)
+            progress.note_part()
+    if complete:
+        finish_rollout(session, stage, list(parts), clock, {"programs_run": executor.num_run - num_run,
+                                                            "golden": num_golden})
+    return complete
+
+
+def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Clock,
+                   facts: dict[str, Any]) -> None:
+    """Write the manifest and tell the summary, once all parts are scored."""
+    keys = stage.identity
+    where = f"iteration {keys['iteration']} {keys['purpose']}"
+    missing = len(numbers) - len(session.warehouse.parts("samples", **keys))
     if missing:
-        say(f"shard {options.shard} of iteration {iteration} {purpose} is done; {missing} parts are left to "
-            "the other shards")
-        return True
-    samples = warehouse.read("samples", **keys, scorer=scorer.identity)
-    stage.settle(scorer.settings)
-    stage.complete({"completions": samples.num_rows, "programs_run": executor.num_run - num_run,
-                    "unscored": samples.column("reward").null_count, "golden": num_golden, "tier": tier.name,
-                    "tier_facts": tier.facts, "lanes": len(executor.pool.lanes),
-                    "lane_restarts": executor.pool.num_restarts,
-                    "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}},
-                   [part_number(path) for path in parts])
-    for line in summary_lines(samples, iteration, purpose, clock.seconds, executor.num_run - num_run):
-        say(line)
-    return True
+        session.say(f"shard {session.options.shard} of {where} is done; {missing} parts are left to the "
+                    "other shards")
+        return
+    samples, pool = session.warehouse.read("samples", **keys), session.executor.pool
+    stage.settle(session.options.scorer.settings)
+    stage.complete({"completions": samples.num_rows, "unscored": samples.column("reward").null_count,
+                    "tier": session.tier.name, "tier_facts": session.tier.facts, "lanes": len(pool.lanes),
+                    "lane_restarts": pool.num_restarts, **facts,
+                    "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
+    for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
+        session.say(line)
 
 
-def score_part(path: Path, questions: Questions, scorer: Scorer, executor: Executor, tier: Tier, clock: Clock,
-               progress: Progress, stop: StopRequest) -> pa.Table:
+def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
+               progress: Progress) -> pa.Table:
     """The rows of samples for one part of completions."""
-    def ran(outcome: Outcome) -> None:
-        progress.ran(outcome)
-        check_stop(stop, progress, path)
+    def note_outcome(outcome: Outcome) -> None:
+        progress.note_outcome(outcome)
+        check_stop(session.stop, progress, path)
 
+    scorer = session.options.scorer
     with clock.phase("reading"):
         completions = read_part(path)
         items = questions.items(completions)
     with clock.phase("running"):
-        outcomes = run_programs(executor, items, ran)
-    stop_when_broken(outcomes, path)
+        outcomes = run_programs(session.executor, items, note_outcome)
+    check_machine([outcome for own in outcomes for outcome in own], path)
     with clock.phase("metrics"):
         repetitions = repetition_columns(completions)
         judgements = measure(items, outcomes)
         terms = reward_terms(items, judgements, scorer, completions, repetitions["ngram4_unique_ratio"])
-        return samples_table(completions, items, judgements, terms, scorer, tier.name, repetitions)
+        return samples_table(completions, items, judgements, terms, scorer, session.tier.name, repetitions)
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:
@@ -162,21 +178,20 @@ def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) 
                            f"parts scored{dropped}. Run the same command again to go on.")
 
 
-def check_alike(title: str, done: set[int], parts: list[Path]) -> None:
+def check_alike(stage: Stage, strangers: set[int]) -> None:
     """StageError if a part of samples scores none of the completions' parts: they were merged or replaced."""
-    for number in sorted(done - {part_number(path) for path in parts}):
-        raise StageError(f"Part {number} of {title} belongs to no part of the completions any more. Run "
-                         "`warehouse repair` to put it aside, then `score` again.")
+    if strangers:
+        raise StageError(f"Part {min(strangers)} of {stage.title} belongs to no part of the completions any "
+                         "more. Run `warehouse repair` to put it aside, then `score` again.")
 
 
-def stop_when_broken(found: list[list[Outcome]], path: Path) -> None:
+def check_machine(outcomes: list[Outcome], path: Path) -> None:
     """StageError when infrastructure failed for more than a few programs of a part."""
-    outcomes = [outcome for each in found for outcome in each]
     failed = [outcome for outcome in outcomes
               if outcome.infrastructure and outcome.error_class != ErrorClass.UNTESTABLE]
     if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         counts = Counter(str(outcome.error_class) for outcome in failed)
-        kinds = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
         raise StageError(f"{len(failed)} of {len(outcomes)} programs of {path.name} could not be run "
-                         f"({kinds}; {failed[0].error_message}). That is this machine and not the programs, "
-                         "so the part was not written: free memory or processes, then run `score` again.")
+                         f"({classes}; {failed[0].error_message}). That is this machine and not the "
+                         "programs, so the part was not written: free memory or processes, then run `score` again.")

@@ -11,12 +11,11 @@ import pyarrow.compute as pc
 from score.wire.error_classes import INFRASTRUCTURE
 
 
-def summary_lines(samples: pa.Table, iteration: int, purpose: str, seconds: Mapping[str, float],
-                  num_run: int) -> list[str]:
+def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], num_run: int) -> list[str]:
     """Rewards, correctness, errors and time of one scored rollout."""
     num_rows = samples.num_rows
     running = seconds.get("running", 0.0)
-    lines = [f"iteration {iteration} {purpose}: {num_rows} completions, {num_run} distinct programs run"
+    lines = [f"{where}: {num_rows} completions, {num_run} distinct programs run"
              + (f" ({num_run / running:.0f}/s)" if running and num_run else "")]
     if not num_rows:
         return lines

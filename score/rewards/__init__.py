@@ -1,0 +1,1 @@
+"""Rewards and the identity of scorers: sees measures, never processes."""

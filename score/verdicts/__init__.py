@@ -1,0 +1,1 @@
+"""Rows of samples: joins tasks, sandbox and rewards, completion by completion."""
