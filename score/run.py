@@ -194,4 +194,5 @@ def check_machine(outcomes: list[Outcome], path: Path) -> None:
         classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
         raise StageError(f"{len(failed)} of {len(outcomes)} programs of {path.name} could not be run "
                          f"({classes}; {failed[0].error_message}). That is this machine and not the "
-                         "programs, so the part was not written: free memory or processes, then run `score` again.")
+                         "programs, so the part was not written: free memory or processes, then run `score` "
+                         "again.")
