@@ -64,7 +64,7 @@ def build_run(root: Path, *, shape: str = "healthy", iterations: int = 10, num_t
     """Write a whole run of `shape` and open it; the last iteration is scored and trained like the others."""
     random = np.random.default_rng(seed)
     # Nothing here is about kills, so no time goes into flushing to disk or asking git for the revision.
-    with (patch("warehouse.store.commit._flush"),
+    with (patch("warehouse.store.commit.flush"),
           patch("warehouse.store.stage._revision", return_value="test")):
         warehouse = new_run(root, num_tasks)
         for iteration in range(iterations):

@@ -34,9 +34,9 @@ from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
 from warehouse.stages.stop import StopRequest
+from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import weights_sha256
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
@@ -174,7 +174,8 @@ def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.O
     save_policy(policy, scratch, base=warehouse.model)
     torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch), "kind": policy.kind,
+    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
+               "files": file_hashes(scratch), "kind": policy.kind,
                "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}

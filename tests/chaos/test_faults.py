@@ -181,7 +181,7 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
 def test_what_the_system_refuses_is_said_with_the_way_out(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, sentence: str) -> None:
     warehouse = small_run(tmp_path)
-    flush = "warehouse.store.commit._flush"
+    flush = "warehouse.store.commit.flush"
     with monkeypatch.context() as failing, pytest.raises(StageError, match=sentence):
         def refuse(path: Path) -> None:
             raise OSError(error, os.strerror(error))

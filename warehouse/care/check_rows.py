@@ -16,56 +16,55 @@ from warehouse.store.run_folder import Warehouse
 KEY = ["task_id", "sample_index"]
 
 
-def completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+def row_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
+    """What is wrong with the rows of a part; StageError if it cannot be read."""
+    checks = {"completions": _completion_problems, "samples": _sample_problems,
+              "train_samples": _train_problems, "prompts": _prompt_problems}
+    return checks[table](warehouse, keys, part) if table in checks else []
+
+
+def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
-    rows = read_part(
-        part, [*KEY, "group_id", "completion_ids", "behaviour_logprobs", "num_completion_tokens"]
-    )
+    rows = read_part(part, [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
+                            "num_completion_tokens"])
     problems: list[str] = []
     if not _is_pruned(warehouse, keys):
         problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
         problems += _length_problems(rows, "behaviour_logprobs", "num_completion_tokens")
         problems += _logprob_problems(rows, "behaviour_logprobs")
     seen = _keys(rows)
-    problems += [
-        f"{_shown(key)} is there {count} times." for key, count in Counter(seen).items() if count > 1
-    ]
-    earlier = [
-        path for path in warehouse.parts("completions", **keys) if part_number(path) < part_number(part)
-    ]
+    problems += [f"{_shown(key)} is there {count} times."
+                 for key, count in Counter(seen).items() if count > 1]
+    earlier = [path for path in warehouse.parts("completions", **keys)
+               if part_number(path) < part_number(part)]
     before = _readable(earlier, "completions", [*KEY, "group_id"])
     twice = set(seen) & set(_keys(before))
     problems += [f"{_shown(key)} is in an earlier part too." for key in sorted(twice)[:3]]
     split = set(rows["group_id"].to_pylist()) & set(before["group_id"].to_pylist())
-    problems += [f"group {group} began in an earlier part; its rows must be in one." for group in
-                 sorted(split)[:3]]
-    groups = set(
-        _readable(warehouse.parts("prompts", **keys), "prompts", ["group_id"])["group_id"].to_pylist()
-    )
-    lost = sorted(set(rows["group_id"].to_pylist()) - groups)
+    problems += [f"group {group} began in an earlier part; its rows must be in one."
+                 for group in sorted(split)[:3]]
+    prompts = _readable(warehouse.parts("prompts", **keys), "prompts", ["group_id"])
+    lost = sorted(set(rows["group_id"].to_pylist()) - set(prompts["group_id"].to_pylist()))
     return problems + [f"group {group} has no prompt." for group in lost[:3]]
 
 
-def prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """The prompt's length as counted, one row per group."""
     rows = read_part(part, ["group_id", "prompt_ids", "num_prompt_tokens"])
     pruned = _is_pruned(warehouse, keys)
     problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
     counts = Counter(rows["group_id"].to_pylist())
-    return problems + [
-        f"group {group} is there {count} times." for group, count in counts.items() if count > 1
-    ]
+    return problems + [f"group {group} is there {count} times."
+                       for group, count in counts.items() if count > 1]
 
 
-def sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+def _sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """The same completions, in the same order, as the part they score; finite rewards; first outputs."""
     rows = read_part(part, [*KEY, "group_id", "reward", "num_completion_tokens", "fingerprint",
                             "first_output"])
     rollout = {"iteration": keys["iteration"], "purpose": keys["purpose"]}
     scored = warehouse.part_path("completions", part_number(part), **rollout)
     problems = []
-    if not scored.exists():
-        return [f"it scores {scored}, which does not exist."]
     sampled = _readable([scored], "completions", [*KEY, "num_completion_tokens"])
     if sampled.num_rows and _keys(sampled) != _keys(rows):
         problems.append(f"its completions are not those of {scored}; score again.")
@@ -88,27 +87,21 @@ def _first_output_problems(rows: pa.Table) -> list[str]:
     return []
 
 
-def train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:
+def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:
     """Old logprobs as long as the completion they belong to, finite, at most 0."""
     rows = read_part(part, ["iteration", "purpose", *KEY, "old_logprobs"])
     rows = rows.filter(rows["old_logprobs"].is_valid())
     problems = _logprob_problems(rows, "old_logprobs")
     lengths = dict(zip(_long_keys(rows), _lengths(rows["old_logprobs"]), strict=True))
     for iteration, purpose in sorted({key[:2] for key in lengths}):
-        sampled = _readable(
-            warehouse.parts("completions", iteration=iteration, purpose=purpose),
-            "completions",
-            ["iteration", "purpose", *KEY, "num_completion_tokens"],
-        )
+        parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
+        sampled = _readable(parts, "completions", ["iteration", "purpose", *KEY, "num_completion_tokens"])
         tokens = dict(zip(_long_keys(sampled), sampled["num_completion_tokens"].to_pylist(), strict=True))
         mine = [key for key in lengths if key[:2] == (iteration, purpose)]
         problems += [f"{_shown(key[2:])} of iteration {iteration} was never sampled." for key in mine
                      if key not in tokens][:3]
-        problems += [
-            f"{_shown(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
-            for key in mine
-            if key in tokens and lengths[key] != tokens[key]
-        ][:3]
+        problems += [f"{_shown(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
+                     for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
     return problems
 
 
@@ -129,8 +122,7 @@ def _logprob_problems(rows: pa.Table, column: str) -> list[str]:
     problems = []
     if not np.isfinite(numbers).all():
         problems.append(f"{(~np.isfinite(numbers)).sum()} of {column} are missing or not finite; "
-                        f"nothing can be "
-                        "trained on them. Sample the iteration again.")
+                        "nothing can be trained on them. Sample the iteration again.")
     above = numbers[np.isfinite(numbers)] > 1e-6  # log_softmax in float32 may end a rounding above 0
     if above.any():
         problems.append(f"{above.sum()} of {column} are above 0, so they are not log probabilities.")
@@ -139,14 +131,14 @@ def _logprob_problems(rows: pa.Table, column: str) -> list[str]:
 
 def _readable(paths: list[Path], table: str, columns: list[str]) -> pa.Table:
     """Rows of the parts that can be read; damaged ones have been reported by their footer."""
-    good = []
+    readable = []
     for path in paths:
         try:
             pq.read_metadata(path)
-            good.append(path)
+            readable.append(path)
         except (pa.ArrowInvalid, OSError):
             continue
-    return read_parts(good, table, columns)
+    return read_parts(readable, table, columns)
 
 
 def _lengths(column: pa.ChunkedArray) -> np.ndarray:

@@ -52,10 +52,10 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
     Files move to RUN/broken, none is deleted. Without --iteration or --yes it only says what it would move;
     the exit code is then 1 if there is something. Stop the run's stages first.
     """
-    from warehouse.care.repair import put_aside, repairs
+    from warehouse.care.repair import plan_repair, put_aside
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
-    moves = repairs(warehouse, iteration)
+    moves = plan_repair(warehouse, iteration)
     for move in moves:
         about = move.path.relative_to(warehouse.root) if move.path else "note"
         click.echo(f"{about}: {move.why}")

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.sql.database import refresh_sql
+from warehouse.store.checksums import part_facts
 from warehouse.store.commit import commit_file, commit_json, json_bytes, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_metadata, part_number, part_writer, row_group_size
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage, part_facts
+from warehouse.store.stage import Stage
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
 MIB = 2**20

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.store.checksums import part_facts
 from warehouse.store.commit import json_bytes, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_part, write_part
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage, part_facts
+from warehouse.store.stage import Stage
 
 DROPPED = {"completions": ("completion_ids", "behaviour_logprobs"), "prompts": ("prompt_ids",),
            "train_samples": ("old_logprobs",)}

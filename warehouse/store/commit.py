@@ -30,7 +30,7 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
         reached("before write", path)
         write(temporary)
         temporary.chmod(0o444)
-        _flush(temporary)
+        flush(temporary)
         reached("before link", path)
         won = _link(temporary, path)
         reached("after link", path)
@@ -38,7 +38,7 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
         raise readable(error, path) from error
     finally:
         _drop(temporary)
-    _flush(path.parent)
+    flush(path.parent)
     return won
 
 
@@ -64,7 +64,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         reached("before write", path)
         _write(temporary, content)
-        _flush(temporary)
+        flush(temporary)
         reached("before replace", path)
         os.replace(temporary, path)
         reached("after replace", path)
@@ -78,8 +78,8 @@ def commit_directory(folder: Path, final: Path) -> bool:
     """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
     for file in folder.rglob("*"):
         if file.is_file():
-            _flush(file)
-    _flush(folder)
+            flush(file)
+    flush(folder)
     reached("before rename", final)
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -90,7 +90,7 @@ def commit_directory(folder: Path, final: Path) -> bool:
         shutil.rmtree(folder)
         return False
     reached("after rename", final)
-    _flush(final.parent)
+    flush(final.parent)
     return True
 
 
@@ -122,7 +122,8 @@ def _drop(temporary: Path) -> None:
         temporary.unlink()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import uuid
@@ -11,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warehouse.store.checksums import part_damage, sha256_of, weights_sha256
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
+from warehouse.store.intent import finish_intent
+from warehouse.store.json_files import read_json
 from warehouse.store.schema import SCHEMA_VERSION
-from warehouse.store.stage import Stage, read_json, weights_sha256
+from warehouse.store.stage import Stage, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,7 @@ class Warehouse:
 
     root: Path
     facts: dict[str, Any]
+    finished: str = ""  # the command that had been killed in the middle of its changes, which were made now
 
     @property
     def run_id(self) -> str:
@@ -62,17 +65,41 @@ class Warehouse:
         adds, or that was merged into another, is nobody's row.
         """
         folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
-        stage = self.folder("completions", **keys) if table == "prompts" else folder
-        listed = (read_json(stage / "manifest.json") or {}).get("prompts" if table == "prompts" else "parts")
+        listed = self._listed(table, **keys)
         if listed is None:  # not complete, or a rollout from before manifests listed the prompts
             return sorted(folder.glob(f"{name}-*.parquet"))
-        return sorted(folder / part["name"] for part in listed if part["name"].startswith(f"{name}-"))
+        return sorted(folder / part["name"] for part in listed)
+
+    def damage(self, table: str, **keys: Any) -> str:
+        """The first listed part that is not what was written, and how; '' if there is none.
+
+        Asking twice costs nothing: a file is hashed again only after it changed.
+        """
+        folder = self.folder(table, **keys)
+        for part in self._listed(table, **keys) or []:
+            if why := part_damage(folder / part["name"], part):
+                return f"{folder / part['name']} {why}"
+        return ""
+
+    def verify(self, table: str, **keys: Any) -> None:
+        """StageError if a listed part is not what was written."""
+        if why := self.damage(table, **keys):
+            raise StageError(f"{why}. Restore it from a copy, or run `warehouse repair` and then its stage "
+                             "again.")
+
+    def _listed(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
+        """How the manifest lists the parts of a table; None if there is none or it does not say."""
+        stage = self.folder("completions" if table == "prompts" else table, **keys)
+        listed = (read_manifest(stage) or {}).get("prompts" if table == "prompts" else "parts")
+        name = f"{TRAIN_TABLES.get(table, 'part')}-"
+        return None if listed is None else [part for part in listed if part["name"].startswith(name)]
 
     def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
-        """All rows of a table under the given keys, in part order."""
+        """All rows of a table under the given keys, in part order; StageError if a part is not as written."""
         from warehouse.store.parts import read_parts
         parts = self.parts(table, **keys)
         try:
+            self.verify(table, **keys)
             return read_parts(parts, table, columns)
         except StageError:
             merged = self.parts(table, **keys)
@@ -120,29 +147,32 @@ class Warehouse:
 
     def policy(self, version: int) -> dict[str, Any]:
         """policy.json of a version; StageError if that policy does not exist."""
-        try:
-            return json.loads((self.policy_dir(version) / "policy.json").read_text())
-        except FileNotFoundError:
+        policy = read_json(self.policy_dir(version) / "policy.json", sha256=str)
+        if policy is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
-                             f"`train {self.root} --iteration {version - 1}` would write it.") from None
+                             f"`train {self.root} --iteration {version - 1}` would write it.")
+        return policy
 
-    def holds_weights(self, version: int) -> bool:
-        """False for the base, and for a policy that was pruned to its policy.json."""
-        return any(self.policy_dir(version).glob("*.safetensors"))
+    def is_pruned(self, version: int) -> bool:
+        """True for the base, and for a policy of which policy.json alone was kept."""
+        return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
 
     def verify_policy(self, version: int) -> None:
-        """StageError if the weights in a policy's folder are not those that its policy.json names."""
+        """StageError if the files in a policy's folder are not those that its policy.json names."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
-        if not self.holds_weights(version):
+        if self.is_pruned(version):
             raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
                              "policy.")
+        way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
         found = weights_sha256(folder)
         if found != stored["sha256"]:
             raise StageError(f"The weights in {folder} have sha256 {found[:12]}, its policy.json says "
-                             f"{stored['sha256'][:12]}: they were changed or damaged. Restore the folder "
-                             "from a copy, or see what `warehouse repair` can do.")
+                             f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
+        for name, sha256 in stored.get("files", {}).items():
+            if not (folder / name).is_file() or sha256_of(folder / name) != sha256:
+                raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
 
     def policy_versions(self) -> list[int]:
         """Versions that are committed, in order."""
@@ -183,14 +213,12 @@ def open_warehouse(path: str | Path) -> Warehouse:
     """Open a run folder; StageError if it is none, or was written by a newer version."""
     root = Path(path).resolve()
     marker = root / "warehouse.json"
-    if not marker.exists():
+    facts = read_json(marker)
+    if facts is None:
         raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
                          f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
-    try:
-        facts = json.loads(marker.read_text())
-    except json.JSONDecodeError as error:
-        raise StageError(f"{marker} is damaged ({error}). Restore it from a copy.") from error
-    if facts["schema_version"] != SCHEMA_VERSION:
-        raise StageError(f"{path} has schema version {facts['schema_version']}, this Rollhouse reads "
+    if facts.get("schema_version") != SCHEMA_VERSION:
+        raise StageError(f"{path} has schema version {facts.get('schema_version')}, this Rollhouse reads "
                          f"{SCHEMA_VERSION}. Install the version of Rollhouse that wrote it.")
-    return Warehouse(root, facts)
+    read_json(marker, run_id=str, model=str)
+    return Warehouse(root, facts, finish_intent(root))

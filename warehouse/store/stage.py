@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import platform
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warehouse.store.checksums import part_facts
 from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
-
-STALE_ATTEMPTS = 9
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Stage:
 
     def manifest(self) -> dict[str, Any] | None:
         """What the stage wrote; None while it is not complete."""
-        return read_json(self.folder / "manifest.json")
+        return read_manifest(self.folder)
 
     def is_complete(self) -> bool:
         """True once the manifest exists, without reading it."""
@@ -77,11 +76,18 @@ class Stage:
 
         StageError if a part comes from another run, or if `numbers` are given and the parts have others.
         """
+        commit_json(self.folder / "manifest.json", self.facts_to_store(facts, numbers))
+        written = self.manifest()
+        assert written is not None
+        return written
+
+    def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
+        """What the manifest would say now."""
         parts = sorted(self.folder.glob("*-*.parquet"))
         check_parts(parts, self.run_id, numbers)
         asked = sorted(self.prompts.glob("part-*.parquet")) if self.prompts else []
         check_parts(asked, self.run_id)
-        manifest = {
+        return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
             "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
@@ -89,10 +95,6 @@ class Stage:
             **({"prompts": [part_facts(part) for part in asked]} if self.prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
-        commit_json(self.folder / "manifest.json", manifest)
-        written = self.manifest()
-        assert written is not None
-        return written
 
     def _way_to_discard(self) -> str:
         if self.name == "score":
@@ -109,30 +111,14 @@ class Stage:
         return f"{self.name} of iteration {self.identity['iteration']}{''.join(others)}"
 
 
-def part_facts(part: Path) -> dict[str, Any]:
-    """How a manifest lists a part."""
-    return {"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
-
-
-def weights_sha256(folder: Path) -> str:
-    """Hash of a policy's weights: sha256 over its safetensors files in order of name."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        _feed(digest, path)
-    return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file."""
-    digest = hashlib.sha256()
-    _feed(digest, path)
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, path: Path) -> None:
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What the stage in this folder wrote; None while it is not complete; StageError if it is damaged."""
+    path = folder / "manifest.json"
+    manifest = read_json(path, facts=dict, parts=list)
+    for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
+        if not isinstance(part, dict) or not {"name", "bytes", "sha256"} <= part.keys():
+            raise damaged(path, "it does not list its parts")
+    return manifest
 
 
 def _version() -> str:
@@ -147,31 +133,6 @@ def _revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file of a stage, None if it does not exist; StageError if it is damaged."""
-    try:
-        return json.loads(_fresh_text(path))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same command "
-                         "again.") from error
-    except ValueError as error:  # not JSON, or not even text
-        raise StageError(f"{path} is damaged ({error}). Run `warehouse repair` on the run, or restore the "
-                         "file from a copy.") from error
-
-
-def _fresh_text(path: Path) -> str:
-    """The text of a file; over NFS one that another client replaces just now is stale: then the new one."""
-    for _ in range(STALE_ATTEMPTS):
-        try:
-            return path.read_text()
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-    return path.read_text()
 
 
 def _shown(value: Any) -> str:

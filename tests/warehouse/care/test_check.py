@@ -41,7 +41,7 @@ def run(intact: Warehouse, tmp_path: Path) -> Warehouse:
 
 def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change the rows of a part, and its manifest with it, so that only the rows are wrong."""
-    from warehouse.store.stage import sha256_of
+    from warehouse.store.checksums import sha256_of
     table = pq.ParquetFile(path).read()
     rows = table.to_pylist()
     change(rows)

@@ -187,7 +187,7 @@ def test_a_policy_appears_whole_and_only_once(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     for text, won in (("first", True), ("second", False)):
         folder = warehouse.scratch("policy-1")
-        (folder / "policy.json").write_text(f'{{"text": "{text}"}}')
+        (folder / "policy.json").write_text(f'{{"text": "{text}", "policy_version": 1, "sha256": ""}}')
         assert warehouse.commit_policy(1, folder) is won
     assert warehouse.policy(1)["text"] == "first"
     assert warehouse.policy_versions() == [0, 1]

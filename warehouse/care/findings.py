@@ -1,0 +1,217 @@
+"""Everything that is wrong with the stored files: where, what, the way out, and what follows from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warehouse.care.check_rows import row_problems
+from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
+from warehouse.store.commit import TEMPORARY_MARK
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
+from warehouse.store.parts import part_number
+from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
+from warehouse.store.stage import Stage
+from warehouse.tasks.task_files import tasks_sha256
+
+EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
+                      r"(drift|change|compacted)-\w+\.json")
+TABLES = ("tasks", "prompts", "completions", "samples", "train")
+
+
+def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False,
+                rows: bool = True) -> Iterator[Finding]:
+    """Names, tasks, policies, then stage by stage: documents, parts and, unless `quick`, checksums and rows.
+
+    With an iteration named, its stages and the policy that it wrote alone.
+    """
+    from tqdm import tqdm
+    if iteration is None:
+        yield from _foreign_files(warehouse)
+        yield from _tasks(warehouse, quick=quick)
+    yield from _policies(warehouse, iteration, quick=quick)
+    stages = all_stages(warehouse, iteration)
+    for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
+        wrong = list(_stage(warehouse, stage, quick=quick))
+        yield from wrong
+        if rows and not quick:
+            yield from _rows(warehouse, stage, {finding.path for finding in wrong})
+
+
+def all_stages(warehouse: Warehouse, iteration: int | None = None) -> list[Stage]:
+    """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
+    def numbers(table: str) -> list[int]:
+        return [number for number in warehouse.iterations(table) if iteration in (None, number)]
+
+    stages = [warehouse.stage("rollout", iteration=number, purpose=purpose)
+              for number in numbers("completions") for purpose in warehouse.purposes("completions", number)]
+    stages += [stage for number in numbers("samples") for purpose in warehouse.purposes("samples", number)
+               for stage in score_stages(warehouse, number, purpose)]
+    return stages + [warehouse.stage("train", iteration=number) for number in numbers("train_steps")]
+
+
+def score_stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
+    """Every score of one rollout, finished or not."""
+    folder = warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
+    return [warehouse.stage("score", iteration=iteration, purpose=purpose,
+                            scorer=path.name.removeprefix("scorer="))
+            for path in sorted(folder.glob("scorer=*"))]
+
+
+def readable_manifest(stage: Stage) -> dict[str, Any] | None:
+    """The manifest; None if there is none, or if it is damaged."""
+    try:
+        return stage.manifest()
+    except StageError:
+        return None
+
+
+def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
+    """Files in the tables' folders that no stage writes."""
+    for table in TABLES:
+        for path in sorted((warehouse.root / table).rglob("*")):
+            # Version 0.2.0 left a claim beside each file on filesystems without hard links.
+            ours = EXPECTED.fullmatch(path.name) or path.parent.suffix == ".claim"
+            inside = str(path.relative_to(warehouse.root))
+            if path.is_dir() or ours or "checkpoint-" in inside:
+                continue
+            if TEMPORARY_MARK in inside or ".spill-" in inside:
+                yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
+            else:
+                words = "was not written by any stage. Move it out of the run folder."
+                yield Finding.of(path, words, "aside")
+
+
+def _tasks(warehouse: Warehouse, *, quick: bool) -> Iterator[Finding]:
+    """The tasks are there and are those that the run was made with."""
+    folder, wanted = warehouse.folder("tasks"), warehouse.facts.get("tasks_sha256")
+    parts = warehouse.parts("tasks")
+    if not parts:
+        yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
+    wrong = [Finding(part, text, "restore") for part in parts
+             for text in footer_problems(warehouse, "tasks", {}, part)]
+    yield from wrong
+    if quick or wanted is None or wrong or not parts:
+        return
+    try:
+        actual = tasks_sha256(warehouse.read("tasks").to_pylist())
+    except StageError as error:
+        yield Finding(folder, str(error), "restore")
+        return
+    if actual != wanted:
+        yield Finding(folder, f"The tasks in {folder} are not those that the run was made with "
+                      f"(warehouse.json: tasks_sha256 {wanted[:12]}, found {actual[:12]}). Restore them from "
+                      "a copy of the run.", "restore")
+
+
+def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:
+    """Each policy's files are those that its policy.json names, and its parent is there."""
+    folders = {int(folder.name): folder for folder in warehouse.root.glob("policies/*")
+               if folder.name.isdigit()}
+    for version, folder in sorted(folders.items()):
+        if iteration not in (None, version - 1):
+            continue
+        stage = warehouse.stage("train", iteration=version - 1)
+        consequence: Consequence = "again" if version else "restore"
+        if not (folder / "policy.json").exists():
+            yield Finding.of(folder, "has no policy.json. Remove the folder and run train of iteration "
+                             f"{version - 1} again.", consequence, stage)
+            continue
+        try:
+            parent = warehouse.policy(version).get("parent")
+            if not quick and not warehouse.is_pruned(version):
+                warehouse.verify_policy(version)
+        except StageError as error:
+            yield Finding(folder, str(error), consequence, stage)
+            continue
+        if parent is not None and parent not in folders:
+            yield Finding(folder, f"Policy {version} names policy {parent} as its parent, which does not "
+                          "exist. Restore it from a copy.", "restore")
+
+
+def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Finding]:
+    """Documents and parts of one stage, and what it says of others."""
+    for path in (stage.folder / "manifest.json", stage.folder / "settings.json"):
+        try:
+            stage.manifest() if path.name == "manifest.json" else read_json(path)
+        except StageError as error:
+            yield Finding(path, str(error), "aside", stage)
+    manifest = readable_manifest(stage)
+    if manifest is None and not stage.is_complete():
+        yield Finding(stage.folder, f"{stage.title} is not complete; run it again to finish it.", "note")
+    for table, keys, folder in _tables(stage):
+        yield from find_damaged_parts(warehouse, stage, table, keys, folder, manifest, quick=quick)
+    if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
+        yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
+                         "or let `warehouse repair` open the stage again.", "again", stage)
+    if stage.name == "score":
+        yield from _scored_parts(warehouse, stage, complete=manifest is not None)
+    if manifest and stage.name == "train":
+        yield from _training(warehouse, stage, manifest)
+
+
+def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
+    """Tables that a stage writes: name, the keys that every row of a part has, folder."""
+    if stage.name == "train":
+        return [(table, {"trained_iteration" if table == "train_samples" else "iteration":
+                         stage.identity["iteration"]}, stage.folder) for table in TRAIN_TABLES]
+    table = "completions" if stage.name == "rollout" else "samples"
+    return [(table, stage.identity, stage.folder),
+            *([("prompts", stage.identity, stage.prompts)] if stage.prompts else [])]
+
+
+def _scored_parts(warehouse: Warehouse, stage: Stage, *, complete: bool) -> Iterator[Finding]:
+    """Part i of samples scores part i of completions."""
+    rollout = warehouse.stage("rollout", **{key: stage.identity[key] for key in ("iteration", "purpose")})
+    manifest = readable_manifest(rollout)
+    sampled = ({part_number(Path(part["name"])) for part in manifest["parts"]} if manifest else
+               {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
+    present = sorted(stage.folder.glob("part-*.parquet"))
+    if not sampled and complete:
+        yield Finding.of(rollout.folder, f"is missing, though {stage.title} is complete. Restore it from a "
+                         "copy of the run; no stage can sample the same completions again.", "restore")
+    elif complete and sampled != (scored := {part_number(path) for path in present}):
+        yield Finding(stage.folder, f"{stage.title} has parts {sorted(scored)}, the completions have "
+                      f"{sorted(sampled)}. Restore the missing ones, or remove {stage.folder} and score "
+                      "again.", "restore")
+    replaced = (readable_manifest(stage) or {}).get("replaced", [])
+    for path in present if sampled else []:
+        if part_number(path) not in sampled and path.name not in replaced:
+            yield Finding.of(path, "scores completions that are gone. `warehouse repair` puts it aside.",
+                             "again", stage)
+
+
+def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> Iterator[Finding]:
+    """The policy that a training wrote is there, and so are the scores that it was trained on."""
+    iteration = stage.identity["iteration"]
+    if not (warehouse.policy_dir(iteration + 1) / "policy.json").exists():
+        yield Finding(stage.folder, f"{stage.title} is complete, but policy {iteration + 1} is missing. "
+                      f"Restore it, or remove {stage.folder} and train again.", "restore")
+    scorer = manifest["facts"].get("scorer") or (manifest.get("settings") or {}).get("scorer")
+    if scorer is None or "rolled_back_to" in manifest["facts"]:
+        return
+    scores = warehouse.stage("score", iteration=iteration, purpose="train", scorer=scorer)
+    if scores.folder.is_dir() and any(scores.folder.iterdir()):
+        return  # unfinished ones are told as a stage
+    way_out = "Restore it from a copy of the run"
+    if warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+        way_out += f", or score again: score {warehouse.root} --iteration {iteration}"
+    yield Finding.of(scores.folder, f"is missing, though {stage.title} was trained on its rewards. "
+                     f"{way_out}.", "restore")
+
+
+def _rows(warehouse: Warehouse, stage: Stage, wrong: set[Path]) -> Iterator[Finding]:
+    """The rows of every part of a stage that can be read."""
+    for table, keys, folder in _tables(stage):
+        for part in sorted(folder.glob(f"{TRAIN_TABLES.get(table, 'part')}-*.parquet")):
+            if part in wrong:
+                continue
+            try:
+                problems = row_problems(warehouse, table, keys, part)
+            except StageError as error:
+                problems = [str(error)]
+            for problem in problems:
+                yield Finding(part, f"{part}: {problem}", "restore")

@@ -1,0 +1,128 @@
+"""What is wrong with the parts of one table: missing, changed, torn, foreign or left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from warehouse.store.checksums import part_damage
+from warehouse.store.errors import StageError
+from warehouse.store.parts import part_metadata, read_part
+from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
+from warehouse.store.schema import SCHEMA_VERSION, stored_names
+from warehouse.store.stage import Stage
+
+# What follows: nothing; the file goes aside alone; it goes, and its stage runs again; only a copy helps.
+Consequence = Literal["note", "aside", "again", "restore"]
+RESTORE_OR_OPEN = "Restore it, or let `warehouse repair` open the stage again."
+
+
+class Finding(NamedTuple):
+    """A file or folder, the sentence about it, and what follows for it and its stage."""
+
+    path: Path
+    text: str
+    consequence: Consequence
+    stage: Stage | None = None
+
+    @classmethod
+    def of(cls, path: Path, words: str, consequence: Consequence, stage: Stage | None = None) -> Finding:
+        """Its sentence begins with the path."""
+        return cls(path, f"{path} {words}", consequence, stage)
+
+    @property
+    def why(self) -> str:
+        """What is wrong, without the path and the way out."""
+        return self.text.removeprefix(f"{self.path} ").split(". ")[0]
+
+
+def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
+           manifest: dict[str, Any] | None, *, quick: bool) -> Iterator[Finding]:
+    """The parts of one table against the manifest, by size and checksum, and by their footers."""
+    pattern = f"{TRAIN_TABLES.get(table, 'part')}-*.parquet"
+    facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
+    listed = {part["name"]: part for part in facts or [] if Path(part["name"]).match(pattern)}
+    present = {path.name for path in folder.glob(pattern)}
+    for name in sorted(listed.keys() | present):
+        path = folder / name
+        if name not in present:
+            yield Finding.of(path, f"is missing, though the manifest of {stage.title} lists it. "
+                             f"{RESTORE_OR_OPEN}", "again", stage)
+        elif facts is not None and name in (manifest or {}).get("replaced", []) and name not in listed:
+            yield Finding.of(path, "was merged into another; run `warehouse compact` again.", "note")
+        elif facts is not None and name not in listed:
+            words = f"is not in the manifest of {stage.title}. Move it out of the run."
+            yield Finding.of(path, words, "aside")
+        elif not stage.is_complete() and _is_merged(path):
+            words = "was merged for a manifest that is gone. `warehouse repair` puts it aside."
+            yield Finding.of(path, words, "again", stage)
+        else:
+            for text in _file_problems(warehouse, table, keys, path, listed.get(name), quick=quick):
+                yield Finding(path, text, "again", stage)
+
+
+def _file_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], path: Path,
+                   listed: dict[str, Any] | None, *, quick: bool) -> Iterator[str]:
+    """What is wrong with the file of a part: with its footer, and with its content."""
+    wrong = footer_problems(warehouse, table, keys, path)
+    yield from wrong
+    if listed and (why := part_damage(path, listed, quick=quick)):
+        yield f"{path} {why}. {RESTORE_OR_OPEN}"
+    elif not listed and not quick and not wrong:
+        try:
+            read_part(path)
+        except StageError as error:
+            yield str(error)
+
+
+def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
+    """What is wrong with a part by its footer: it does not open, or is of another table, run or folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    try:
+        file = pq.ParquetFile(part)
+    except (pa.ArrowInvalid, OSError) as error:
+        return [f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). `warehouse repair` puts it "
+                "aside."]
+    metadata = file.schema_arrow.metadata or {}
+    version = metadata.get(b"rollhouse.schema_version", b"").decode()
+    if version and version != str(SCHEMA_VERSION):
+        return [f"{part} has schema version {version}, this Rollhouse reads {SCHEMA_VERSION}. Use the "
+                "version of Rollhouse that wrote it, or let `warehouse repair` put it aside."]
+    names = list(stored_names(table).values())
+    if file.schema_arrow.names != names:
+        odd = sorted(set(file.schema_arrow.names) ^ set(names))
+        return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
+    problems = []
+    owner = metadata.get(b"rollhouse.run_id", b"").decode()
+    if owner != warehouse.run_id:
+        problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
+                        "Move it out of the run folder.")
+    for key, value in keys.items():
+        bounds = {_bounds(file, group, key) for group in range(file.metadata.num_row_groups)}
+        if others := bounds - {(None, None), (value, value)}:
+            problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
+                            f"{sorted(others)[0][0]}. Move it where it belongs.")
+    return problems
+
+
+def _bounds(file: Any, group: int, column: str) -> tuple[Any, Any]:
+    """Least and greatest value of a column in one row group."""
+    metadata = file.metadata.row_group(group)
+    names = [metadata.column(index).path_in_schema for index in range(metadata.num_columns)]
+    statistics = metadata.column(names.index(column)).statistics
+    return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
+
+
+def is_compacted(stage: Stage) -> bool:
+    """True if the stage's parts were merged, or were about to be."""
+    return any(stage.folder.glob("compacted-*.json")) or any(
+        _is_merged(path) for path in stage.folder.glob("part-*.parquet"))
+
+
+def _is_merged(path: Path) -> bool:
+    try:
+        return "merged" in part_metadata(path)
+    except StageError:
+        return False

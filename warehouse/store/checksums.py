@@ -1,0 +1,52 @@
+"""Hashes of stored files, and whether a file is still what was written."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+
+def part_facts(part: Path) -> dict[str, Any]:
+    """How a manifest lists a part."""
+    return {"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
+
+
+def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> str:
+    """How a part differs from what its manifest lists, by its size alone if `quick`; '' if it does not.
+
+    A file is hashed once per process, and again only when its size, time or inode changed.
+    """
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return "is missing, though its manifest lists it"
+    same = stat.st_size == facts["bytes"] and (
+        quick or _hash_once(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) == facts["sha256"])
+    return "" if same else f"does not match its manifest ({'size' if quick else 'sha256'} differs)"
+
+
+def weights_sha256(folder: Path) -> str:
+    """Hash of a policy's weights: sha256 over its safetensors files in order of name."""
+    return sha256_of(*sorted(folder.glob("*.safetensors")))
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Hex sha256 of each file of a folder, by name."""
+    return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def sha256_of(*paths: Path) -> str:
+    """Hex sha256 of a file, or of several one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _hash_once(path: Path, _size: int, _mtime_ns: int, _inode: int) -> str:
+    return sha256_of(path)
