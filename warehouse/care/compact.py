@@ -1,9 +1,9 @@
 """Merge the parts of finished stages into a few: fewer files, the same rows in the same order.
 
 Readers take the parts of a complete stage from its manifest, so replacing the manifest, which is one rename,
-is the instant at which all of them change from the old parts to the merged ones. The old files are removed
-after it; a reader that had listed them asks again. A late twin of a killed worker may still add an old part:
-no manifest lists it, so it is nobody's row.
+is the instant at which they change from the old parts to the merged ones. The old files are removed after it;
+a reader that had listed them asks again. A late twin of a killed worker may still add an old part: no
+manifest lists it, so it is nobody's row.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warehouse.care.findings import score_stages
 from warehouse.sql.database import refresh_sql
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import commit_file, commit_json, json_bytes, replace_bytes
+from warehouse.store.commit import commit_file, json_bytes
 from warehouse.store.errors import StageError
+from warehouse.store.intent import Step, carry_out
 from warehouse.store.parts import part_metadata, part_number, part_writer, row_group_size
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
@@ -49,33 +51,39 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
 
 def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
     """Stages that read or wrote the rows of one rollout: the rollout, its scores, the training on it."""
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    folder = warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-    scorers = [path.name.removeprefix("scorer=") for path in sorted(folder.glob("scorer=*"))]
-    stages = [warehouse.stage("rollout", **keys)]
-    stages += [warehouse.stage("score", **keys, scorer=scorer) for scorer in scorers]
+    stages = [warehouse.stage("rollout", iteration=iteration, purpose=purpose),
+              *score_stages(warehouse, iteration, purpose)]
     return stages + ([warehouse.stage("train", iteration=iteration)] if purpose == "train" else [])
 
 
 def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int) -> list[str]:
     """Merge completions and samples alike, so that part i of samples still scores part i of completions."""
     rollout, *others = _stages(warehouse, iteration, purpose)
-    stages = [stage for stage in others if stage.name == "score" and stage.is_complete()]
+    if not rollout.is_complete():
+        return []
+    stages = [rollout, *(stage for stage in others if stage.name == "score" and stage.is_complete())]
     parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
+    steps: list[Step] = []
     try:
         plan = _plan(parts, part_mib)
-        # The rollout last: as long as its manifest is the old one, a killed run finds the same plan again.
-        for stage in [*stages, rollout] if plan else []:
-            _merge(warehouse, stage, plan)
+        manifests = [_merge(warehouse, stage, plan) if plan else stage.manifest() or {} for stage in stages]
     except (StageError, FileNotFoundError):
         if parts == warehouse.parts("completions", iteration=iteration, purpose=purpose):
             raise
         return [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
-    num_removed = sum(_remove_replaced(stage) for stage in [*stages, rollout])
-    if not plan and not num_removed:
+    for stage, manifest in zip(stages, manifests, strict=True):
+        text = json_bytes(manifest).decode()
+        # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain it.
+        copy = stage.folder / f"compacted-{min(plan, default=0):05d}.json"
+        steps += [("write", copy, text), ("write", stage.folder / "manifest.json", text)] if plan else []
+    old = [stage.folder / name for stage, manifest in zip(stages, manifests, strict=True)
+           for name in manifest.get("replaced", []) if (stage.folder / name).exists()]
+    if not steps and not old:
         return []
-    return [f"iteration {iteration} ({purpose}): {num_removed} files merged into "
-            f"{sum(len((stage.manifest() or {'parts': []})['parts']) for stage in [*stages, rollout])}"]
+    if not carry_out(warehouse.root, "compact", [*steps, *(("remove", path, "") for path in old)]):
+        return [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
+    return [f"iteration {iteration} ({purpose}): {len(old)} files merged into "
+            f"{sum(len(manifest['parts']) for manifest in manifests)}"]
 
 
 def _plan(parts: list[Path], part_mib: int) -> Merged:
@@ -96,23 +104,17 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
     return {first + index: numbers for index, numbers in enumerate(groups)}
 
 
-def _merge(warehouse: Warehouse, stage: Stage, plan: Merged) -> None:
-    """Write the merged parts of one stage, then let its manifest name them instead of the old ones."""
+def _merge(warehouse: Warehouse, stage: Stage, plan: Merged) -> dict[str, Any]:
+    """Write the merged parts of one stage; the manifest that names them instead of the old ones."""
     manifest = stage.manifest()
     assert manifest is not None
-    listed = {part_number(Path(part["name"])): part for part in manifest["parts"]}
-    if listed.keys() == plan.keys():
-        return  # switched by a run that was killed before the rollout's turn
-    if listed.keys() != {number for numbers in plan.values() for number in numbers}:
-        raise StageError(f"{stage.title} has other parts than its rollout. Give the --part-mib of the "
-                         "compaction that was killed, or see `warehouse check`.")
+    listed = {part_number(Path(part["name"])) for part in manifest["parts"]}
+    if listed != {number for numbers in plan.values() for number in numbers}:
+        raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
     paths = [_merge_part(warehouse, stage, number, numbers) for number, numbers in plan.items()]
     replaced = [*manifest.get("replaced", []), *(part["name"] for part in manifest["parts"])]
-    new = {**manifest, "parts": [part_facts(path) for path in paths], "replaced": replaced,
-           "compacted_at": time.time()}
-    # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain themselves.
-    commit_json(stage.folder / f"compacted-{min(plan):05d}.json", new)
-    replace_bytes(stage.folder / "manifest.json", json_bytes(new))
+    return {**manifest, "parts": [part_facts(path) for path in paths], "replaced": replaced,
+            "compacted_at": time.time()}
 
 
 def _merge_part(warehouse: Warehouse, stage: Stage, number: int, numbers: list[int]) -> Path:
@@ -148,14 +150,3 @@ def _batches(paths: list[Path], size: int) -> Iterator[pa.Table]:
                     held = []
     if held:
         yield pa.concat_tables(held)
-
-
-def _remove_replaced(stage: Stage) -> int:
-    """Remove files that the manifest names as replaced; how many there were."""
-    manifest = stage.manifest() or {}
-    listed = {part["name"] for part in manifest.get("parts", [])}
-    old = [stage.folder / name for name in manifest.get("replaced", []) if name not in listed]
-    present = [path for path in old if path.exists()]
-    for path in present:
-        path.unlink(missing_ok=True)
-    return len(present)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 from warehouse.store.errors import StageError
+from warehouse.store.intent import carry_out
 from warehouse.store.run_folder import Warehouse
 
 
@@ -30,8 +30,6 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
                          "what there is.")
     stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{time.time_ns() % 1_000_000:06d}"
     target = warehouse.root / "discarded" / stamp
-    for folder in folders:
-        place = target / folder.relative_to(warehouse.root)
-        place.parent.mkdir(parents=True)
-        os.rename(folder, place)
+    carry_out(warehouse.root, "discard",
+              [("move", folder, target / folder.relative_to(warehouse.root)) for folder in folders])
     return target

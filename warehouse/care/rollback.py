@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from pathlib import Path
 
-from warehouse.store.commit import commit_directory
+from warehouse.store.commit import flush_folder, json_bytes, saying_why
 from warehouse.store.errors import StageError
+from warehouse.store.intent import Step, carry_out
 from warehouse.store.run_folder import Warehouse
 
 
@@ -24,42 +23,44 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
         raise StageError(f"There is no policy {to}; there are {_ranges(versions)}. Name one of those "
                          f"with --to.")
     newest = max(versions)
-    if to == newest:
-        raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
-    chosen = warehouse.policy(to)
-    sampled = newest in warehouse.iterations("completions")
-    if not sampled and warehouse.policy(newest).get("rolled_back_to") == to:
+    if to != newest and warehouse.policy(newest).get("rolled_back_to") == to and (
+            newest not in warehouse.iterations("completions")):
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
                 f"next: rollout {warehouse.root} --iteration {newest}"]
-    if sampled:
-        version = newest + 1
-        _skip_training(warehouse, newest, to)
+    if to == newest:
+        raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
+    warehouse.verify_policy(to)
+    if newest in warehouse.iterations("completions"):
+        version, steps = newest + 1, _skip_training(warehouse, newest, to)
         said = f"iteration {newest} stays as it is and is not trained on"
     else:
-        version = newest
         aside = _free_name(warehouse.policy_dir(newest))
-        os.rename(warehouse.policy_dir(newest), aside)
+        version, steps = newest, [("move", warehouse.policy_dir(newest), aside)]
         said = f"the former policy {newest} is kept in {aside.name}"
-    folder = warehouse.scratch(f"policy-{version}")
-    for file in warehouse.policy_dir(to).iterdir():
-        if file.is_file() and file.name != "policy.json":
-            shutil.copy2(file, folder / file.name)
+    chosen = warehouse.policy(to)
     facts = {**chosen, "policy_version": version, "parent": to, "parent_sha256": chosen.get("sha256"),
              "rolled_back_to": to}
-    (folder / "policy.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
-    committed = commit_directory(folder, warehouse.policy_dir(version))
-    assert committed, "another process wrote the policy meanwhile"
+    copied = warehouse.scratch(f"policy-{version}")
+    with saying_why(copied):
+        for file in warehouse.policy_dir(to).iterdir():
+            if file.is_file() and file.name != "policy.json":
+                shutil.copy2(file, copied / file.name)
+        (copied / "policy.json").write_bytes(json_bytes(facts))
+        flush_folder(copied)
+    carry_out(warehouse.root, "rollback", [*steps, ("move", copied, warehouse.policy_dir(version))])
     return [f"policy {version} now has the weights of policy {to}; {said}",
             f"next: rollout {warehouse.root} --iteration {version}"]
 
 
-def _skip_training(warehouse: Warehouse, iteration: int, to: int) -> None:
+def _skip_training(warehouse: Warehouse, iteration: int, to: int) -> list[Step]:
     """Mark the training of an iteration as left out, unless it has begun or is done."""
     stage = warehouse.stage("train", iteration=iteration)
-    if stage.manifest() is None:
-        if stage.settings() is not None:
-            raise StageError(f"{stage.title} has begun. Finish it, or remove {stage.folder}; then roll back.")
-        stage.complete({"rolled_back_to": to, "seconds": 0.0})
+    if stage.is_complete():
+        return []
+    if stage.settings() is not None:
+        raise StageError(f"{stage.title} has begun. Finish it, or remove {stage.folder}; then roll back.")
+    manifest = stage.facts_to_store({"rolled_back_to": to, "seconds": 0.0})
+    return [("write", stage.folder / "manifest.json", json_bytes(manifest).decode())]
 
 
 def _free_name(folder: Path) -> Path:

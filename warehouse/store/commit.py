@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from warehouse.store.errors import StageError
@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
-def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
+def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
     """Write `path` through a temporary twin; True if this call made it, False if it stood already.
 
     `write(temporary)` fills the temporary file. It is flushed to disk before `path` is linked to it, so a
@@ -26,16 +26,15 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
         return False
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        reached("before write", path)
-        write(temporary)
-        temporary.chmod(0o444)
-        flush(temporary)
-        reached("before link", path)
-        won = _link(temporary, path)
-        reached("after link", path)
-    except OSError as error:
-        raise readable(error, path) from error
+        with saying_why(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            reached("before write", path)
+            write(temporary)
+            temporary.chmod(0o444)
+            flush(temporary)
+            reached("before link", path)
+            won = _link(temporary, path)
+            reached("after link", path)
     finally:
         _drop(temporary)
     flush(path.parent)
@@ -44,7 +43,7 @@ def commit_file(path: Path, write: Callable[[Path], None]) -> bool:
 
 def commit_bytes(path: Path, content: bytes) -> bool:
     """Write bytes to `path` atomically; False if it stood already."""
-    return commit_file(path, lambda temporary: _write(temporary, content))
+    return commit_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def commit_json(path: Path, value: object) -> bool:
@@ -61,25 +60,21 @@ def replace_bytes(path: Path, content: bytes) -> None:
     """Replace `path` atomically; for files that are derived and may be made again at any time."""
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        reached("before write", path)
-        _write(temporary, content)
-        flush(temporary)
-        reached("before replace", path)
-        os.replace(temporary, path)
-        reached("after replace", path)
-    except OSError as error:
-        raise readable(error, path) from error
+        with saying_why(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            reached("before write", path)
+            temporary.write_bytes(content)
+            flush(temporary)
+            reached("before replace", path)
+            os.replace(temporary, path)
+            reached("after replace", path)
     finally:
         _drop(temporary)
 
 
 def commit_directory(folder: Path, final: Path) -> bool:
     """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            flush(file)
-    flush(folder)
+    flush_folder(folder)
     reached("before rename", final)
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -113,13 +108,17 @@ def _link(temporary: Path, path: Path) -> bool:
                          "one, for example a local disk or NFS.") from error
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
 def _drop(temporary: Path) -> None:
     with contextlib.suppress(OSError):  # the error before it counts; what cannot be removed is swept later
         temporary.unlink()
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until a folder and all files in it are on the disk."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            flush(file)
+    flush(folder)
 
 
 def flush(path: Path) -> None:
@@ -129,6 +128,15 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def saying_why(path: Path) -> Iterator[None]:
+    """What the system refuses while `path` is written becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise readable(error, path) from error
 
 
 def readable(error: OSError, path: Path) -> Exception:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from warehouse.store.commit import commit_json, flush, readable, replace_bytes
+from warehouse.store.commit import commit_json, flush, replace_bytes, saying_why
 from warehouse.store.json_files import read_json
 
 INTENT = "intent.json"
@@ -34,14 +34,12 @@ def finish_intent(root: Path) -> str:
     intent = read_json(root / INTENT, command=str, steps=list)
     if intent is None:
         return ""
-    try:
+    with saying_why(root / INTENT):
         for action, path, other in intent["steps"]:
             ACTIONS[action](root / path, root / other if action in ("move", "replace") else other)
             if (root / path).parent.exists():
                 flush((root / path).parent)
         (root / INTENT).unlink(missing_ok=True)
-    except OSError as error:
-        raise readable(error, root / INTENT) from error
     return intent["command"]
 
 
