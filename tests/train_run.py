@@ -96,6 +96,9 @@ def rewrite(warehouse, iteration, table, change):
         part.unlink()
     rows = [row for row in rows if row is not None]
     warehouse.write_part(table, 0, pa.Table.from_pylist(rows, schema=arrow_schema(table)), **keys)
+    stage = warehouse.stage("score" if table == "samples" else "rollout", **keys)
+    (stage.folder / "manifest.json").unlink()
+    stage.complete({})
 
 
 def load_policy(warehouse: Warehouse, version: int):
