@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.look.render import printable
+from warehouse.look.render import printable, short_number
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -42,11 +42,19 @@ def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, itera
         )[0]["completion_ids"]
         at = row["position"]
         before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
-        text = printable(f"{before}⟦{decode([row['token_id']])}⟧{after}", kept="")
-        lead = (f"{row['gap']:>9.4f} {row['behaviour_logprob']:>8.3f} {row['old_logprob']:>8.3f} {at:>8}  "
+        numbers = [short_number(row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
+        lead = (f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  "
                 f"{row['iteration']}/{row['task_id']}/{row['sample_index']}  ")
-        lines.append(lead + text[:max(20, width - len(lead))])
+        lines.append(lead + around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
     return lines
+
+
+def around(before: str, token: str, after: str, width: int) -> str:
+    """The token in brackets with as much of the text on each side as fits."""
+    before, token, after = (printable(text, kept="") for text in (before, token, after))
+    middle = f"⟦{token[:width - 2]}⟧"
+    left = min(len(before), max((width - len(middle)) // 2, width - len(middle) - len(after)))
+    return (before[len(before) - left:] + middle + after)[:width]
 
 
 def decoder(warehouse: Warehouse) -> Callable[[list[int]], str]:

@@ -32,7 +32,8 @@ def export_command(
 @click.command("import")
 @run_argument
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Iteration to write.")
+@click.option("--iteration", type=click.IntRange(0, 2147483647), required=True,
+              help="Iteration to write.")
 @click.option("--purpose", default="train", show_default=True, help="Purpose to write.")
 @click.option("--plain-sampling", is_flag=True,
               help="The completions were sampled at temperature 1 without truncation or penalties.")

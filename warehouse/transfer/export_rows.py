@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 KINDS = ("jsonl", "trl", "hf")
 ROWS = """
 SELECT completions.iteration, completions.purpose, completions.task_id, completions.sample_index,
-       completions.group_id, prompts.prompt, prompts.prompt_ids, completions.completion,
+       completions.group_id, prompts.* EXCLUDE (iteration, purpose, group_id), completions.completion,
        completions.completion_ids, completions.behaviour_logprobs, completions.finish_reason,
-       completions.policy_version, completions.seed, completions.temperature, completions.top_p,
-       completions.top_k, completions.min_p, completions.repetition_penalty, completions.presence_penalty,
-       completions.frequency_penalty, completions.max_tokens, completions.logprobs_mode, completions.engine,
-       completions.dtype, samples.scorer, samples.reward, samples.correct, samples.error_class,
+       completions.policy_version, completions.policy_sha256, completions.seed,
+       completions.temperature, completions.top_p, completions.top_k, completions.min_p,
+       completions.repetition_penalty, completions.presence_penalty, completions.frequency_penalty,
+       completions.max_tokens, completions.logprobs_mode, completions.engine, completions.dtype,
+       samples.scorer, samples.reward, samples.correct, samples.error_class,
        trained.advantage, trained.old_logprobs
 FROM (SELECT * FROM completions WHERE {where}) AS completions
-JOIN (SELECT iteration, purpose, group_id, prompt, prompt_ids FROM prompts WHERE {where}) AS prompts
+JOIN (SELECT iteration, purpose, group_id, prompt, prompt_ids, prompt_format, format_options, prefill, flip,
+             rotations, color_map, pair_order, shown_test
+      FROM prompts WHERE {where}) AS prompts
     USING (iteration, purpose, group_id)
 LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, scorer, reward, correct, error_class FROM samples
            WHERE {where}) AS samples USING (iteration, purpose, task_id, sample_index)
@@ -59,8 +62,7 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
                                "GROUP BY ALL ORDER BY ALL")
     if not held:
         raise StageError("No complete rollout fits. Look at what there is: SELECT DISTINCT iteration, "
-                         "purpose "
-                         "FROM completions")
+                         "purpose FROM completions")
     rows = ROWS.format(where=where)
     if kind == "jsonl":
         compression = "zstd" if output.suffix == ".zst" else "uncompressed"
@@ -72,8 +74,8 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
         for iteration, purpose in sorted({(row["iteration"], row["purpose"]) for row in held}):
             # TRL writes one file per step of training; evaluations go beside, or they would be mixed in.
             folder = output if purpose == "train" else output / purpose
-            one = ROWS.format(where=f"iteration = {iteration} AND purpose = {quoted(purpose)}")
-            files.append(_copy(connection, TRL.format(rows=one, reward=reward),
+            of_step = ROWS.format(where=f"iteration = {iteration} AND purpose = {quoted(purpose)}")
+            files.append(_copy(connection, TRL.format(rows=of_step, reward=reward),
                                folder / f"completions_{iteration:05d}.parquet",
                                "FORMAT parquet, COMPRESSION zstd"))
         return files

@@ -23,13 +23,13 @@ LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logpr
           "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None)}
 # Columns that the import fills itself, whatever a line says of them.
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
-       "num_prompt_tokens", "num_completion_tokens", "prompt_format", "prefill", "finished_at"}
+       "num_prompt_tokens", "num_completion_tokens", "finished_at"}
 FLOAT32_MOST = 3.4028234e38
 FLOATS = re.compile("float|double")
 HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
 
 
-def checked_rows(content: bytes, source: Path, tasks: dict[str, str],
+def read_lines(content: bytes, source: Path, tasks: dict[str, str],
                  plain_sampling: bool) -> list[dict[str, Any]]:
     """All lines of a file, as rows of completions with prompt columns beside them.
 
@@ -37,7 +37,7 @@ def checked_rows(content: bytes, source: Path, tasks: dict[str, str],
     """
     if source.suffix == ".zst":
         content = _decompressed(content, source)
-    rows = [_checked(line, number, tasks, plain_sampling)
+    rows = [_read_line(line, number, tasks, plain_sampling)
             for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
     if not rows:
         raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
@@ -51,20 +51,20 @@ def checked_rows(content: bytes, source: Path, tasks: dict[str, str],
 def _decompressed(content: bytes, source: Path) -> bytes:
     """All frames of a .zst file; StageError if one is damaged or cut off."""
     import zstandard
-    found = []
+    pieces = []
     while content:
         frame = zstandard.ZstdDecompressor().decompressobj()
         try:
-            found.append(frame.decompress(content))
+            pieces.append(frame.decompress(content))
         except zstandard.ZstdError as error:
             raise StageError(f"{source} is no zstd file, or damaged ({error}). Make it again.") from error
         if not frame.eof:
             raise StageError(f"{source} ends in the middle: it was cut off. Make or copy it again.")
         content = frame.unused_data
-    return b"".join(found)
+    return b"".join(pieces)
 
 
-def _checked(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool) -> dict[str, Any]:
+def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool) -> dict[str, Any]:
     """One line as a row of completions, prompt columns beside it."""
     try:
         row = json.loads(line.decode())
@@ -90,8 +90,7 @@ def _checked(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bo
     ids, logprobs = row["completion_ids"], row["behaviour_logprobs"]
     if not ids or len(ids) != len(logprobs):
         raise StageError(f"Line {number}: {len(ids)} completion_ids but {len(logprobs)} "
-                         f"behaviour_logprobs; there "
-                         "must be one for each token.")
+                         "behaviour_logprobs; there must be one for each token.")
     if not row["prompt_ids"]:
         raise StageError(f"Line {number}: 'prompt_ids' is empty. A completion follows a prompt.")
     if row.get("color_map") is not None and len(row["color_map"]) != 10:
@@ -99,8 +98,8 @@ def _checked(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bo
     missing = [name for name in SAMPLING if row.get(name) is None]
     if missing and not plain_sampling:
         raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "
-                         f"every line, "
-                         "or --plain-sampling if there were none (temperature 1, no truncation, no penalty).")
+                         "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
+                         "no penalty).")
     stored = {field: _as_stored(row.get(field), kind) for field, kind in _kinds().items()}
     return {**stored, **{name: SAMPLING[name] for name in missing}}
 
@@ -128,19 +127,19 @@ def _problem(field: str, value: Any, kind: str) -> str | None:
 def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
     """Those of the values that are not what is wanted; true and false are no numbers."""
     if kind == "string":
-        return [one for one in values if type(one) is not str or HALF_LETTER.search(one)]
+        return [text for text in values if type(text) is not str or HALF_LETTER.search(text)]
     if kind == "bool":
-        return [one for one in values if type(one) is not bool]
+        return [flag for flag in values if type(flag) is not bool]
     least, most = _range(field, kind)
     types = (int,) if kind.startswith("int") else (int, float)
-    return [one for one in values if type(one) not in types or not least <= one <= most]
+    return [number for number in values if type(number) not in types or not least <= number <= most]
 
 
 def _as_stored(value: Any, kind: str) -> Any:
     """A whole number as a float where the column holds floats: Arrow refuses large ones."""
     if value is None or not FLOATS.search(kind):
         return value
-    return [float(one) for one in value] if isinstance(value, list) else float(value)
+    return [float(number) for number in value] if isinstance(value, list) else float(value)
 
 
 def _range(field: str, kind: str) -> tuple[float, float]:

@@ -12,7 +12,8 @@ from typing import Any
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.transfer.import_lines import checked_rows
+from warehouse.store.stage import read_json
+from warehouse.transfer.import_lines import read_lines
 
 PART_ROWS = 4096
 
@@ -40,7 +41,9 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
         settings = before  # the file may have another name by now
     tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
-    rows = checked_rows(content, source, splits, plain_sampling)
+    rows = read_lines(content, source, splits, plain_sampling)
+    _check_policy(warehouse, source, rows)
+    _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)
     prompts = _table("prompts", _prompts(rows, splits))
     parts = [_table("completions", part) for part in _parts(rows)]
@@ -51,6 +54,28 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
         warehouse.write_part("completions", number, part, **keys)
     stage.complete({"num_completions": len(rows), "imported": True, "seconds": 0.0}, range(len(parts)))
     return len(rows)
+
+
+def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
+    """StageError unless the policy that sampled the rows is the run's; rows that lack its hash get it."""
+    version = rows[0]["policy_version"]
+    sha256 = warehouse.policy(version)["sha256"]
+    for row in rows:
+        if row["policy_sha256"] not in (None, sha256):
+            raise StageError(f"{source} holds completions of a policy {version} with sha256 "
+                             f"{row['policy_sha256'][:12]}, policy {version} of this run has {sha256[:12]}. "
+                             "Import them into the run that they are of.")
+        row["policy_sha256"] = sha256
+
+
+def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
+    """StageError for a token that the base model, where it is at hand, does not know."""
+    config = read_json(Path(warehouse.model) / "config.json") or {}
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    highest = max(max(*row["prompt_ids"], *row["completion_ids"]) for row in rows)
+    if size is not None and highest >= size:
+        raise StageError(f"{source} holds token {highest}, the base model knows 0 to {size - 1}. The rows "
+                         "were sampled with another tokenizer: import those of this run's model.")
 
 
 def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
@@ -83,8 +108,8 @@ def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[st
                 "group_size": 0,
                 "split": splits[row["task_id"]],
                 "prompt": row.get("prompt") or "",
-                "prompt_format": "imported",
-                "prefill": "",
+                "prompt_format": row["prompt_format"] or "imported",
+                "prefill": row["prefill"] or "",
                 "seed": None,
             },
         )

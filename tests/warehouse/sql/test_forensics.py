@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.synthetic_run import SCORER, build_run
 from warehouse.cli import cli
+from warehouse.look.gaps import WORST, around
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -142,6 +143,28 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
     assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
     assert "⟦" in lines[2] and len(lines) == 4
+
+
+@pytest.mark.parametrize(("before", "token", "after"), [
+    ("a" * 90, "tok", "b" * 90), ("", "tok", "b" * 90), ("a" * 90, "tok", ""), ("a\n", "t" * 90, "b")])
+def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, after: str) -> None:
+    for width in (24, 28, 80):
+        text = around(before, token, after, width)
+        assert f"⟦{token[:width - 2]}⟧" in text and len(text) <= width and "\n" not in text
+        assert len(text) == width or len(before + token + after) < width
+
+
+def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("warehouse.look.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
+    lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
+    assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
+    assert all(line.split()[0] == "-1.0e-07" for line in lines)
+
+
+def test_bands_and_intervals_are_one_definition(connection: duckdb.DuckDBPyConnection) -> None:
+    bands = "SELECT k, pass_at_k, low, high, num_tasks FROM pass_bands() WHERE iteration = 2 ORDER BY k"
+    assert rows_of(connection, "FROM pass_interval(2)") == rows_of(connection, bands)
 
 
 def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:

@@ -42,18 +42,19 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.zst"])
 def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    result = warehouse("export", built.root, file, "--to", "jsonl", "--iteration", 1, "--purpose", "train")
+    result = warehouse("export", built.root, file, "--to", "jsonl", "--iteration", 0, "--purpose", "train")
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
     lines = lines_of(file)
     assert len(lines) == 16 and lines[0]["reward"] is not None and lines[0]["advantage"] is not None
     other = new_run(tmp_path / "other", num_tasks=4)
-    imported = warehouse("import", other.root, file, "--iteration", 1)
+    imported = warehouse("import", other.root, file, "--iteration", 0)
     assert imported.exit_code == 0, imported.output
-    assert imported.stdout == f"16 completions; next: score {other.root} --iteration 1\n"
+    assert imported.stdout == f"16 completions; next: score {other.root} --iteration 0\n"
     query = ("SELECT task_id, completion, completion_ids, behaviour_logprobs, finish_reason, policy_version, "
-             "temperature, prompts.prompt_ids FROM completions JOIN prompts USING (iteration, purpose, "
-             "group_id) "
-             "WHERE completions.iteration = 1 AND purpose = 'train' ORDER BY task_id, sample_index")
+             "policy_sha256, temperature, prompts.prompt_ids, prompts.flip, prompts.color_map, "
+             "prompts.prompt_format, prompts.prefill "
+             "FROM completions JOIN prompts USING (iteration, purpose, group_id) "
+             "WHERE completions.iteration = 0 AND purpose = 'train' ORDER BY task_id, sample_index")
     query = query.replace("SELECT task_id", "SELECT completions.task_id").replace(
         "ORDER BY task_id", "ORDER BY completions.task_id").replace("AND purpose", "AND completions.purpose")
     assert rows_of(connect(other), query) == rows_of(connect(built), query)
@@ -130,6 +131,34 @@ def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: 
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(GOOD) + "\n" + json.dumps({**GOOD, **change}) + "\n")
     refused(empty, file, "Line 2: " + words)
+
+
+def test_lines_without_a_hash_get_that_of_the_policy_they_name(tmp_path: Path) -> None:
+    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(GOOD) + "\n")
+    assert import_into(run, file).exit_code == 0
+    rows = run.read("completions", ["policy_sha256"], iteration=0, purpose="train").to_pylist()
+    assert rows == [{"policy_sha256": "0" * 64}]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"policy_version": 7}, "has no policy 7; it has [0]"),
+    ({"policy_sha256": "f" * 64}, "of a policy 0 with sha256 ffffffffffff, policy 0 of this run has 000000"),
+    ({"completion_ids": [3, 512]}, "holds token 512, the base model knows 0 to 511"),
+])
+def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[str, Any],
+                                                   words: str) -> None:
+    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    (run.root / "base").mkdir()
+    (run.root / "base" / "config.json").write_text('{"vocab_size": 512}')
+    file.write_text(json.dumps({**GOOD, **change}) + "\n")
+    refused(run, file, words)
+
+
+def test_an_iteration_that_no_column_holds_is_refused(empty: Warehouse, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(GOOD) + "\n")
+    refused_by_option = warehouse("import", empty.root, tmp_path / "rows.jsonl", "--iteration", 2147483648)
+    assert refused_by_option.exit_code == 2 and "0<=x<=2147483647" in refused_by_option.stderr
 
 
 @pytest.fixture(scope="module")

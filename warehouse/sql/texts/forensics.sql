@@ -11,7 +11,7 @@ GROUP BY k ORDER BY k;
 -- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; the draws are a hash, so it
 -- comes out the same every time (of one number: DuckDB's hash of two is not uniform enough, it narrows the
 -- interval by a fifth).
-CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 200) AS TABLE
+CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
     SELECT iteration, purpose, task_id, n, c, min(n) OVER (PARTITION BY iteration, purpose) AS least
     FROM task_results WHERE n > 0 AND iteration BETWEEN since AND until),
@@ -41,7 +41,7 @@ SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k, bound
 FROM points JOIN spreads USING (iteration, purpose, k);
 
 -- pass@k of one iteration with a 95% bootstrap interval over its tasks.
-CREATE OR REPLACE MACRO pass_interval(at_iteration, of_purpose := 'train', resamples := 1000) AS TABLE
+CREATE OR REPLACE MACRO pass_interval(at_iteration, of_purpose := 'train', resamples := 400) AS TABLE
 SELECT k, pass_at_k, low, high, num_tasks
 FROM pass_bands(since := at_iteration, until := at_iteration, resamples := resamples) WHERE purpose = of_purpose
 ORDER BY k;
