@@ -13,7 +13,7 @@ from score.lane.modules import MissingFunction
 from score.lane.ready import ReadyFile
 from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
-from score.wire.frames import encode_error, encode_result
+from score.wire.frames import RESULT_HEADER, encode_error, encode_result
 
 GENERATORS = ("random", "numpy.random")
 
@@ -56,7 +56,8 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
     content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
     if names_bytes:
         imports.import_all(content[:names_bytes].decode().split(","))
-    handler = handler_of(kind)           # what the kind itself needs is imported while that is possible
+    # what the kind itself needs is imported while that is possible
+    handler = handler_of(kind, lane.output_bytes - RESULT_HEADER.size)
     seed_generators(seed)
     arrange_streams(files, link_fd)
     lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, lane.threads)

@@ -6,8 +6,9 @@ import builtins
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from score.isolation.lockdown import LINK_FD
@@ -15,25 +16,38 @@ from score.lane.modules import function_of, run_module
 from score.wire import plain_data
 
 MAX_MESSAGE = 1 << 20       # bytes of one call or one answer
+TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 
 
-class LinkLost(Exception):
-    """The program on the other end of the link is gone."""
+class LinkLost(BaseException):
+    """The program on the other end of the link is gone, which no `except Exception` of a test may catch."""
+
+
+class Link:
+    """What became of the program on the other end so far, as tests see it."""
+
+    has_answered = False
+    is_lost = False
+
+
+# Errors that iterating and `hasattr` take for an ordinary end, in the methods that they call.
+SWALLOWED = {"IndexError": "__getitem__", "AttributeError": "__getattr__"}
 
 
 def run_calls(code: CodeType, payload: bytes) -> bytes:
     """Call a function with each list of arguments; per call what came back, or the error it raised."""
     order = json.loads(payload)
     function = function_of(run_module(code, "program", {}), order["entry_point"])
-    answers = [answer_call(function, *plain_data.untagged(call, 0)) for call in order["calls"]]
+    answers = [answer_call(function, *plain_data.untagged(call, 0))[:2] for call in order["calls"]]
     return json.dumps(answers).encode()
 
 
-def answer_call(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]) -> list[Any]:
-    """["value", tagged result, tagged arguments as they are now], or ["error", name, message]."""
+def answer_call(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any],
+                sent_back: list[Any] | None = None) -> list[Any]:
+    """["value", tagged result, `sent_back` as it is afterwards, tagged], or ["error", name, message]."""
     try:
         value = function(*arguments, **keywords)
-        return ["value", plain_data.tagged(value, 0), plain_data.tagged(arguments, 0)]
+        return ["value", plain_data.tagged(value, 0), plain_data.tagged(sent_back, 0)]
     except MemoryError:
         raise
     except Exception as error:
@@ -54,39 +68,52 @@ def serve_calls(code: CodeType, payload: bytes) -> bytes:
     send(["ready"])
     while (message := receive()) is not None:
         arguments, keywords = plain_data.loads(message)
-        send(answer_call(function, arguments, keywords))
+        send(answer_call(function, arguments, keywords, arguments))
     return b""
 
 
-def run_tests(code: CodeType, payload: bytes) -> bytes:
-    """Run tests against the program behind the link; per test [passed, error name, message, whose]."""
+def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
+    """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
     order = json.loads(payload)
     if receive() is None:
-        return json.dumps([[False, "", "the program did not start", "lost"]] * order["num_units"]).encode()
+        return encode_units([["", "the program did not start", "lost"]] * order["num_units"], room)
     names: dict[str, Any] = {order["entry_point"]: call_program, "candidate": call_program}
     try:
-        namespace = run_module(code, "tests", names)
         units = ["check(candidate)"] if order["check"] else order["units"]
         compiled = [compile(unit, "test", "exec") for unit in units]
+        namespace = run_module(code, "tests", names)
     except BaseException as error:
-        whose = "lost" if isinstance(error, LinkLost) else "tests"
-        failed = [False, type(error).__name__, str(error)[:500], whose]
-        return json.dumps([failed] * order["num_units"]).encode()
-    return json.dumps([run_unit(unit, namespace) for unit in compiled]).encode()
+        whose = "lost" if Link.is_lost else whose_fault(error) if Link.has_answered else "tests"
+        failed = [type(error).__name__, str(error), whose]
+        return encode_units([failed] * order["num_units"], room)
+    return encode_units([run_unit(unit, namespace) for unit in compiled], room)
 
 
-def run_unit(unit: CodeType, namespace: dict[str, Any]) -> list[Any]:
-    """One test: passed, failed, raised by the program, or impossible to run from here."""
+def run_unit(unit: CodeType, namespace: dict[str, Any]) -> Any:
+    """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
+    Link.is_lost = False
+    verdict: Any = 1
     try:
         exec(unit, namespace)
-    except LinkLost as error:
-        return [False, "", str(error), "lost"]
-    except plain_data.NotPlain as error:
-        return [False, "NotPlain", str(error)[:500], "tests"]
     except BaseException as error:
-        whose = "program" if hasattr(error, "raised_by_program") else "assertion"
-        return [False, type(error).__name__, str(error)[:500], whose]
-    return [True, "", "", ""]
+        verdict = [type(error).__name__, str(error), whose_fault(error)]
+    return ["", "the program ended during the test", "lost"] if Link.is_lost else verdict
+
+
+def whose_fault(error: BaseException) -> str:
+    """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
+    if isinstance(error, plain_data.NotPlain):
+        return "assertion" if isinstance(error, plain_data.TooLarge) and Link.has_answered else "tests"
+    return "program" if hasattr(error, "raised_by_program") else "assertion"
+
+
+def encode_units(units: list[Any], room: int) -> bytes:
+    """The verdicts as JSON with messages as long as there is room for; a program cannot make it too long."""
+    for cap in TEXT_CAPS:
+        cut = [unit if unit == 1 else [unit[0], unit[1][:cap], unit[2]] for unit in units]
+        if len(body := json.dumps(cut).encode()) <= room:
+            return body
+    return json.dumps([int(unit == 1) for unit in units]).encode()
 
 
 def call_program(*arguments: Any, **keywords: Any) -> Any:
@@ -97,29 +124,30 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
     call = framed(plain_data.dumps([list(arguments), keywords]))
     with contextlib.suppress(OSError):      # a program that is gone: whether it answered before is read next
         os.write(LINK_FD, call)
-    message = receive()
-    if message is None:
-        raise LinkLost("the program ended during the test")
     try:
-        kind, first, second = json.loads(message)
-        if kind == "error":
-            raise_again(str(first), str(second))
-        update_in_place(arguments, plain_data.untagged(second, 0))
-        return plain_data.untagged(first, 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
-        if hasattr(error, "raised_by_program"):
-            raise
-        raise LinkLost("the program's answer is no plain data") from None
+        kind, first, second = json.loads(receive() or b"")
+        Link.has_answered = True
+        if kind == "value":
+            update_in_place(arguments, plain_data.untagged(second, 0))
+            return plain_data.untagged(first, 0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
+        Link.is_lost = True
+        raise LinkLost("the program ended, or its answer is no plain data") from None
+    raise error_again(str(first), str(second), sys._getframe(1))
 
 
-def raise_again(name: str, message: str) -> None:
-    """The program's exception, as the builtin class of that name."""
+def error_again(name: str, message: str, frame: FrameType | None) -> Exception:
+    """The program's exception: the builtin class of that name, unless that would pass for an ordinary end."""
     kind: Any = getattr(builtins, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or name.startswith("Stop"):
         kind = RuntimeError
-    error = kind(message)
-    error.raised_by_program = True
-    raise error
+    while frame is not None:
+        if frame.f_code.co_name == SWALLOWED.get(name):
+            kind = RuntimeError
+        frame = frame.f_back
+    error: Exception = kind(message)
+    error.raised_by_program = True  # type: ignore[attr-defined]
+    return error
 
 
 def update_in_place(arguments: tuple[Any, ...], now: list[Any]) -> None:
@@ -137,7 +165,7 @@ def update_in_place(arguments: tuple[Any, ...], now: list[Any]) -> None:
 def framed(content: bytes) -> bytes:
     """A message for the link: its length, then its bytes."""
     if len(content) > MAX_MESSAGE:
-        raise plain_data.NotPlain(f"{len(content)} bytes of data, at most {MAX_MESSAGE}")
+        raise plain_data.TooLarge(f"{len(content)} bytes of data, at most {MAX_MESSAGE}")
     return len(content).to_bytes(4, "little") + content
 
 

@@ -50,7 +50,7 @@ def main(config: dict[str, Any]) -> None:
     for reserved in (RESULT_FD, LINK_FD, READY_FD, RULESET_FD):       # nothing that arrives lands there
         os.dup2(0, reserved)
     sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
-    imports.check_installed(config["imports"])
+    imports.check_imports(config["imports"])
     imports.preload((*OFTEN_IMPORTED, *config["preload"]))
     lockdown, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
     address_space = own_address_space()

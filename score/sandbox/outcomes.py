@@ -55,7 +55,7 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
                        for ending, kind in zip(endings, program.kinds, strict=True))
     if tests:
         return pair_outcome(outcome, tests[0])
-    return outcome if program.stdin is None else script_outcome(outcome, endings[0].stdout or b"", limits)
+    return outcome if program.stdin is None else script_outcome(outcome, endings[0], limits)
 
 
 def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limits,
@@ -77,13 +77,16 @@ def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limi
     return Outcome(None, CHILD_CLASSES[index], name, message, *measured)
 
 
-def script_outcome(outcome: Outcome, written: bytes, limits: Limits) -> Outcome:
-    """The outcome of a script, whose result is what it wrote to stdout."""
+def script_outcome(outcome: Outcome, ending: Ending, limits: Limits) -> Outcome:
+    """The outcome of a script, whose result is its stdout; with status 0 it may end in any way."""
+    written = ending.stdout or b""
     full = len(written) >= limits.output_kib * 1024
     if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):
         return Outcome(error_class=ErrorClass.OUTPUT_LIMIT, cpu_seconds=outcome.cpu_seconds,
                        error_message=f"{len(written)} bytes or more on stdout")
-    return outcome if outcome.error_class else replace(outcome, result=written.decode("utf-8", "replace"))
+    if outcome.error_class is not None and (outcome.error_class != ErrorClass.NO_RESULT or ending.code):
+        return outcome
+    return replace(outcome, result=written.decode("utf-8", "replace"), error_class=None, error_message=None)
 
 
 def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
@@ -115,11 +118,12 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
 
 
 def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
-    """[passed, error name, message, whose] of each test."""
+    """Passed, error name, message and whose fault it is, of each test: 1, [name, message, whose], or 0."""
     units = decode_json(body)
-    if not isinstance(units, list) or not all(isinstance(unit, list) and len(unit) == 4 for unit in units):
+    if not isinstance(units, list):
         raise BadFrame("not a list of tests")
-    return [(unit[0] is True, str(unit[1]), str(unit[2]), str(unit[3])) for unit in units]
+    failures = [unit if isinstance(unit, list) and len(unit) == 3 else ["", "", ""] for unit in units]
+    return [(unit == 1, *map(str, failure)) for unit, failure in zip(units, failures, strict=True)]
 
 
 def no_answer(_body: bytes) -> None:

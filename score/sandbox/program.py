@@ -42,9 +42,10 @@ class Program:
     def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.
 
-        That is those of the allowed modules that the source mentions, the source, and the payload.
+        That is those of the allowed modules that its code mentions, the source, and the payload.
         """
-        names = ",".join(mentioned(self.source, allowed)).encode()
+        text = self.source + (self.payload.decode("utf-8", "replace") if self.kind == JobKind.TEST else "")
+        names = ",".join(mentioned(text, allowed)).encode()
         source, payload = self.source_bytes, self.payload
         facts = (self.kind, int.from_bytes(self.key[:8], "little"), len(names), len(source), len(payload))
         return facts, names + source + payload

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
+import os
 import re
 import sys
 
@@ -14,12 +15,12 @@ LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "nump
               "numpy.lib.stride_tricks", "numpy.lib.format", "numpy.testing", "numpy.ctypeslib",
               "numpy.strings")
 STANDARD = ("__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath",
-            "collections", "collections.abc", "contextlib", "copy", "csv", "dataclasses", "datetime",
-            "decimal", "difflib", "dis", "enum", "fractions", "functools", "graphlib", "hashlib", "heapq",
-            "inspect", "io", "itertools", "json", "keyword", "linecache", "math", "numbers", "operator",
-            "pickle", "pprint", "queue", "random", "re", "secrets", "signal", "statistics", "string",
-            "struct", "textwrap", "threading", "time", "timeit", "token", "tokenize", "traceback", "types",
-            "typing", "unicodedata", "unittest", "uuid", "warnings", "zlib")
+            "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv",
+            "dataclasses", "datetime", "decimal", "difflib", "dis", "enum", "fractions", "functools",
+            "graphlib", "hashlib", "heapq", "inspect", "io", "itertools", "json", "keyword", "linecache",
+            "logging", "math", "numbers", "operator", "pickle", "pprint", "queue", "random", "re", "secrets",
+            "signal", "statistics", "string", "struct", "textwrap", "threading", "time", "timeit", "token",
+            "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "uuid", "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -29,7 +30,10 @@ PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spat
 LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "nanmedian"),
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
-        "tokenize": ("traceback",), "locale": ("unittest",)}
+        "tokenize": ("traceback",), "locale": ("unittest",),
+        "concurrent.futures.thread": ("ThreadPoolExecutor",),
+        "concurrent.futures.process": ("ProcessPoolExecutor",),
+        **{f"encodings.{name}": (name,) for name in ("idna", "punycode", "unicode_escape", "rot_13")}}
 # By the last of the words that must all appear in a source: those words, and the module.
 Allowed = dict[str, list[tuple[frozenset[str], str]]]
 
@@ -48,23 +52,31 @@ def allowed_modules(extra: tuple[str, ...]) -> Allowed:
 def mentioned(source: str, allowed: Allowed) -> list[str]:
     """Allowed modules that a source may want: those whose words all appear in it."""
     words = set(WORD.findall(source))
-    return sorted(name for word in words & allowed.keys()
-                  for needed, name in allowed[word] if needed <= words)
+    names = {name for word in words & allowed.keys() for needed, name in allowed[word] if needed <= words}
+    if "\\N{" in source or not source.isascii():    # the compiler looks characters and names up
+        names.add("unicodedata")
+    return sorted(names)
 
 
-def check_installed(extra: tuple[str, ...]) -> None:
-    """ModuleNotFoundError if a module that the user allows is not there."""
-    for package in extra:
-        if not exists(package):
-            raise ModuleNotFoundError(f"No module named '{package}', which --allow-import names")
+def check_imports(extra: tuple[str, ...]) -> None:
+    """Import what the user allows in a process of its own; ImportError for what cannot be.
 
-
-def exists(name: str) -> bool:
-    """True if the module can be found, which depends on the versions of Python and numpy."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
+    The lane itself stays small, for every fork pays for what it holds.
+    """
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            for package in extra:
+                importlib.import_module(package)
+        except BaseException as error:
+            os.write(writing, f"--allow-import {package}: {type(error).__name__}: {error}".encode()[:500])
+        os._exit(0)
+    os.close(writing)
+    message = os.read(reading, 500)
+    os.close(reading)
+    os.wait()
+    if message:
+        raise ImportError(message.decode("utf-8", "replace"))
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -74,10 +86,12 @@ def preload(names: tuple[str, ...]) -> None:
 
 
 def import_all(names: list[str]) -> None:
-    """Import what the scorer says a program wants; names that this Python does not have are left out.
+    """Import what the scorer says a program wants, but for names that this Python does not have.
 
-    One that is there and fails to import raises: a broken installation is not the program's fault.
+    What the user allows was imported before, so that a module which fails now (for want of memory) was the
+    program's choice: it meets the error where it imports the module.
     """
     for name in names:
-        if name not in sys.modules and exists(name):
-            importlib.import_module(name)
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)

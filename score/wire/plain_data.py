@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from typing import Any
 
 TAG = "$"                   # {"$": kind, "v": value} stands for what JSON does not have
@@ -12,7 +13,15 @@ MAX_DEPTH = 64
 
 
 class NotPlain(TypeError):
-    """A value that is no plain data: a function, an object of a class of one's own."""
+    """A value that is no plain data: a function, an object of a class that the code itself defines."""
+
+
+class TooLarge(NotPlain):
+    """Plain data, but nested deeper or longer than what may cross."""
+
+
+class Unordered(list[Any]):
+    """The items of a set: the scorer hashes nothing that a program chose, its keys may all collide."""
 
 
 def dumps(value: Any) -> bytes:
@@ -31,14 +40,16 @@ def loads(content: bytes) -> Any:
 def tagged(value: Any, depth: int) -> Any:
     """What is written for a value, subclasses of the plain types as their base."""
     if depth > MAX_DEPTH:
-        raise NotPlain(f"data nested more than {MAX_DEPTH} deep")
-    if value is None or isinstance(value, (bool, str)):
-        return str(value) if isinstance(value, str) else value
+        raise TooLarge(f"data nested more than {MAX_DEPTH} deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)           # of a member of an enumeration, too, its text and not its name
     if isinstance(value, int):
         return int(value) if -BIG_INTEGER < value < BIG_INTEGER else {TAG: "int", "v": hex(value)}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {TAG: "float", "v": repr(float(value))}
-    if isinstance(value, list):
+    if isinstance(value, (list, deque)):
         return [tagged(item, depth + 1) for item in list(value)]
     for kind, name in ((tuple, "tuple"), (frozenset, "frozenset"), (set, "set")):
         if isinstance(value, kind):
@@ -54,25 +65,41 @@ def tagged(value: Any, depth: int) -> Any:
         return tagged(value.tolist(), depth + 1)
     if isinstance(value, range):
         return {TAG: "range", "v": [value.start, value.stop, value.step]}
+    if hasattr(value, "as_integer_ratio"):          # Decimal and Fraction, which lanes have not imported
+        try:
+            above, below = value.as_integer_ratio()
+        except (ValueError, OverflowError):
+            return tagged(float(value), depth)
+        return tagged(above if below == 1 else above / below, depth)
     raise NotPlain(f"a value of type {type(value).__name__} is no plain data")
 
 
-def untagged(value: Any, depth: int) -> Any:
-    """The value behind its tagged form."""
+def untagged(value: Any, depth: int, *, hashing: bool = True) -> Any:
+    """The value behind its tagged form; without hashing, sets are Unordered and keys text."""
     if depth > 2 * MAX_DEPTH:
         raise ValueError("nested too deep")
     if isinstance(value, list):
-        return [untagged(item, depth + 1) for item in value]
+        return [untagged(item, depth + 1, hashing=hashing) for item in value]
     if not isinstance(value, dict):
         return value
     kind, inner = value[TAG], value["v"]
+    if kind in SCALARS:
+        return SCALARS[kind](inner)
     if kind == "dict":
-        return {untagged(key, depth + 1): untagged(item, depth + 1) for key, item in inner}
-    if kind in COLLECTIONS:
-        return COLLECTIONS[kind](untagged(item, depth + 1) for item in inner)
+        pairs = [untagged(pair, depth + 1, hashing=hashing) for pair in inner]
+        return dict(pairs) if hashing else dict_by_text(pairs)
+    items = (untagged(item, depth + 1, hashing=hashing) for item in inner)
     if kind == "complex":
-        return complex(*(untagged(part, depth + 1) for part in inner))
-    return SCALARS[kind](inner)
+        return complex(*items)
+    return COLLECTIONS[kind](items) if hashing or kind == "tuple" else Unordered(items)
+
+
+def dict_by_text(pairs: list[Any]) -> dict[str, Any]:
+    """A dictionary with its keys as text; ValueError where two of them are the same text."""
+    by_text = {str(key): item for key, item in pairs}
+    if len(by_text) < len(pairs):
+        raise ValueError("keys of the same text")
+    return by_text
 
 
 COLLECTIONS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}

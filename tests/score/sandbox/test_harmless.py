@@ -22,7 +22,7 @@ def call_measures(value: str, expected: object) -> Measures:
     """What a value, as a program left it, is worth where another one was expected."""
     kind = FunctionKind()
     task = kind.load("t", {"entry_point": "f", "calls": [{"args": [1], "expected": expected}]})
-    results = decode_json(f'[["value", {value}, [1]]]'.encode())
+    results = decode_json(f'[["value", {value}]]'.encode())
     return kind.measure(task, Answer("", "x"), [Outcome(result=results)])
 
 

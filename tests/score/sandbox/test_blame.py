@@ -1,0 +1,121 @@
+"""Who is to blame for what cannot be judged: a program can choose to be wrong, never to have no reward."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from score.isolation.lockdown import Layer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcomes import Outcome
+from score.sandbox.pool import LanePool
+from score.tasks.kinds import KINDS
+from score.tasks.measures import Answer, Measures
+from warehouse.store.errors import StageError
+
+LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0, memory_mib=256)
+DEEP = "x = 1\n    for _ in range(64): x = [x]\n    return x"
+DEEP_ARGUMENT = DEEP.replace("64", "62").replace("return x", "y.append(x)")
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with LanePool(LaneConfig(Layer.SECCOMP), LIMITS, 1) as pool:
+        yield Executor(pool)
+
+
+def judged(executor: Executor, payload: object, code: str) -> tuple[Outcome, Measures]:
+    """The outcome and the measures of a program that defines f."""
+    kind = KINDS["function"]
+    task, answer = kind.load("t", {"entry_point": "f", **payload}), Answer("", code)
+    outcomes = executor.run(kind.programs(task, answer))
+    return outcomes[0], kind.measure(task, answer, outcomes)
+
+
+@pytest.mark.parametrize(("tests", "code"), [
+    ([f"assert f({n}) == 1" for n in range(40)], "def f(x):\n    raise ValueError('\\0' * 5000)"),
+    ([f"assert f({n}) == 1" for n in range(1500)], "def f(x):\n    raise ValueError('é' * 5000)"),
+    ([f"assert f({n}) == 1, f({n})" for n in range(40)], "def f(x):\n    return '\\1' * 5000"),
+    (["x = [1]\nf(x)\nassert f(x) == 1"], "def f(x):\n    x.append(print)"),
+    (["x = [1]\nf(x)\nassert f(x) == 1"], f"def f(y):\n    {DEEP_ARGUMENT}"),
+    (["assert f([f(1)]) == 1"], f"def f(y):\n    {DEEP}"),
+    (["assert f([f(1)]) == 1"], "def f(y):\n    return 'x' * ((1 << 20) - 20)"),
+    (["assert f([f(1)]) == 1", "assert f(1) == 1"], f"def f(y):\n    {DEEP}"),
+    ("value = candidate(1)\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    raise ValueError('no')"),
+    ("value = candidate(1)[0]\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    return None"),
+    ("value = candidate(1)\ndef check(c):\n    assert c(2) == 2\n", "import os\ndef f(x):\n    os._exit(0)"),
+], ids=["long messages", "many long messages", "long messages of tests", "argument that cannot cross",
+        "deep argument passed on", "deep answer passed on", "large answer passed on",
+        "deep answer in one of two", "raises in setup", "wrong in setup", "exits in setup"])
+def test_what_a_program_brings_about_is_wrong_and_not_unknown(executor, tests, code):
+    outcome, measures = judged(executor, {"tests": tests}, code)
+    assert not outcome.infrastructure, (outcome.error_class, outcome.error_message)
+    assert not measures.correct
+
+
+@pytest.mark.parametrize("tests", [
+    ["assert f(lambda x: x) == 2"], ["assert f(1) == 1", "assert f(lambda x: x) == 2"],
+    "import nothing_such\ndef check(candidate):\n    assert candidate(1) == 1\n", "def check(:\n",
+    ["assert f('x' * (1 << 20)) == 1"], "1 / 0\ndef check(candidate):\n    assert candidate(1) == 1\n",
+], ids=["lambda", "lambda later", "import", "syntax", "large", "raises"])
+def test_what_tests_cannot_do_is_no_fault_of_the_program(executor, tests):
+    outcome, _measures = judged(executor, {"tests": tests}, "def f(x):\n    return x\n")
+    assert outcome.error_class == "untestable"
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("assert all(map(f, [1, 2]))", "def f(x):\n    raise StopIteration"),
+    ("assert all(f(x) for x in [1, 2])", "def f(x):\n    raise StopIteration"),
+    ("class S:\n    def __getitem__(self, i):\n        if i > 3: raise IndexError\n        return f(i)\n"
+     "assert all(x == 1 for x in S())", "def f(x):\n    raise IndexError"),
+    ("class S:\n    def __getattr__(self, name):\n        return f(name)\nassert not hasattr(S(), 'x')",
+     "def f(x):\n    raise AttributeError"),
+    ("try:\n    f(1)\nexcept Exception:\n    pass", "import os\ndef f(x):\n    os._exit(0)"),
+    ("try:\n    f(1)\nexcept:\n    pass", "import os\ndef f(x):\n    os._exit(0)"),
+    ("try:\n    f(1)\nexcept BaseException:\n    pass\nelse:\n    raise AssertionError",
+     "import os\nos._exit(0)"),
+], ids=["map", "generator", "getitem", "getattr", "any exception", "anything", "before the tests"])
+def test_errors_that_tests_would_swallow_pass_none(executor, test, code):
+    outcome, measures = judged(executor, {"tests": [test]}, code)
+    assert not measures.correct and not outcome.infrastructure
+
+
+@pytest.mark.parametrize("error", ["IndexError", "KeyError", "AttributeError", "ValueError", "RuntimeError"])
+def test_errors_that_tests_expect_pass(executor, error):
+    test = f"def call():\n    try:\n        f(1)\n    except {error}:\n        return True\nassert call()"
+    assert judged(executor, {"tests": [test]}, f"def f(x):\n    raise {error}('x')\n")[1].correct
+
+
+@pytest.mark.parametrize("forged", [
+    '{"$": "set", "v": [%s]}', '{"$": "frozenset", "v": [%s]}', '{"$": "dict", "v": [%s]}'])
+def test_keys_that_collide_cost_the_scorer_no_time(forged):
+    keys = [json.dumps({"$": "int", "v": hex(number * (2**61 - 1))}) for number in range(1, 30_000)]
+    if "dict" in forged:
+        keys = [f"[{key}, 1]" for key in keys]
+    kind = KINDS["function"]
+    task = kind.load("t", {"entry_point": "f", "calls": [{"args": [], "expected": [1]}]})
+    result = json.loads(forged % ", ".join(keys))
+    started = time.process_time()
+    assert not kind.measure(task, Answer("", "x"), [Outcome(result=[["value", result]])]).correct
+    assert time.process_time() - started < 3.0
+
+
+def test_an_allowed_module_that_cannot_be_imported_stops_the_lanes(tmp_path):
+    (tmp_path / "broken_module.py").write_text("import nothing_such\n")
+    config = LaneConfig(Layer.SECCOMP, ("broken_module",), import_paths=(str(tmp_path),))
+    with pytest.raises(StageError, match=r"broken_module.*nothing_such"):
+        LanePool(config, LIMITS, 1)
+
+
+def test_a_module_that_fails_beside_the_program_is_the_program_s_risk(tmp_path):
+    (tmp_path / "greedy.py").write_text("import sys\nif 'random' in sys.modules:\n    raise MemoryError\n")
+    config = LaneConfig(Layer.SECCOMP, ("greedy",), import_paths=(str(tmp_path),))
+    code = "import random, greedy\ndef f(x):\n    return x\n"
+    with LanePool(config, LIMITS, 1) as pool:
+        sources = (code, code.replace("random, greedy", "greedy, random"))
+        outcomes = [judged(Executor(pool), {"tests": ["assert f(1) == 1"]}, source)[0] for source in sources]
+    assert not any(outcome.infrastructure for outcome in outcomes)
