@@ -33,7 +33,7 @@ from warehouse.store.parts import part_number, read_part, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
 
-# More rows than this share that infrastructure failed for are a broken machine, not bad luck.
+# More rows than this share without a verdict are a broken machine, or tasks whose tests cannot be run.
 MAX_UNSCORED_SHARE = 0.01
 
 
@@ -162,7 +162,7 @@ def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
         items = questions.items(completions)
     with clock.phase("running"):
         outcomes = run_programs(session.executor, items, note_outcome)
-    check_machine([outcome for own in outcomes for outcome in own], path)
+    check_unscored([outcome for own in outcomes for outcome in own], path)
     with clock.phase("metrics"):
         repetitions = repetition_columns(completions)
         judgements = measure(items, outcomes)
@@ -185,14 +185,19 @@ def check_alike(stage: Stage, strangers: set[int]) -> None:
                          "more. Run `warehouse repair` to put it aside, then `score` again.")
 
 
-def check_machine(outcomes: list[Outcome], path: Path) -> None:
-    """StageError when infrastructure failed for more than a few programs of a part."""
-    failed = [outcome for outcome in outcomes
-              if outcome.infrastructure and outcome.error_class != ErrorClass.UNTESTABLE]
-    if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
-        counts = Counter(str(outcome.error_class) for outcome in failed)
-        classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
-        raise StageError(f"{len(failed)} of {len(outcomes)} programs of {path.name} could not be run "
-                         f"({classes}; {failed[0].error_message}). That is this machine and not the "
-                         "programs, so the part was not written: free memory or processes, then run `score` "
-                         "again.")
+def check_unscored(outcomes: list[Outcome], path: Path) -> None:
+    """StageError when more than a few programs of a part have no verdict, for want of a machine or of tests."""
+    unscored = [outcome for outcome in outcomes if outcome.infrastructure]
+    if len(unscored) <= max(1, MAX_UNSCORED_SHARE * len(outcomes)):
+        return
+    counts = Counter(str(outcome.error_class) for outcome in unscored)
+    classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    share = f"{len(unscored)} of {len(outcomes)} programs of {path.name}"
+    if counts.most_common(1)[0][0] == ErrorClass.UNTESTABLE:
+        raise StageError(f"The tests of {share} cannot be run from outside of the program ({classes}; "
+                         f"{unscored[0].error_message}). That is the tasks and neither the programs nor this "
+                         "machine, so the part was not written: correct their tests, or leave the tasks out, "
+                         "and make the run again.")
+    raise StageError(f"{share} could not be run ({classes}; {unscored[0].error_message}). That is this "
+                     "machine and not the programs, so the part was not written: free memory or processes, "
+                     "then run `score` again.")

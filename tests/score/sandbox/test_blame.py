@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from score.cli import score
 from score.isolation.lockdown import Layer
+from score.run import check_unscored
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -15,6 +19,8 @@ from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import KINDS
 from score.tasks.measures import Answer, Measures
+from score.wire.error_classes import ErrorClass
+from tests.score_run import FLIP, TURN, add_rollout, fenced, make_run
 from warehouse.store.errors import StageError
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0, memory_mib=256)
@@ -119,3 +125,25 @@ def test_a_module_that_fails_beside_the_program_is_the_program_s_risk(tmp_path):
         sources = (code, code.replace("random, greedy", "greedy, random"))
         outcomes = [judged(Executor(pool), {"tests": ["assert f(1) == 1"]}, source)[0] for source in sources]
     assert not any(outcome.infrastructure for outcome in outcomes)
+
+
+LAMBDA = {"entry_point": "f", "tests": ["assert f(lambda x: x) == 1"]}
+
+
+@pytest.mark.parametrize(("num_untestable", "stops"), [(1, False), (2, True)])
+def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path, num_untestable, stops):
+    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN), "call": ("function", LAMBDA)})
+    programs = [f"def f(g):\n    return {number}\n" for number in range(num_untestable)]
+    add_rollout(warehouse, [("turn", fenced(FLIP)), *(("call", fenced(program)) for program in programs)])
+    scored = CliRunner().invoke(score, [str(warehouse.root), "--lanes", "1"])
+    assert scored.exit_code == int(stops), scored.output
+    told = ("The tests of 2 of 3 programs of part-00000.parquet cannot be run from outside of the program "
+            "(2 x untestable; ")
+    assert (told in scored.output) == stops and "That is this machine" not in scored.output
+
+
+def test_programs_that_could_not_be_run_stop_the_stage_as_the_machines_fault():
+    failed = Outcome(error_class=ErrorClass.SPAWN_FAILED, error_message="no process could be forked")
+    check_unscored([failed] + [Outcome()] * 50, Path("part"))
+    with pytest.raises(StageError, match=r"2 of 52 .* \(2 x spawn_failed; .* this machine"):
+        check_unscored([failed] * 2 + [Outcome()] * 50, Path("part"))
