@@ -186,7 +186,7 @@ def check_alike(stage: Stage, strangers: set[int]) -> None:
 
 
 def check_unscored(outcomes: list[Outcome], path: Path) -> None:
-    """StageError when more than a few programs of a part have no verdict, for want of a machine or of tests."""
+    """StageError when more than a few programs of a part have no verdict, for want of machine or tests."""
     unscored = [outcome for outcome in outcomes if outcome.infrastructure]
     if len(unscored) <= max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         return
