@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import run_argument, shows_errors
+from warehouse.options import run_argument, shows_errors, with_version
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@with_version
+@click.group()
 def cli() -> None:
     """Pictures and pages of a run, made from SQL; nothing in the run is changed."""
 
@@ -33,7 +34,10 @@ def build(run: Path, output: Path | None) -> None:
               show_default=True, help="File to write.")
 @shows_errors
 def compare(run: Path, other: Path, output: Path) -> None:
-    """Write a page that compares RUN with OTHER: curves together, tasks in pairs."""
+    """Write a page that compares RUN with OTHER.
+
+    Curves together, tasks in pairs.
+    """
     from reports.compare import compare_runs
     path = compare_runs(run, other, output)
     click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
@@ -47,7 +51,7 @@ def compare(run: Path, other: Path, output: Path) -> None:
 @click.option("--dark", is_flag=True, help="On a dark ground.")
 @shows_errors
 def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
-    """Write the figure NAME as a picture of its own; without NAME, list the figures."""
+    """Write the figure NAME as a picture; without it, list them."""
     from reports.build import FIGURES
     from reports.export import export_figure
     from warehouse.sql.database import connect
@@ -68,7 +72,10 @@ def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None
               show_default=True, help="File to write, .svg or .png.")
 @shows_errors
 def grid(run: Path, name: str, output: Path) -> None:
-    """Draw the grids of a task, or of a completion named ITERATION/TASK/SAMPLE with its outputs."""
+    """Draw the grids of a task, or of a completion with its outputs.
+
+    A completion is named ITERATION/TASK/SAMPLE.
+    """
     from reports.export import export_grids
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse

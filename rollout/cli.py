@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from warehouse.options import iteration_option, run_argument, shows_errors
+from warehouse.options import iteration_option, run_argument, shows_errors, with_version
 
 
+@with_version
 @click.command(context_settings={"show_default": True})
 @run_argument
 @iteration_option

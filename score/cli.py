@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from score.look.commands import diff, doctor, explain, limit_options, tier_options, try_program
-from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors
+from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors, with_version
 
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5")
@@ -28,11 +28,13 @@ class WithDefault(click.Group):
         return self.default.main(arguments, *rest, **options)
 
 
+@with_version
 @click.group(cls=WithDefault)
 def score() -> None:
     """Run the programs of completions and write their rewards."""
 
 
+@with_version
 @click.command("score", context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
 shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score doctor` says what

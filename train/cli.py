@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from warehouse.options import iteration_option, run_argument, shows_errors
+from warehouse.options import HELP_NAMES, iteration_option, run_argument, shows_errors, with_version
 
 STARTED = time.perf_counter()
 MISMATCH_EXIT = 3
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "help_option_names": HELP_NAMES})
 @click.argument("run", type=click.Path())
 @click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
@@ -52,6 +52,7 @@ class TrainCommand(click.Command):
         return super().main(arguments, prog_name, **options)
 
 
+@with_version
 @click.command(cls=TrainCommand, context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument

@@ -11,11 +11,12 @@ import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
-from warehouse.options import run_argument, shows_errors
+from warehouse.options import run_argument, shows_errors, with_version
 from warehouse.transfer.commands import export_command, import_command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@with_version
+@click.group()
 def cli() -> None:
     """Every completion of a run as Parquet that anyone queries with SQL."""
 
@@ -54,9 +55,9 @@ def init(
 @click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
 @shows_errors
 def sql(run: Path, query: str | None, file: Path | None, partial: bool, **options: Any) -> None:
-    """Run QUERY over the run's tables and views; `-` reads it from the input, `@name` is one of config.toml.
+    """Run QUERY over the run's tables and views.
 
-    QUERY may hold several statements.
+    `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
     """
     from warehouse.look.queries import read_script, write_answers
     from warehouse.sql.database import connect
@@ -105,7 +106,10 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 @click.option("--quick", is_flag=True, help="Skip checksums and rows: only names, manifests and footers.")
 @shows_errors
 def check(run: Path, quick: bool) -> None:
-    """Check every invariant of the stored files; exit code 1 with a list when one is broken."""
+    """Check every invariant of the stored files.
+
+    Exit code 1 with a list when one is broken.
+    """
     from warehouse.care.check import check_run
     from warehouse.store.run_folder import open_warehouse
     report = check_run(open_warehouse(run), quick=quick)
@@ -123,7 +127,10 @@ def check(run: Path, quick: bool) -> None:
 @click.argument("name", required=False)
 @shows_errors
 def schema(name: str | None, markdown: bool) -> None:
-    """Print the data dictionary: every table, view, column and macro, or NAME alone."""
+    """Print what every table, view, column and macro means.
+
+    Or NAME alone.
+    """
     from warehouse.sql.dictionary import dictionary_lines
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from warehouse.options import check_config
 from warehouse.store.base_model import find_model
 from warehouse.store.commit import commit_bytes, commit_json
 from warehouse.store.errors import StageError
@@ -30,6 +31,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     """
     sources = [parse_source(text, heldout=False) for text in tasks]
     sources += [parse_source(text, heldout=True) for text in heldout]
+    if config:
+        check_config(config)
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run)

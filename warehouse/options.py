@@ -5,20 +5,25 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import tomllib
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 
-# Tables that RUN/config.toml may hold: the stages, commands of `warehouse` and `reports` by their names, and
-# for all of them [warehouse] (which scorer to show) and [queries] (saved queries of the run).
-TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "build", "compare")
+HELP_NAMES = ["-h", "--help"]
+Command = TypeVar("Command", bound=click.Command)
+
+
+def with_version(command: Command) -> Command:
+    """Give a command -h beside --help, its subcommands too, and --version."""
+    command.context_settings["help_option_names"] = HELP_NAMES
+    return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
 
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
@@ -26,33 +31,58 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file wants a line now and then, not a film
     path = Path(value) / "config.toml"
-    if not path.exists():
-        return Path(value)
     try:
-        tables = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise click.ClickException(f"{path} is not valid TOML: {error}.") from error
-    unknown = sorted(tables.keys() - set(TABLES))
-    if unknown:
-        raise click.ClickException(f"{path} has a table [{unknown[0]}]. The tables are named after the "
-                                   f"commands: {', '.join(TABLES)}.")
-    context.default_map = _defaults(context.command, tables, path)
+        table = read_config(path).get(context.command.name or "", {})
+        context.default_map = _defaults(context.command, table, path)
+    except StageError as error:
+        raise click.ClickException(str(error)) from error
     return Path(value)
 
 
-def _defaults(command: click.Command, tables: dict[str, Any], path: Path) -> dict[str, Any]:
+def check_config(path: Path) -> None:
+    """StageError for what a config file holds that a command would refuse, whichever command that is."""
+    commands: dict[str, click.Command] = {}
+    for script in entry_points(group="console_scripts"):
+        if script.dist and script.dist.name == "rollhouse":  # the rooms as installed: none imports another
+            room = script.load()
+            own = getattr(room, "default", room)
+            commands |= {**getattr(room, "commands", {}), own.name: own}
+    for name, table in read_config(path).items():
+        if name in commands:
+            _defaults(commands[name], table, path)
+
+
+def _defaults(command: click.Command, table: dict[str, Any], path: Path) -> dict[str, Any]:
     """Values of the command's table by parameter name; the keys are the long options without dashes."""
     known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
-             if option.startswith("--")}
+             if option.startswith("--") and parameter.expose_value}
     defaults = {}
-    for key, setting in tables.get(command.name or "", {}).items():
+    for key, setting in table.items():
         parameter = known.get(key.replace("_", "-"))
-        if parameter is None:
-            raise click.ClickException(f"{path}: [{command.name}] has no option '{key}'. "
-                                       f"Known: {', '.join(sorted(known))}.")
-        many = isinstance(parameter, click.Option) and parameter.multiple and not isinstance(setting, list)
-        defaults[str(parameter.name)] = [setting] if many else setting
+        if not isinstance(parameter, click.Option):
+            raise StageError(f"{path}: [{command.name}] has no option '{key}'. "
+                             f"Known: {', '.join(sorted(known))}.")
+        values = setting if isinstance(setting, list) and parameter.multiple else [setting]
+        for value in values:
+            if problem := _problem(parameter, value):
+                raise StageError(f"{path}: [{command.name}] {key} = {value}: {problem} Mend that line.")
+        defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
+
+
+def _problem(option: click.Option, value: Any) -> str:
+    """What keeps a value of TOML from being one of the option; '' where nothing does."""
+    if option.is_flag:
+        return "" if isinstance(value, bool) else "it must be true or false."
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return f"it must be one {option.type.name}."
+    if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
+        return f"'{value}' is not a valid integer."
+    try:
+        option.type.convert(value, option, None)
+    except click.BadParameter as error:
+        return error.message
+    return ""
 
 
 run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from warehouse.options import run_argument, shows_errors
+from warehouse.cli import cli
+from warehouse.options import check_config, run_argument, shows_errors
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError
+
+ROOT = Path(__file__).parents[2]
 
 
 @click.command("rollout")
@@ -49,11 +54,60 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\ngroupsize = 4\n", "[rollout] has no option 'groupsize'. Known: augment, fail, group-size,"),
     ("[rollouts]\n", "has a table [rollouts]. The tables are named after the commands"),
     ("[rollout\n", "is not valid TOML"),
-    ("[rollout]\ngroup-size = 'many'\n", "'many' is not a valid integer"),
+    ("[rollout]\ngroup-size = 'many'\n", "[rollout] group-size = many: 'many' is not a valid integer"),
+    ("[rollout]\ngroup-size = 4.5\n", "[rollout] group-size = 4.5: '4.5' is not a valid integer"),
+    ("[rollout]\ngroup-size = true\n", "[rollout] group-size = True: it must be one integer"),
+    ("[rollout]\ngroup-size = [4]\n", "[rollout] group-size = [4]: it must be one integer"),
+    ("[rollout]\naugment = 2026-01-05\n", "[rollout] augment = 2026-01-05: it must be one text"),
+    ("[rollout]\nsplit = ['a', {b = 1}]\n", "[rollout] split = {'b': 1}: it must be one text"),
+    ("[rollout]\nfail = 'never'\n", "[rollout] fail = never: 'never' is not one of 'no', 'stage', 'stop'"),
+    ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
+    ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
+    ("rollout = 5\n", "'rollout' is no table"),
+    ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer."),
+    ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is no text"),
+    ("[queries]\nmine = ['a']\n", "[queries] mine = ['a'] is no text"),
 ])
 def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sentence: str) -> None:
     result = call(tmp_path, config)
-    assert result.exit_code in (1, 2) and sentence in result.output and "Traceback" not in result.output
+    assert result.exit_code == 1 and sentence in result.output and "Traceback" not in result.output
+    assert str(tmp_path / "config.toml") in result.output
+    (tmp_path / "mine.toml").write_text(config.replace("fail =", "device ="))
+    words = ["--model", "none", "--tasks", "synthetic:1", "--config", str(tmp_path / "mine.toml")]
+    made = CliRunner().invoke(cli, ["init", str(tmp_path / "run"), *words])
+    assert made.exit_code == 1 and str(tmp_path / "mine.toml") in made.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:
+    check_config(ROOT / "examples" / "demo" / "config.toml")
+    (tmp_path / "config.toml").write_text("[warehouse]\nscorer = 'a'\n[queries]\nb = 'SELECT 1'\n"
+                                          "[sql]\nfull = true\n"
+                                          "[build]\noutput = 'x.html'\n[summary]\nlast = 3\n"
+                                          "[score]\nweight = 'a=1'\n[train]\nlearning-rate = 1\n")
+    check_config(tmp_path / "config.toml")
+
+
+@pytest.mark.parametrize("content", [b"a = '\xff'", b"a = " + b"[" * 100_000])
+def test_a_config_that_is_no_text_of_toml_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.toml").write_bytes(content)
+    with pytest.raises(StageError, match="is not valid TOML"):
+        check_config(tmp_path / "config.toml")
+
+
+@pytest.mark.parametrize("name", ["rollout", "score", "train", "warehouse", "reports"])
+def test_every_command_says_its_version_and_answers_to_h(name: str) -> None:
+    [script] = [script for script in entry_points(group="console_scripts") if script.name == name]
+    command = script.load()
+    told = CliRunner().invoke(command, ["--version"])
+    assert told.output == f"rollhouse, version {version('rollhouse')}\n"
+    long, short = CliRunner().invoke(command, ["--help"]), CliRunner().invoke(command, ["-h"])
+    assert long.output == short.output and "Usage:" in short.output
+    for sub in getattr(command, "commands", {}):
+        shown = CliRunner().invoke(command, [sub, "-h"])
+        assert shown.exit_code == 0 and "Usage:" in shown.output, sub
+    assert not re.search(r"\.\.\.$", CliRunner().invoke(command, ["-h"], terminal_width=80).output[80:],
+                         re.MULTILINE)
 
 
 def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:

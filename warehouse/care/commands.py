@@ -19,7 +19,10 @@ one_iteration = click.option("--iteration", type=click.IntRange(min=0), default=
               help="Size up to which parts are merged, in MiB.")
 @shows_errors
 def compact(run: Path, iteration: int | None, part_mib: int) -> None:
-    """Merge the parts of finished iterations into a few: fewer files, the same rows in the same order."""
+    """Merge the parts of finished iterations into a few.
+
+    Fewer files, the same rows in the same order.
+    """
     from warehouse.care.compact import compact_run
     from warehouse.store.run_folder import open_warehouse
     click.echo("\n".join(compact_run(open_warehouse(run), iteration, part_mib)))
@@ -32,7 +35,7 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
 @click.option("--training", is_flag=True, help="The unfinished training alone.")
 @shows_errors
 def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> None:
-    """Put aside what an iteration wrote, to make it again with other settings; nothing is deleted."""
+    """Put aside what an iteration wrote; nothing is deleted."""
     from warehouse.care.discard import discard as put_aside
     from warehouse.store.errors import StageError
     from warehouse.store.run_folder import open_warehouse
@@ -47,10 +50,11 @@ def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> N
 @click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
 @shows_errors
 def repair(run: Path, iteration: int | None, yes: bool) -> None:
-    """Put damaged files aside, with what was made from them, so that the stages can make them again.
+    """Put damaged files aside, and what was made from them.
 
-    Files move to RUN/broken, none is deleted. Without --iteration or --yes it only says what it would move;
-    the exit code is then 1 if there is something. Stop the run's stages first.
+    The stages can make them again then. Files move to RUN/broken, none is deleted. Without --iteration or
+    --yes it only says what it would move; the exit code is then 1 if there is something. Stop the run's
+    stages first.
     """
     from warehouse.care.repair import plan_repair, put_aside
     from warehouse.store.run_folder import open_warehouse
@@ -75,7 +79,7 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
 @click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
 @shows_errors
 def rollback(run: Path, to: int) -> None:
-    """Continue from an earlier policy; no row and no policy is deleted."""
+    """Continue from an earlier policy; nothing is deleted."""
     from warehouse.care.rollback import roll_back
     from warehouse.store.run_folder import open_warehouse
     for line in roll_back(open_warehouse(run), to):
@@ -88,7 +92,10 @@ def rollback(run: Path, to: int) -> None:
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
 @shows_errors
 def prune(run: Path, before: int, yes: bool) -> None:
-    """Drop token ids and logprobs of old iterations; scalars, texts, scores stay. Logged in pruned.jsonl."""
+    """Drop token ids and logprobs of old iterations.
+
+    Scalars, texts and scores stay. Logged in pruned.jsonl.
+    """
     from warehouse.care.prune import prune_run
     from warehouse.store.run_folder import open_warehouse
     done = prune_run(open_warehouse(run), before, dry_run=not yes)

@@ -27,7 +27,10 @@ from warehouse.options import run_argument, shows_errors
 @shows_errors
 def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
             policy: tuple[int, ...], by: tuple[str, ...], pool: bool, style: str) -> None:
-    """Print the result table of published ARC runs: shares per task, means over tasks."""
+    """Print the result table of published ARC runs.
+
+    Shares per task, means over tasks.
+    """
     from warehouse.look.render import as_csv, as_markdown, as_table
     from warehouse.look.results import result_table
     from warehouse.sql.database import connect
@@ -52,7 +55,10 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
 @click.option("--color/--no-color", default=None, help="Colours; by default where the terminal has them.")
 @shows_errors
 def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
-    """Show one COMPLETION, named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE, with its grids."""
+    """Show one COMPLETION with its grids.
+
+    It is named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE.
+    """
     from warehouse.look.show import completion_lines
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
@@ -65,7 +71,10 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 @run_argument
 @shows_errors
 def shell(run: Path) -> None:
-    """Ask SQL at a prompt, with history and completion of names; a piped script is answered as by `sql -`."""
+    """Ask SQL at a prompt, with history and completion of names.
+
+    A piped script is answered as by `sql -`.
+    """
     from warehouse.store.run_folder import open_warehouse
     if sys.stdin.isatty():
         from warehouse.look.shell import run_shell
@@ -86,7 +95,7 @@ def shell(run: Path) -> None:
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
 @shows_errors
 def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...]) -> None:
-    """Evaluate the alarms; exit code 3 when one fires, so that a loop can stop or roll back."""
+    """Evaluate the alarms; exit code 3 when one fires."""
     from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, check_signals, fired_alarms, last_rollback
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
@@ -107,7 +116,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
 @run_argument
 @shows_errors
 def rollup(run: Path) -> None:
-    """Write down what is computed per group, task and iteration; long runs answer faster."""
+    """Write down what is computed, so that long runs answer faster."""
     from warehouse.sql.rollup import write_rollup
     from warehouse.store.run_folder import open_warehouse
     click.echo(f"{write_rollup(open_warehouse(run))} stages rolled up")
@@ -120,7 +129,7 @@ def rollup(run: Path) -> None:
 @click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
 @shows_errors
 def gaps(run: Path, iteration: int | None, num: int) -> None:
-    """List the tokens on which engine and trainer disagree most, in their text."""
+    """List the tokens on which engine and trainer disagree most."""
     from warehouse.look.gaps import gap_lines
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse

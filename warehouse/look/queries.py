@@ -19,7 +19,7 @@ from warehouse.sql.database import (
     split_statements,
     unwritable,
 )
-from warehouse.store.chosen_scorer import read_config
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -142,9 +142,10 @@ def _writable(path: Path) -> Iterator[None]:
 def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
     """SQL and parameters of `@name key=value ..`, which RUN/config.toml holds under [queries]."""
     name, *pairs = line[1:].split() or [""]
-    known = read_config(warehouse).get("queries", {})
+    path = warehouse.root / "config.toml"
+    known = read_config(path).get("queries", {})
     if name not in known:
-        raise StageError(f"There is no saved query @{name} in [queries] of {warehouse.root / 'config.toml'}. "
+        raise StageError(f"There is no saved query @{name} in [queries] of {path}. "
                          f"Known: {', '.join('@' + key for key in known) or 'none'}.")
     given = dict(pair.partition("=")[::2] for pair in pairs)
     wanted = set(re.findall(r"\$(\w+)", known[name]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from warehouse.look.queries import write_answer
 from warehouse.sql.database import connect, rows_of, split_statements
-from warehouse.store.chosen_scorer import read_config
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -23,8 +23,8 @@ def run_shell(warehouse: Warehouse, *, ask: Callable[[str], str] = input,
               say: Callable[[str], None] = print) -> None:
     """Answer what is typed until the end of input; errors are shown and the shell goes on."""
     connection = connect(warehouse)
-    words = [row["name"] for row in rows_of(connection, NAMES)]
-    _set_up_line_editing([*words, *(f"@{name}" for name in read_config(warehouse).get("queries", {}))])
+    saved = [f"@{name}" for name in read_config(warehouse.root / "config.toml").get("queries", {})]
+    _set_up_line_editing([*(row["name"] for row in rows_of(connection, NAMES)), *saved])
     say(f"{warehouse.root}: SQL ends with a semicolon; `warehouse schema` explains the names; Ctrl-D leaves")
     while True:
         try:

@@ -8,10 +8,10 @@ asks for a name where only the last of these would decide.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -66,18 +66,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
 
 def named_scorer(warehouse: Warehouse) -> str | None:
     """The scorer that RUN/config.toml names under [warehouse], if any."""
-    return read_config(warehouse).get("warehouse", {}).get("scorer")
-
-
-def read_config(warehouse: Warehouse) -> dict[str, Any]:
-    """RUN/config.toml; empty where there is none."""
-    path = warehouse.root / "config.toml"
-    if not path.exists():
-        return {}
-    try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise StageError(f"{path} is not valid TOML: {error}. Mend that line.") from error
+    return read_config(warehouse.root / "config.toml").get("warehouse", {}).get("scorer")
 
 
 def is_named(scorer: str, name: str) -> bool:

@@ -20,7 +20,7 @@ from warehouse.options import run_argument, shows_errors
 def export_command(
     run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None
 ) -> None:
-    """Write completions with tokens, logprobs and rewards for other tools."""
+    """Write completions with tokens and rewards for other tools."""
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
     from warehouse.transfer.export_rows import export_rows
@@ -39,7 +39,10 @@ def export_command(
               help="The completions were sampled at temperature 1 without truncation or penalties.")
 @shows_errors
 def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_sampling: bool) -> None:
-    """Read rollouts sampled elsewhere from SOURCE, JSON lines (.zst) with token ids and logprobs."""
+    """Read rollouts sampled elsewhere from SOURCE.
+
+    JSON lines (.zst too) with token ids and logprobs.
+    """
     from warehouse.store.run_folder import open_warehouse
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_warehouse(run), source, iteration=iteration, purpose=purpose,
