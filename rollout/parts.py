@@ -63,14 +63,14 @@ def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
 
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
                  policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float,
-                 **keys: Any) -> tuple[float, int]:
+                 serve: str | None = None, **keys: Any) -> tuple[float, int]:
     """Sample all parts in one engine run and write each as soon as it is whole.
 
     The seconds spent writing and the tokens sampled by this call come back. What is finished of the parts in
     flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
     is raised.
     """
-    constants = {**keys, **asdict(sampling), **_served_by(engine, policy)}
+    constants = {**keys, **asdict(sampling), **_served_by(engine, policy, serve)}
     same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
     spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys), same)
               for part in parts}
@@ -103,10 +103,11 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     return writing, num_tokens
 
 
-def _served_by(engine: Engine, policy: dict[str, Any]) -> dict[str, Any]:
+def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
     """What served the rows, and where."""
     return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
-            "engine": engine.engine, "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype,
+            "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
+            "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype,
             "device": engine.device, "host": platform.node()}
 
 

@@ -1,10 +1,13 @@
-"""The rollout stage: plan the prompts, sample every completion that is missing, close parts as they fill."""
+"""The rollout stage: plan the prompts, start the engine, sample what is missing, finish."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pyarrow as pa
 from rollout.engine import Engine, EngineSettings
 from rollout.environment import prepare_environment
 from rollout.formats import find_format
+from rollout.merged import merged_weights
 from rollout.options import (
     RolloutOptions,
     check_options,
@@ -20,8 +24,8 @@ from rollout.options import (
     prompt_limit,
     stage_settings,
 )
-from rollout.parts import missing_parts, num_parts, rollout_facts, sample_parts
-from rollout.plan import PlanSettings, make_plan
+from rollout.parts import Part, missing_parts, num_parts, rollout_facts, sample_parts
+from rollout.plan import Plan, PlanSettings, make_plan
 from rollout.selection import choose_tasks, training_visits
 from warehouse.stages.due import rollout_due
 from warehouse.stages.shard import Shard
@@ -32,6 +36,7 @@ from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import arrow_schema
+from warehouse.store.stage import Stage
 
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]
@@ -44,127 +49,195 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     Only what is missing is sampled. Raises StageStopped when a signal or the time limit ended it early.
     `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones.
     """
-    began = time.perf_counter()
+    clock = {"began": time.perf_counter()}
     check_options(options)
-    warehouse = open_warehouse(options.run)
-    purpose, iteration = _which(warehouse, options)
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    policy = _find_policy(warehouse, iteration, options.policy_version)
-    stage = warehouse.stage("rollout", **keys)
-    settings = stage_settings(warehouse, options, purpose, policy)
-    if stage.manifest():  # another engine since then changes nothing that stands
-        stage.settle(settings, (*options.accept_change, "engine"))
-        return [f"rollout of iteration {iteration} ({purpose}) is complete; next: score {options.run}"]
-    if stage.settings():
-        stage.settle(settings, options.accept_change)
-    check_base(warehouse)
-    warehouse.verify_policy(policy["policy_version"])
-    warehouse.sweep()
-    prompts = warehouse.read("prompts", **keys).to_pylist()
-    tasks = [] if prompts else choose_tasks(warehouse, options)
-
+    job = find_job(open_warehouse(options.run), options)
+    if job.stage.manifest():  # another engine since then changes nothing that stands
+        job.stage.settle(job.settings, (*options.accept_change, "engine", "serve"))
+        return [f"rollout of {job.title} is complete; next: score {options.run}"]
+    job.check()
     with StopRequest(options.time_limit, options.grace) as stop:
         if load_encoder is None or start_engine is None:
             prepare_environment()
             from rollout import vllm_engine
             load_encoder, start_engine = vllm_engine.PromptEncoder, vllm_engine.VllmEngine
-        model = str(warehouse.policy_dir(policy["policy_version"])) if policy["kind"] == "full" \
-            else warehouse.model
-        encoder = load_encoder(model)
-        max_prompt_tokens = prompt_limit(options, encoder.model_length)
-        plan_file = warehouse.folder("prompts", **keys) / "plan.json"
-        too_long = 0
-        if not prompts:
-            visits = training_visits(warehouse, iteration)
-            plan = make_plan(tasks, _plan_settings(options, keys, max_prompt_tokens, visits), encoder)
-            prompts, too_long = plan.rows, plan.too_long
-        planned = time.perf_counter()
-
-        engine = None
-        missing = missing_parts(warehouse, prompts, options.part_size, options.shard, **keys)
-        if missing:
-            num_missing = sum(len(part.members) for part in missing)
-            check_space(warehouse.root, rollout_bytes(num_missing, options.sampling.max_tokens), stage.title)
-            # Before anything is written: options that the engine cannot serve must not be settled.
-            adapter = warehouse.policy_dir(policy["policy_version"]) if policy["kind"] == "lora" else None
-            longest = max(prompt["num_prompt_tokens"] for prompt in prompts)
-            engine_settings = _engine_settings(options, model, adapter, longest, encoder.model_length,
-                                               warehouse.facts.get("model_revision"))
-            with stop.excusing("The start of the engine"):
-                engine = start_engine(engine_settings)
-        started, writing, sampled = time.perf_counter(), 0.0, 0
-        stage.settle(settings, options.accept_change)
-        commit_json(plan_file, {"prompts_too_long": too_long, "tasks_sql": options.tasks_sql})
-        warehouse.write_part("prompts", 0, pa.Table.from_pylist(prompts, arrow_schema("prompts")), **keys)
-        prompts = warehouse.read("prompts", **keys).to_pylist()  # another worker's plan may have been first
-        parts = missing_parts(warehouse, prompts, options.part_size, options.shard, **keys)
-        if engine and parts:
-            writing, sampled = sample_parts(warehouse, engine, parts, options.sampling, policy, stop,
-                                            spill_seconds=options.spill_seconds, **keys)
-    elsewhere = missing_parts(warehouse, prompts, options.part_size, Shard(), **keys)
-    if elsewhere and not stage.is_complete():
-        return [f"shard {options.shard} of iteration {iteration} ({purpose}) is "
-                f"done; {len(elsewhere)} parts are left to the other shards"]
-    seconds = {"import": planned - began, "start": started - planned,
-               "sampling": time.perf_counter() - started - writing, "writing": writing}
-    facts = {**rollout_facts(warehouse, **keys), **json.loads(plan_file.read_text()),
-             "num_tokens_sampled_last": sampled,
-             "seconds": {name: round(value, 3) for name, value in seconds.items()}}
-    stage.complete(facts, range(num_parts(prompts, options.part_size)))
-    return _report(options, facts, iteration, purpose, policy["policy_version"])
+        encoder = load_encoder(job.model)
+        plan = plan_prompts(job, encoder)
+        clock["planned"] = time.perf_counter()
+        engine = start(job, plan, encoder.model_length, start_engine, stop)
+        clock["started"] = time.perf_counter()
+        writing, sampled = sample(job, plan, engine, stop)
+    elsewhere = job.missing(read_prompts(job), Shard())
+    if elsewhere and not job.stage.is_complete():
+        return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the other "
+                "shards"]
+    seconds = {"import": clock["planned"] - clock["began"], "start": clock["started"] - clock["planned"],
+               "sampling": time.perf_counter() - clock["started"] - writing, "writing": writing}
+    return finish(job, seconds, sampled)
 
 
-def _plan_settings(options: RolloutOptions, keys: dict[str, Any], max_prompt_tokens: int,
-                   visits: Mapping[str, int]) -> PlanSettings:
-    return PlanSettings(
-        **keys, visits=visits, num_tasks=options.num_tasks, group_size=options.group_size,
-        prompts_per_task=options.prompts_per_task, format=find_format(options.prompt_format),
-        format_options=format_options(options), augmentation=options.augmentation,
-        shuffle_pairs=options.shuffle_pairs, max_prompt_tokens=max_prompt_tokens, seed=options.seed)
+@dataclass(frozen=True)
+class Job:
+    """Which rollout this is: the iteration, its purpose, and the policy that is sampled."""
+
+    warehouse: Warehouse
+    options: RolloutOptions
+    iteration: int
+    purpose: str
+    policy: dict[str, Any]
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        return {"iteration": self.iteration, "purpose": self.purpose}
+
+    @property
+    def title(self) -> str:
+        return f"iteration {self.iteration} ({self.purpose})"
+
+    @property
+    def stage(self) -> Stage:
+        return self.warehouse.stage("rollout", **self.keys)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return stage_settings(self.warehouse, self.options, self.purpose, self.policy)
+
+    @property
+    def model(self) -> str:
+        """The weights to load: a policy whose weights were all trained, else the base."""
+        full = self.policy["kind"] == "full"
+        return str(self.warehouse.policy_dir(self.policy["policy_version"])) if full else self.warehouse.model
+
+    @property
+    def adapter(self) -> Path | None:
+        lora = self.policy["kind"] == "lora"
+        return self.warehouse.policy_dir(self.policy["policy_version"]) if lora else None
+
+    @property
+    def plan_file(self) -> Path:
+        return self.warehouse.folder("prompts", **self.keys) / "plan.json"
+
+    def check(self) -> None:
+        """StageError if it was begun with other settings, or base or policy are not what they were."""
+        if self.stage.settings():
+            self.stage.settle(self.settings, self.options.accept_change)
+        check_base(self.warehouse)
+        self.warehouse.verify_policy(self.policy["policy_version"])
+        self.warehouse.sweep()
+
+    def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
+        """Parts of a share that do not exist yet."""
+        return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
 
 
-def _engine_settings(options: RolloutOptions, model: str, adapter: Path | None, longest: int,
-                     model_length: int, revision: str | None) -> EngineSettings:
-    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches."""
-    rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
-    return EngineSettings(
-        model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
-        max_model_len=min(-(-(longest + options.sampling.max_tokens) // 256) * 256, model_length),
-        dtype=options.dtype,
-        max_num_seqs=options.max_num_seqs, gpu_memory_utilization=options.gpu_memory_utilization,
-        tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
-        revision=revision)
-
-
-def _which(warehouse: Warehouse, options: RolloutOptions) -> tuple[str, int]:
-    """Purpose and iteration: the next due for training, the newest policy for an evaluation."""
+def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
+    """The rollout that the options name: for training the next due, for an evaluation the newest policy."""
     if options.evaluate:
         purpose = f"eval-{options.label}" if options.label else "eval"
         versions = (options.iteration, options.policy_version, warehouse.policy_versions()[-1])
-        return purpose, next(version for version in versions if version is not None)
-    return "train", rollout_due(warehouse) if options.iteration is None else options.iteration
-
-
-def _find_policy(warehouse: Warehouse, iteration: int, version: int | None) -> dict[str, Any]:
-    """The policy named, or the iteration's own."""
-    version = iteration if version is None else version
+        iteration = next(version for version in versions if version is not None)
+    else:
+        purpose = "train"
+        iteration = rollout_due(warehouse) if options.iteration is None else options.iteration
+    version = iteration if options.policy_version is None else options.policy_version
     newest = warehouse.policy_versions()[-1]
     if version not in warehouse.policy_versions():
         raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
                          f"the newest is {newest}. Score and train iteration {newest} first, or name another "
                          "policy with --policy-version.")
-    return warehouse.policy(version)
+    return Job(warehouse, options, iteration, purpose, warehouse.policy(version))
 
 
-def _report(options: RolloutOptions, facts: dict[str, Any], iteration: int, purpose: str,
-            policy_version: int) -> list[str]:
-    seconds, too_long = facts["seconds"], facts["prompts_too_long"]
+def read_prompts(job: Job) -> list[dict[str, Any]]:
+    """Rows of the plan that is stored; empty before there is one."""
+    return job.warehouse.read("prompts", **job.keys).to_pylist()
+
+
+def plan_prompts(job: Job, encoder: Any) -> Plan:
+    """The plan that is stored, else a new one."""
+    stored, options = read_prompts(job), job.options
+    max_prompt_tokens = prompt_limit(options, encoder.model_length)
+    if stored:
+        return Plan(stored)
+    settings = PlanSettings(
+        **job.keys, visits=training_visits(job.warehouse, job.iteration), num_tasks=options.num_tasks,
+        group_size=options.group_size, prompts_per_task=options.prompts_per_task,
+        format=find_format(options.prompt_format), format_options=format_options(options),
+        augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
+        max_prompt_tokens=max_prompt_tokens, seed=options.seed)
+    return make_plan(choose_tasks(job.warehouse, options), settings, encoder)
+
+
+def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine,
+          stop: StopRequest) -> Engine | None:
+    """The engine; None where nothing is left to sample.
+
+    It is started before settings and plan are stored: options that it cannot serve must not be settled.
+    """
+    parts = job.missing(plan.rows, job.options.shard)
+    if not parts:
+        return None
+    num_missing = sum(len(part.members) for part in parts)
+    check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
+                job.stage.title)
+    longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
+    with served_weights(job) as (model, adapter):
+        settings = engine_settings(job, model, adapter, longest, model_length)
+        with stop.excusing("The start of the engine"):
+            return start_engine(settings)
+
+
+@contextmanager
+def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
+    """Model and adapter as the engine gets them: apart, or merged for as long as it loads."""
+    options, revision = job.options, job.warehouse.facts.get("model_revision")
+    if job.adapter is None or job.settings["serve"] == "adapter":
+        yield job.model, job.adapter
+    else:
+        with merged_weights(job.model, revision, job.adapter, options.dtype) as folder:
+            yield folder, None
+
+
+def engine_settings(job: Job, model: str, adapter: Path | None, longest: int,
+                    model_length: int) -> EngineSettings:
+    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches."""
+    options = job.options
+    rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
+    return EngineSettings(
+        model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
+        max_model_len=min(-(-(longest + options.sampling.max_tokens) // 256) * 256, model_length),
+        dtype=options.dtype, max_num_seqs=options.max_num_seqs,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
+        revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
+
+
+def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tuple[float, int]:
+    """Store settings and plan, then sample this worker's parts; seconds of writing and tokens sampled."""
+    options, keys = job.options, job.keys
+    job.stage.settle(job.settings, options.accept_change)
+    commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
+    job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
+    parts = job.missing(read_prompts(job), options.shard)  # another worker's plan may have been first
+    if not engine or not parts:
+        return 0.0, 0
+    return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop,
+                        serve=job.settings["serve"], spill_seconds=options.spill_seconds, **keys)
+
+
+def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
+    """Write the manifest; the lines that say what was done."""
+    facts = {**rollout_facts(job.warehouse, **job.keys), **json.loads(job.plan_file.read_text()),
+             "num_tokens_sampled_last": sampled,
+             "seconds": {name: round(value, 3) for name, value in seconds.items()}}
+    job.stage.complete(facts, range(num_parts(read_prompts(job), job.options.part_size)))
+    too_long = facts["prompts_too_long"]
     left_out = f"; {too_long} tasks left out, their prompt is too long" if too_long else ""
-    rate = facts["num_tokens_sampled_last"] / max(seconds["sampling"], 1e-9)
+    rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
     return [
-        f"rollout of iteration {iteration} ({purpose}): {facts['num_completions']} completions of "
-        f"{facts['num_tasks']} tasks by policy {policy_version}, {facts['num_tokens']} tokens, "
+        f"rollout of {job.title}: {facts['num_completions']} completions of {facts['num_tasks']} tasks by "
+        f"policy {job.policy['policy_version']}, {facts['num_tokens']} tokens, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
-        f"and prompts, {seconds['start']:.1f} s engine start; next: score {options.run}",
+        f"and prompts, {seconds['start']:.1f} s engine start; next: score {job.options.run}",
     ]

@@ -1,0 +1,104 @@
+"""A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.errors import StageError
+
+SCRATCH = "rollhouse-merged-"                   # followed by the process that uses it
+UNSUPPORTED = {"bias": "none", "use_dora": False, "fan_in_fan_out": False, "modules_to_save": None,
+               "rank_pattern": {}, "alpha_pattern": {}}
+
+
+@contextmanager
+def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) -> Iterator[str]:
+    """A folder with base + adapter, added in float32 and rounded to `dtype` once; gone afterwards.
+
+    `dtype` "auto" keeps the base's own. It lies in the system's folder for temporary files (TMPDIR).
+    Raises StageError when the adapter is of a form that is not simply added, or the disk is too small.
+    """
+    sweep()
+    base = base_folder(model, revision)
+    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))
+    try:
+        size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
+        if shutil.disk_usage(folder).free < 2 * size:
+            raise StageError(f"{folder.parent} has too little space for the merged weights of {adapter} "
+                             f"({2 * size / 2**30:.1f} GiB). Point TMPDIR at a larger disk, or sample with "
+                             "--serve adapter.")
+        merge(base, adapter, folder, dtype)
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
+    """Write base + scale * B A for every adapted weight [out, in]; everything else as it is."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    scale = scaling(config, adapter)
+    factors = load_file(adapter / "adapter_model.safetensors")
+    added = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): name
+             for name in factors if name.endswith(".lora_A.weight")}
+    wanted = None if dtype == "auto" else getattr(torch, dtype)
+    for source in base.iterdir():
+        if source.is_file() and source.suffix not in (".safetensors", ".bin", ".pt", ".gguf"):
+            (folder / source.name).symlink_to(source.resolve())
+    for source in sorted(base.glob("*.safetensors")):
+        weights = {}
+        with safe_open(source, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                weight = file.get_tensor(name)
+                kept = weight.dtype if wanted is None or not weight.is_floating_point() else wanted
+                first = added.pop(name.removesuffix(".weight"), None)
+                if first is not None:
+                    change = factors[first.replace("lora_A", "lora_B")].float() @ factors[first].float()
+                    weight = weight.float() + scale * change
+                weights[name] = weight.to(kept)
+        save_file(weights, folder / source.name, metadata={"format": "pt"})
+    if added:
+        raise StageError(f"{adapter} changes {min(added)}, which {base} does not have as a plain weight. "
+                         "Sample with --serve adapter.")
+
+
+def scaling(config: dict[str, Any], adapter: Path) -> float:
+    """What B A is multiplied by; StageError for forms of adapters that do more than add B A."""
+    for name, plain in UNSUPPORTED.items():
+        if config.get(name, plain) != plain:
+            raise StageError(f"{adapter} has {name} = {config[name]} and cannot simply be added to its base. "
+                             "Sample with --serve adapter.")
+    rank = config["r"]
+    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def base_folder(model: str, revision: str | None) -> Path:
+    """Where the base's safetensors lie: the folder itself, or the hub's copy of that commit."""
+    if Path(model).is_dir():
+        folder = Path(model)
+    else:
+        from huggingface_hub import snapshot_download
+        folder = Path(snapshot_download(model, revision=revision,
+                                        ignore_patterns=["*.bin", "*.pt", "*.gguf"]))
+    if not any(folder.glob("*.safetensors")):
+        raise StageError(f"{model} has no safetensors weights to add an adapter to. Sample with "
+                         "--serve adapter.")
+    return folder
+
+
+def sweep() -> None:
+    """Remove what processes that no longer live left behind."""
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        process = left.name.removeprefix(SCRATCH).partition("-")[0]
+        if not Path("/proc", process).exists():
+            shutil.rmtree(left, ignore_errors=True)
