@@ -21,8 +21,11 @@ DOORS = {"vllm": ("rollout/vllm_engine.py",), "duckdb": ("warehouse/sql/database
          "accelerate": ("train/update/accelerator.py",)}
 
 
-def imports(path: Path) -> set[str]:
-    """Modules that a file imports anywhere in it, but for those that only annotations need."""
+def imports(path: Path, *, whole: bool = False) -> set[str]:
+    """Modules that a file imports anywhere in it, but for those that only annotations need.
+
+    Their first names; with `whole` all of the name, and each name that is taken from a module behind it.
+    """
     found: set[str] = set()
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
@@ -33,8 +36,8 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-    return {name.split(".")[0] for name in found}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found if whole else {name.split(".")[0] for name in found}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -42,6 +45,101 @@ def test_a_room_imports_itself_and_the_warehouse_alone(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         others = imports(path) & set(ROOMS) - {room, "warehouse"}
         assert not others, f"{path} imports {others}"
+
+
+# What each sub-room may import of its own room beside itself; `.` is the room's face, whose options and
+# settings are plain declarations. docs/design.md says each room's rule in words.
+MAY_IMPORT = {
+    "score": {"score.look", "score.rewards", "score.sandbox", "score.tasks", "score.verdicts", "score.wire"},
+    "score.look": {"score.isolation", "score.rewards", "score.sandbox", "score.tasks", "score.verdicts",
+                   "score.wire"},
+    "score.verdicts": {"score.rewards", "score.sandbox", "score.tasks", "score.wire"},
+    "score.rewards": {"score.sandbox", "score.tasks"},
+    "score.tasks": {"score.sandbox", "score.wire"},
+    "score.sandbox": {"score.isolation", "score.wire"},
+    "score.lane": {"score.isolation", "score.wire"},
+    "score.isolation": set(),
+    "score.wire": set(),
+    "warehouse": {"warehouse.care", "warehouse.look", "warehouse.sql", "warehouse.stages", "warehouse.store",
+                  "warehouse.tasks", "warehouse.transfer"},
+    "warehouse.look": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store"},
+    "warehouse.care": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store",
+                       "warehouse.tasks"},
+    "warehouse.transfer": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store",
+                           "warehouse.tasks"},
+    "warehouse.sql": {"warehouse.store"},
+    "warehouse.stages": {"warehouse.store"},
+    "warehouse.tasks": {"warehouse.store"},
+    "warehouse.store": set(),
+    "train": {"train.model", "train.objective", "train.rows", "train.update"},
+    "train.update": {"train.model", "train.objective", "train.rows"},
+    "train.model": {"train.objective", "train.rows"},
+    "train.objective": {"train.rows"},
+    "train.rows": set(),
+}
+# Rooms whose files may import nothing but the standard library and what stands here.
+BARE = {"score.isolation": {"score"}, "score.wire": {"score", "numpy"}, "score.lane": {"score", "numpy"},
+        "train.rows": {"train", "warehouse", "numpy", "polars", "pyarrow", "accelerate"}}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the rooms by its dotted name; packages by the name of their folder."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+            for path in files}
+
+
+def edges() -> dict[str, set[str]]:
+    """Which module imports which, of those in the rooms."""
+    known, arrows = modules(), {}
+    for name, path in known.items():
+        arrows[name] = set()
+        for wanted in imports(path, whole=True):
+            while wanted and wanted not in known:
+                wanted = wanted.rpartition(".")[0]
+            if wanted and wanted != name:
+                arrows[name].add(wanted)
+    return arrows
+
+
+def room_of(module: str) -> str:
+    """The folder that a module lies in, dotted."""
+    return module if modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def test_sub_rooms_import_what_their_rule_allows() -> None:
+    wrong = []
+    for module, wanted in edges().items():
+        room = room_of(module)
+        for other in (room_of(name) for name in wanted):
+            inside = other.partition(".")[0] == room.partition(".")[0] and room in MAY_IMPORT
+            if inside and other != room and other not in MAY_IMPORT[room]:
+                wrong.append(f"{module} imports {other}")
+    assert not wrong
+    folders = {room_of(module) for module in modules()} - {"rollout", "reports", "warehouse.sql.texts"}
+    assert folders == set(MAY_IMPORT), "a folder without a rule"
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    arrows = {name: {other for other in wanted if modules()[other].name != "__init__.py"}
+              for name, wanted in edges().items()}
+    while leaves := {name for name, wanted in arrows.items() if not wanted & arrows.keys()}:
+        arrows = {name: wanted for name, wanted in arrows.items() if name not in leaves}
+    assert not arrows
+
+
+@pytest.mark.parametrize("room", BARE)
+def test_bare_rooms_import_no_library(room: str) -> None:
+    for path in (ROOT / room.replace(".", "/")).glob("*.py"):
+        foreign = imports(path) - set(sys.stdlib_module_names) - BARE[room]
+        assert not foreign, f"{path} imports {foreign}"
+
+
+def test_every_sub_room_says_its_rule_and_holds_about_ten_files() -> None:
+    for room in set(MAY_IMPORT) - {"score", "warehouse", "train"}:
+        folder = ROOT / room.replace(".", "/")
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no rule"
+        assert len(list(folder.glob("*.py"))) <= 13, f"{folder} holds too many files"
 
 
 @pytest.mark.parametrize("library", DOORS)

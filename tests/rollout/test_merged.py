@@ -1,0 +1,105 @@
+"""Policies served merged into their base: the sum is PEFT's own, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from rollout.merged import SCRATCH, merge, merged_weights
+from tests.rollout.test_run import rows, sample
+from tests.runs import arc_file
+from warehouse.init import init_run
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+from warehouse.store.stage import weights_sha256
+
+BASE = Path(__file__).parents[2] / "examples" / "starter" / "model"
+
+
+def adapter(folder: Path, **options) -> Path:
+    """An adapter on the starter whose change is not small."""
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32), LoraConfig(
+        r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM", **options))
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merged_weights_are_those_of_peft_rounded_once(tmp_path: Path, dtype: str, rslora: bool) -> None:
+    lora, folder = adapter(tmp_path / "lora", use_rslora=rslora), tmp_path / "merged"
+    folder.mkdir()
+    merge(BASE, lora, folder, dtype)
+    base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    expected = PeftModel.from_pretrained(base, str(lora)).merge_and_unload().to(getattr(torch, dtype))
+    state, changed = expected.state_dict(), 0
+    for name, weight in load_file(folder / "model.safetensors").items():
+        assert weight.dtype == getattr(torch, dtype)
+        torch.testing.assert_close(weight, state[name], rtol=1e-6 if dtype == "float32" else 0.008, atol=1e-7)
+        changed += not torch.equal(weight, load_file(BASE / "model.safetensors")[name].to(weight.dtype))
+    assert changed >= 7 * base.config.num_hidden_layers
+    assert AutoModelForCausalLM.from_pretrained(folder).config.vocab_size == base.config.vocab_size
+
+
+def test_the_scratch_folder_is_gone_afterwards_and_so_are_those_of_the_dead(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = adapter(tmp_path / "lora")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"{SCRATCH}999999999-x").mkdir()
+    with merged_weights(str(BASE), None, lora, "float32") as folder:
+        assert (Path(folder) / "tokenizer.json").exists() and Path(folder).parent == tmp_path
+        assert [path.name for path in tmp_path.glob(f"{SCRATCH}*")] == [Path(folder).name]
+    assert not list(tmp_path.glob(f"{SCRATCH}*"))
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"use_dora": True}, "has use_dora = True and cannot simply be added"),
+    ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern"),
+])
+def test_an_adapter_that_is_more_than_a_sum_is_refused(tmp_path: Path, change: dict, sentence: str) -> None:
+    lora = adapter(tmp_path / "lora")
+    config = json.loads((lora / "adapter_config.json").read_text())
+    (lora / "adapter_config.json").write_text(json.dumps({**config, **change}))
+    with (pytest.raises(StageError, match=sentence),
+          merged_weights(str(BASE), None, lora, "float32")):
+        raise AssertionError("served all the same")
+
+
+def test_an_adapter_of_other_modules_is_refused(tmp_path: Path) -> None:
+    lora = adapter(tmp_path / "lora")
+    short = tmp_path / "base"
+    short.mkdir()
+    weights = load_file(BASE / "model.safetensors")
+    gone = next(name for name in weights if name.endswith("q_proj.weight"))
+    del weights[gone]
+    save_file(weights, short / "model.safetensors")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StageError, match=r"which .* does not have as a plain weight"):
+        merge(short, lora, tmp_path / "out", "float32")
+
+
+@pytest.mark.parametrize(("serve", "merged"), [("merged", True), ("adapter", False)])
+def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, serve: str,
+                                                                 merged: bool) -> None:
+    tasks = arc_file(tmp_path, ["t0"])
+    init_run(tmp_path / "run", str(BASE), (str(tasks),))
+    warehouse = open_warehouse(tmp_path / "run")
+    lora = adapter(warehouse.scratch("policy"))
+    facts = {"policy_version": 1, "parent": 0, "kind": "lora", "sha256": weights_sha256(lora)}
+    (lora / "policy.json").write_text(json.dumps(facts))
+    assert warehouse.commit_policy(1, lora)
+    engine = sample(warehouse, iteration=1, serve=serve)
+    [settings] = engine.started
+    assert (settings.adapter is None) == merged and (SCRATCH in settings.model) == merged
+    assert {row["engine"] for row in rows(warehouse, 1)} == {f"scripted 1 ({serve})"}
