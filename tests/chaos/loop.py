@@ -6,14 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.runs import arc_file
+from tests.building import runs
 from warehouse.care.check import TABLES, check_run
-from warehouse.init import init_run
 from warehouse.sql.inventory import take_inventory
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "examples" / "starter" / "model"
 CONFIG = """
 [rollout]
 group-size = 4
@@ -39,9 +36,8 @@ def new_run(folder: Path) -> Warehouse:
     """A run of five small tasks with the starter policy."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(CONFIG)
-    tasks = arc_file(folder, [f"t{number}" for number in range(5)])
-    init_run(folder / "run", str(MODEL), (str(tasks),), (), folder / "config.toml")
-    return open_warehouse(folder / "run")
+    return runs.new_run(folder / "run", {f"t{number}": runs.TURN for number in range(5)},
+                        model=runs.STARTER, config=folder / "config.toml")
 
 
 def contents(warehouse: Warehouse) -> dict[str, Any]:

@@ -156,9 +156,9 @@ def test_a_part_beside_the_manifest_is_named(run: Warehouse) -> None:
 def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
     marker = run.root / "warehouse.json"
     marker.chmod(0o644)
-    marker.write_text(marker.read_text().replace("5ca1ab1e", "0ddba11"))
+    marker.write_text(marker.read_text().replace(run.run_id, "0ddba11"))
     problems = check_run(open_warehouse(run.root), quick=True).problems
-    assert len(problems) == 17 and "belongs to run 5ca1ab1e, this one is 0ddba11" in problems[0]
+    assert len(problems) == 17 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
 
 
 def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:

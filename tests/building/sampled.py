@@ -1,0 +1,101 @@
+"""Scored rows that a tiny random model really sampled, for what `train` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
+from train.model.policy import Policy, load_lora
+from warehouse.store.run_folder import Warehouse
+
+torch.set_num_threads(1)     # two threads that wait for each other on a busy machine are many times slower
+VOCABULARY, END, SCORER = 61, 60, "toy-1"
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+         "tie_word_embeddings": True}
+OPTIONS = ["--dtype", "float32", "--lora-rank", "4", "--lora-alpha", "8", "--learning-rate", "1e-2",
+           "--device", "cpu", "--updates-per-shard", "3", "--checkpoint-seconds", "0"]
+
+
+def tiny_run(folder: Path) -> Warehouse:
+    """A run folder with a base model of random weights and no rows."""
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.2)
+    model.save_pretrained(folder / "model")
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    return new_run(folder, {f"task-{number}": TURN for number in range(8)}, model=folder / "model")
+
+
+def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, group_size: int = 6,
+                max_tokens: int = 10, sampled_by: int | None = None, claimed: int | None = None,
+                scorer: str = SCORER) -> None:
+    """Roll out and score an iteration: the share of even tokens is rewarded, every fourth group alike.
+
+    `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows
+    name.
+    """
+    version = iteration if sampled_by is None else sampled_by
+    claimed = version if claimed is None else claimed
+    generator = torch.Generator().manual_seed(100 + iteration)
+    policy = load_policy(warehouse, version)
+    prompts, completions, samples = [], [], []
+    for number in range(num_groups):
+        prompt_ids = torch.randint(0, VOCABULARY, (5 + 3 * number,), generator=generator)
+        prompts.append(prompt_row(f"task-{number}", group_size, iteration=iteration,
+                                  prompt_ids=prompt_ids.tolist()))
+        for index in range(group_size):
+            ids, logprobs = sample(policy, prompt_ids, max_tokens, generator)
+            reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
+            completions.append(completion_row(
+                prompts[-1], index, ids, logprobs, finish_reason="stop" if ids[-1] == END else "length",
+                policy_version=claimed, policy_sha256=warehouse.policy(claimed)["sha256"],
+                max_tokens=max_tokens))
+            samples.append(sample_row(completions[-1], scorer, reward, correct=reward == 1))
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
+    for table, rows in (("prompts", prompts), ("completions", completions)):
+        write_rows(warehouse, table, [rows])
+    write_rows(warehouse, "samples", [samples], scorer=scorer)
+    finish(warehouse, "rollout", **keys)
+    finish(warehouse, "score", **keys, scorer=scorer)
+
+
+def rewrite(warehouse: Warehouse, iteration: int, table: str,
+            change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Replace a table's rows by `change(row)` of each, as a broken engine or scorer would have left them."""
+    scorer = SCORER if table == "samples" else None
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
+    keys |= {"scorer": scorer} if scorer else {}
+    rows = [change(row) for row in warehouse.read(table, **keys).to_pylist()]
+    for part in warehouse.parts(table, **keys):
+        part.unlink()
+    write_rows(warehouse, table, [[row for row in rows if row is not None]], scorer=scorer)
+    stage = "score" if scorer else "rollout"
+    (warehouse.stage(stage, **keys).folder / "manifest.json").unlink()
+    finish(warehouse, stage, **keys)
+
+
+def load_policy(warehouse: Warehouse, version: int) -> Policy:
+    """The policy, loaded as the trainer does."""
+    return load_lora(warehouse.model, warehouse.policy_dir(version) if version else None, dtype="float32",
+                     device=torch.device("cpu"), seed=0, rank=4, alpha=8, rslora=False, targets="all-linear")
+
+
+def sample(policy: Policy, prompt_ids: torch.Tensor, max_tokens: int,
+           generator: torch.Generator) -> tuple[list[int], list[float]]:
+    """Draw one completion token by token: ids and their logprobs."""
+    ids: list[int] = []
+    logprobs: list[float] = []
+    with torch.no_grad():
+        while len(ids) < max_tokens and (not ids or ids[-1] != END):
+            tokens = torch.cat([prompt_ids, torch.tensor(ids, dtype=torch.long)])
+            scores = policy.full_logits(tokens[None])[0, -1].log_softmax(dim=-1)
+            ids.append(int(torch.multinomial(scores.exp(), 1, generator=generator)))
+            logprobs.append(float(scores[ids[-1]]))
+    return ids, logprobs

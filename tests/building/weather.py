@@ -1,0 +1,242 @@
+"""Plausible runs: a healthy one and one for every way to go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.building.runs import (
+    SHARED,
+    completion_row,
+    fake_model,
+    finish,
+    new_run,
+    prompt_row,
+    sample_row,
+    without_waiting,
+    write_rows,
+)
+from warehouse.store.commit import commit_json
+from warehouse.store.run_folder import Warehouse
+
+SCORER = "arc-v1-0a1b2c3d"
+SHAPES = ("healthy", "blow-up", "mute", "mismatch", "wrong-adapter", "length-hacking")
+LIMIT = 96  # tokens
+PROGRAM = ("```python\nimport numpy as np\n\ndef transform(grid):\n    a = np.array(grid)\n    {line}\n"
+           "    return a\n```")
+LINES = ("a = np.fliplr(a)", "a = np.flipud(a)", "a = np.rot90(a)", "a = a.T",
+         "a = np.kron(a, np.ones((2, 2), int))")
+
+
+class Weather(NamedTuple):
+    """What one iteration of a run looks like."""
+
+    solve: float = 0.3          # chance that a completion of a task of middling difficulty is right
+    tokens: float = 40.0
+    truncated: float = 0.02
+    looping: float = 0.0
+    nll: float = 0.35
+    diversity: float = 1.0      # 0: all completions of a group are the same
+    invalid: float = 0.1
+    log_ratio: float = 1e-3     # spread of old_logprobs - behaviour_logprobs
+    shaped: float = 0.0         # reward that grows with length, right or wrong
+
+
+def weather(shape: str, iteration: int, onset: int = 5) -> Weather:
+    """The iteration of a run of `shape`; what goes wrong begins at `onset`."""
+    since = max(0, iteration - onset + 1)
+    usual = Weather(solve=min(0.7, 0.25 + 0.02 * iteration), nll=max(0.25, 0.4 - 0.01 * iteration))
+    if not since or shape == "healthy":
+        return usual
+    return {
+        "blow-up": usual._replace(truncated=min(0.95, 0.2 * since), looping=min(0.9, 0.15 * since),
+                                  nll=usual.nll + 0.5 * since, invalid=min(0.95, 0.2 * since), tokens=70.0,
+                                  solve=usual.solve / (1 + since)),
+        "mute": usual._replace(tokens=max(3.0, 40.0 / (1 + since)), nll=max(0.005, 0.3 / 4**since),
+                               diversity=max(0.05, 1 - 0.4 * since), solve=usual.solve + 0.05 * since),
+        "mismatch": usual._replace(log_ratio=0.03 * 2**since),
+        "wrong-adapter": usual._replace(log_ratio=1.2 if iteration == onset else 1e-3),
+        "length-hacking": usual._replace(tokens=min(85.0, 40.0 + 15.0 * since), shaped=0.12 * since,
+                                         solve=usual.solve * 0.8**since),
+    }[shape]
+
+
+def build_run(root: Path, *, shape: str = "healthy", iterations: int = 10, num_tasks: int = 8,
+              group_size: int = 16, evals: tuple[int, ...] = (0,), seed: int = 7,
+              trained: bool = True) -> Warehouse:
+    """Write a whole run of `shape` and open it; the last iteration is scored and trained like the others."""
+    random = np.random.default_rng(seed)
+    with without_waiting():
+        warehouse = empty_run(root, num_tasks)
+        for iteration in range(iterations):
+            sky = weather(shape, iteration)
+            write_iteration(warehouse, iteration, "train", sky, random, num_tasks, group_size)
+            if iteration in evals:
+                write_iteration(warehouse, iteration, "eval", sky, random, num_tasks, group_size)
+            if trained:
+                write_training(warehouse, iteration, sky, random)
+    return warehouse
+
+
+def empty_run(root: Path, num_tasks: int = 8) -> Warehouse:
+    """A run folder with tasks task-000.. and nothing else."""
+    random = np.random.default_rng(1)
+    pairs = {f"task-{number:03d}": [_pair(random, number) for _ in range(4)] for number in range(num_tasks)}
+    tasks = {task_id: {"train": four[:3], "test": four[3:]} for task_id, four in pairs.items()}
+    warehouse = new_run(root, tasks, model=fake_model(root / "base"))
+    shutil.rmtree(root / "base")                   # the base is not at hand: nothing may be asked of it
+    return warehouse
+
+
+def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Weather,
+                    random: np.random.Generator, num_tasks: int = 8, group_size: int = 16,
+                    scorer: str = SCORER, parts: int = 2) -> None:
+    """Prompts, completions and samples of one iteration, in `parts` parts, with their manifests."""
+    tasks = {row["task_id"]: json.loads(row["payload"])
+             for row in warehouse.read("tasks").to_pylist()[:num_tasks]}
+    prompts, completions, samples = [], [], []
+    for part in range(parts):
+        prompts.append([prompt_row(task_id, group_size, iteration=iteration, purpose=purpose, flip=False,
+                                   rotations=0, color_map=list(range(10)), pair_order=[0, 1, 2], shown_test=0)
+                        for task_id in list(tasks)[part::parts]])
+        completions.append([row for prompt in prompts[-1] for row in
+                            _completions(prompt, policy_sha256(warehouse, iteration), sky, random)])
+        samples.append([_sample(row, tasks, sky, random, scorer) for row in completions[-1]])
+        mark_first_outputs(samples[-1])
+    write_rows(warehouse, "prompts", prompts)
+    write_rows(warehouse, "completions", completions)
+    write_rows(warehouse, "samples", samples, scorer=scorer)
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    number = num_tasks * group_size
+    finish(warehouse, "rollout", {"group_size": group_size, "temperature": 1.0},
+             {"seconds": {"engine": 2.0, "sampling": 12.0}, "num_completions": number}, **keys)
+    finish(warehouse, "score", {"reward": "arc-v1"}, {"seconds": 2.0, "num_samples": number},
+             **keys, scorer=scorer)
+
+
+def policy_sha256(warehouse: Warehouse, version: int) -> str:
+    """The hash of a policy: the base has one, the others are made up."""
+    return f"{version:064d}" if version else warehouse.policy(0)["sha256"]
+
+
+def mark_first_outputs(samples: list[dict[str, Any]]) -> None:
+    """Fill first_output as the fingerprints say."""
+    seen = set()
+    for row in samples:
+        output = row["group_id"], row["fingerprint"]
+        row["first_output"] = None if row["fingerprint"] is None else output not in seen
+        seen.add(output)
+
+
+def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: np.random.Generator) -> None:
+    """Train rows and steps of one iteration and the policy it wrote."""
+    samples = warehouse.read("samples", iteration=iteration, purpose="train", scorer=SCORER).to_pylist()
+    completions = warehouse.read("completions", iteration=iteration, purpose="train").to_pylist()
+    rewards: dict[str, list[float]] = {}
+    for row in samples:
+        rewards.setdefault(row["group_id"], []).append(row["reward"])
+    rows = [_train_row(sample, completion, rewards[sample["group_id"]], sky, random)
+            for sample, completion in zip(samples, completions, strict=True)]
+    write_rows(warehouse, "train_samples", [rows])
+    write_rows(warehouse, "train_steps", [[
+        {"iteration": iteration, "optimizer_step": step, "global_step": 4 * iteration + step + 1,
+         "policy_version": iteration, "loss": -0.01, "grad_norm": 0.4, "learning_rate": 1e-4,
+         "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
+         "clip_fraction": 0.01, "policy_kl": 1e-4, "ratio_max": 1.3, "entropy": sky.nll, "ess": 0.97,
+         "seconds": 1.2} for step in range(4)]])
+    folder = warehouse.scratch(f"policy-{iteration + 1}")
+    commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
+                                         "sha256": policy_sha256(warehouse, iteration + 1)})
+    warehouse.commit_policy(iteration + 1, folder)
+    finish(warehouse, "train", {"scorer": SCORER, "loss": "dapo"},
+             {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
+             iteration=iteration)
+
+
+def _pair(random: np.random.Generator, number: int) -> dict[str, Any]:
+    grid = random.integers(0, 10, size=random.integers(2, 7, size=2))
+    flipped = np.fliplr(grid) if number % 2 else np.flipud(grid)
+    return {"input": grid.tolist(), "output": flipped.tolist()}
+
+
+def _completions(prompt: dict[str, Any], sha256: str, sky: Weather,
+                 random: np.random.Generator) -> list[dict[str, Any]]:
+    rows = []
+    for index in range(prompt["group_size"]):
+        cut = random.random() < sky.truncated
+        length = LIMIT if cut else int(np.clip(random.normal(sky.tokens, sky.tokens / 8), 2, LIMIT - 1))
+        looping = random.random() < sky.looping
+        ids = random.integers(0, 300, size=length)
+        if looping and length > 20:
+            ids[10:] = np.resize([7, 8, 9], length - 10)
+        logprobs = -random.exponential(sky.nll, size=length).astype(np.float32)
+        rows.append(completion_row(
+            prompt, index, ids.tolist(), logprobs.tolist(), _text(cut, sky, random),
+            finish_reason="length" if cut else "stop", seed=int(random.integers(1 << 40)),
+            policy_sha256=sha256, max_tokens=LIMIT))
+    return rows
+
+
+def _text(cut: bool, sky: Weather, random: np.random.Generator) -> str:
+    if cut:
+        return "```python\nimport numpy as np\n\ndef transform(grid):\n" + "    a = a.T\n" * 20
+    return PROGRAM.format(line=LINES[int(random.random() * len(LINES) * sky.diversity)])
+
+
+def _sample(row: dict[str, Any], tasks: dict[str, Any], sky: Weather, random: np.random.Generator,
+            scorer: str) -> dict[str, Any]:
+    number = list(tasks).index(row["task_id"])
+    ease = float(np.clip(sky.solve * (2 - 1.8 * number / max(1, len(tasks) - 1)), 0, 0.95))
+    cut = row["finish_reason"] == "length"
+    invalid = cut or random.random() < sky.invalid
+    right = not invalid and random.random() < ease
+    payload = tasks[row["task_id"]]
+    outputs = {part: [pair["output" if right else "input"] for pair in payload[part]] for part in payload}
+    reward = 0.0 if invalid else 10.0 if right else 1.0 + 4 * random.random() * sky.diversity
+    variety = max(1, round(8 * sky.diversity))
+    return sample_row(
+        row, scorer, reward + sky.shaped * row["num_completion_tokens"],
+        correct=right, valid_code=not cut, valid_outputs=not invalid, train_is_correct=right,
+        train_pixel_score=float(right), train_correct_grids=float(right), test_pixel_score=float(right),
+        test_correct_grids=float(right), test_is_correct=right,
+        fingerprint=None if invalid else "right" if right else f"wrong-{random.integers(variety)}",
+        outputs=None if invalid else json.dumps(outputs), code=None if cut else row["completion"][10:-4],
+        error_class="no_code" if cut else "runtime_error" if invalid else None,
+        error_name="ValueError" if invalid and not cut else None,
+        error_message="could not broadcast <b>arrays</b>" if invalid and not cut else None,
+        cpu_seconds=0.01, wall_seconds=0.02, max_rss_mib=60.0, sandbox_tier="C", **_token_columns(row))
+
+
+def _token_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """What `score` measures of the tokens of a completion."""
+    ids, logprobs = row["completion_ids"], row["behaviour_logprobs"]
+    threes = list(zip(ids, ids[1:], ids[2:], strict=False))
+    fours = list(zip(ids, ids[1:], ids[2:], ids[3:], strict=False))
+    looping = len(fours) > 8 and len(set(fours)) < len(fours) / 2
+    return {"logprob_sum": float(np.sum(logprobs)), "logprob_min": min(logprobs),
+            "nll_sampled": -float(np.mean(logprobs)), "unique_token_ratio": len(set(ids)) / len(ids),
+            "ngram3_unique_ratio": len(set(threes)) / len(threes) if threes else 1.0,
+            "ngram4_unique_ratio": len(set(fours)) / len(fours) if fours else 1.0,
+            "ngram4_top_share": max(map(fours.count, set(fours))) / len(fours) if fours else 0.0,
+            "loop_tokens": len(ids) - 10 if looping else 0}
+
+
+def _train_row(sample: dict[str, Any], completion: dict[str, Any], rewards: list[float], sky: Weather,
+               random: np.random.Generator) -> dict[str, Any]:
+    behaviour = np.array(completion["behaviour_logprobs"])
+    old = np.minimum(behaviour + random.normal(0, sky.log_ratio, size=len(behaviour)), 0)
+    gap = old - behaviour
+    flat = max(rewards) == min(rewards)
+    return {**{name: sample[name] for name in (*SHARED, "scorer", "reward")},
+            "trained_iteration": sample["iteration"], "staleness": 0, "optimizer_step": None if flat else 0,
+            "advantage": sample["reward"] - float(np.mean(rewards)), "num_trainable_tokens": len(old),
+            "drop_reason": "zero_variance" if flat else None,
+            "old_logprobs": old.astype(np.float32).tolist(), "log_ratio_mean": float(gap.mean()),
+            "log_ratio_abs_mean": float(np.abs(gap).mean()), "log_ratio_abs_max": float(np.abs(gap).max()),
+            "mismatch_kl": float((np.exp(gap) - gap - 1).mean()),
+            "importance_weight_mean": float(np.minimum(np.exp(gap), 2).mean()), "kept_fraction": 1.0,
+            "entropy": sky.nll}
