@@ -16,9 +16,9 @@ from rollout.merged import SCRATCH, merge, merged_weights
 from tests.rollout.test_run import rows, sample
 from tests.runs import arc_file
 from warehouse.init import init_run
+from warehouse.store.checksums import weights_sha256
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
-from warehouse.store.stage import weights_sha256
 
 BASE = Path(__file__).parents[2] / "examples" / "starter" / "model"
 
