@@ -87,7 +87,3 @@ def test_the_loop_by_hand_runs_and_the_questions_are_answered(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wrote policy 1" in done.stdout
     assert (tmp_path / "runs" / "first" / "report.html").stat().st_size < 2 << 20
-
-
-def test_no_placeholder_is_left() -> None:
-    assert not re.search(r"^[A-Z_]{5,}$", README, flags=re.MULTILINE)

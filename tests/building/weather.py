@@ -88,7 +88,10 @@ def empty_run(root: Path, num_tasks: int = 8) -> Warehouse:
     pairs = {f"task-{number:03d}": [_pair(random, number) for _ in range(4)] for number in range(num_tasks)}
     tasks = {task_id: {"train": four[:3], "test": four[3:]} for task_id, four in pairs.items()}
     warehouse = new_run(root, tasks, model=fake_model(root / "base"))
-    shutil.rmtree(root / "base")                   # the base is not at hand: nothing may be asked of it
+    shutil.rmtree(root / "base")                   # made up, like the policies: nobody may ask it
+    (warehouse.policy_dir(0) / "policy.json").unlink()
+    commit_json(warehouse.policy_dir(0) / "policy.json",
+                {"policy_version": 0, "parent": None, "sha256": policy_sha256(0)})
     return warehouse
 
 
@@ -104,7 +107,7 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
                                    rotations=0, color_map=list(range(10)), pair_order=[0, 1, 2], shown_test=0)
                         for task_id in list(tasks)[part::parts]])
         completions.append([row for prompt in prompts[-1] for row in
-                            _completions(prompt, policy_sha256(warehouse, iteration), sky, random)])
+                            _completions(prompt, policy_sha256(iteration), sky, random)])
         samples.append([_sample(row, tasks, sky, random, scorer) for row in completions[-1]])
         mark_first_outputs(samples[-1])
     write_rows(warehouse, "prompts", prompts)
@@ -118,9 +121,9 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
              **keys, scorer=scorer)
 
 
-def policy_sha256(warehouse: Warehouse, version: int) -> str:
-    """The hash of a policy: the base has one, the others are made up."""
-    return f"{version:064d}" if version else warehouse.policy(0)["sha256"]
+def policy_sha256(version: int) -> str:
+    """The made-up hash of a policy."""
+    return f"{version:064d}"
 
 
 def mark_first_outputs(samples: list[dict[str, Any]]) -> None:
@@ -150,7 +153,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
          "seconds": 1.2} for step in range(4)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
-                                         "sha256": policy_sha256(warehouse, iteration + 1)})
+                                         "sha256": policy_sha256(iteration + 1)})
     warehouse.commit_policy(iteration + 1, folder)
     finish(warehouse, "train", {"scorer": SCORER, "loss": "dapo"},
              {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},

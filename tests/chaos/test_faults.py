@@ -286,22 +286,35 @@ def test_what_died_long_ago_is_swept_and_what_is_being_written_is_not(tmp_path: 
     assert fresh.exists() and part.exists() and not old.exists() and not torn.exists()
 
 
+KILLING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+
+def lanes():
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(child) for child in children if b"score.lane" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+def kill_a_lane():
+    while not lanes():
+        time.sleep(0.001)
+    time.sleep(0.05)
+    for lane in lanes():
+        os.kill(lane, signal.SIGKILL)
+        print("killed a lane", file=sys.stderr, flush=True)
+
+threading.Thread(target=kill_a_lane, daemon=True).start()
+from score.cli import score
+score(sys.argv[1:])
+"""
+
+
 def test_children_killed_for_memory_cost_no_row(tmp_path: Path) -> None:
     """The system kills the children of a stage; those of score are the lanes that run programs."""
     warehouse = new_run(tmp_path / "oom")
     assert to_the_end(Step("rollout", 0), warehouse).code == 0
-    script = ("import os, signal, sys, threading, time\n"
-              "from pathlib import Path\n"
-              "def kill_children():\n"
-              "    time.sleep(0.6)\n"
-              "    own = f'/proc/{os.getpid()}/task/{os.getpid()}/children'\n"
-              "    for child in Path(own).read_text().split():\n"
-              "        os.kill(int(child), signal.SIGKILL)\n"
-              "threading.Thread(target=kill_children, daemon=True).start()\n"
-              "from score.cli import score\n"
-              f"score([{str(warehouse.root)!r}, '--iteration', '0'])\n")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          cwd=Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", KILLING, str(warehouse.root), "--iteration", "0"],
+                          capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert "killed a lane" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     if done.returncode:
         assert to_the_end(Step("score", 0), warehouse).code == 0

@@ -85,8 +85,11 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
 
 def test_settings_of_the_machine_may_change_between_runs(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
-    sample(warehouse)
-    sample(warehouse, iteration=0, max_num_seqs=7, gpu_memory_utilization=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=9))
+    engine = sample(warehouse, iteration=0, max_num_seqs=7, gpu_memory_utilization=0.5)
+    assert engine.started[0].max_num_seqs == 7 and 0 < len(engine.served) < 20
+    assert len(rows(warehouse)) == 20
 
 
 def test_held_out_tasks_are_evaluated_and_never_trained_on_unasked(tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ ALARMS = (Path(__file__).parents[3] / "warehouse" / "sql" / "texts" / "alarms.sq
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
-    return connect(build_run(tmp_path_factory.mktemp("runs") / "run", iterations=8, evals=(), num_tasks=2,
-                             group_size=8))
+    """A run that blows up, so that every query has something to show."""
+    return connect(build_run(tmp_path_factory.mktemp("runs") / "run", shape="blow-up", iterations=8, evals=(),
+                             num_tasks=4, group_size=8))
 
 
 @pytest.mark.parametrize("statement", SQL)
 def test_every_query_runs(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
-    connection.execute(statement).fetchall()
+    answer = connection.execute(statement)
+    assert answer.description and answer.fetchall()
 
 
 def test_every_command_exists() -> None:
