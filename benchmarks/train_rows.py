@@ -12,7 +12,7 @@ import torch
 from train.cli import train as train_command
 from train.model.policy import DTYPES, Policy, load_lora
 from train.model.saving import save_policy
-from train.model.shared_prompt import score_group
+from train.model.shared_prompt import group_logprobs
 from train.rows.groups import Group, Rollout
 from train.rows.settings import Settings
 
@@ -93,7 +93,7 @@ def make_groups(policy: Policy, shape: Shape, count: int) -> list[Group]:
         prompt = torch.randint(0, 500, (shape.prompt,), generator=generator)
         completions = [torch.randint(0, 500, (shape.completion,),
                                      generator=generator) for _ in range(shape.group)]
-        logprobs, _ = score_group(policy, prompt.to(policy.device),
+        logprobs, _ = group_logprobs(policy, prompt.to(policy.device),
                                   [ids.to(policy.device) for ids in completions],
                                   temperature=1.0, token_budget=shape.completion)
         rollouts = []
@@ -103,7 +103,8 @@ def make_groups(policy: Policy, shape: Shape, count: int) -> list[Group]:
             rollouts.append(Rollout(str(number), index, ids.numpy(),
                                     (one.cpu() + noise).numpy().astype(np.float32),
                                     False, reward, False))
-        groups.append(Group(0, str(number), prompt.numpy(), 0, "", 1.0, "float32", tuple(rollouts)))
+        groups.append(Group(0, str(number), prompt.numpy(), tuple(rollouts), 0, "", 1.0, "float32",
+                            shape.completion))
     return groups
 
 
@@ -112,4 +113,5 @@ def settings(*options: str) -> Settings:
     arguments = ["nowhere", "--learning-rate", str(LEARNING_RATE), "--lora-rank", "8", "--lora-alpha", "16",
                  *options]
     values = train_command.make_context("train", arguments).params
-    return Settings(**{key: values[key] for key in Settings.__dataclass_fields__})
+    return Settings(**{key: value for key, value in values.items()
+                       if key not in ("run", "iteration", "scorer")})

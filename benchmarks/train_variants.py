@@ -30,11 +30,12 @@ from train.objective.losses import clipped_surrogate
 from train.rows.groups import Group
 from train.update import gradients
 from train.update.accelerator import Processes
-from train.update.batch import build_shard, weigh
+from train.update.batch import build_batch, weigh_rows
 from train.update.checkpoint import Checkpoints
-from train.update.logprob_pass import score_old
+from train.update.logprob_pass import fill_old_logprobs
 from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
+from warehouse.store.stage import Stage
 
 Step = Callable[[int], object]
 
@@ -48,16 +49,16 @@ def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: 
     policy.use_attention(way)
     gradients.backward_group = backward_packed if way == "flex_attention" else backward_group
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
-    shard, processes = build_shard(groups, 0, chosen), Processes()
+    batch, processes = build_batch(groups, 0, chosen), Processes()
     plan = [[index] for index in range(len(groups))]
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
-    learner = Learner(policy, optimizer, shard, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
-                      0, online)
+    learner = Learner(policy, optimizer, batch, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
+                      Stage("train", Path("nowhere"), {}), 0, online)
 
     def step(index: int) -> None:
         if not online:
-            score_old(policy, shard[index:index + 1], processes, chosen)
-            weigh(shard[index:index + 1], chosen)
+            fill_old_logprobs(policy, batch[index:index + 1], processes, chosen)
+            weigh_rows(batch[index].forwardable, chosen)
         take_step(learner, index, StopRequest(), lambda: None)
 
     return step

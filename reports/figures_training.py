@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.drawing import Chart
 from reports.figure import Figure, Rows, bars, draw_cells, lines, stats_sql
 
-MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, ess, log_ratio_abs_max",
+MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, completion_ess, log_ratio_abs_max",
                          "purpose = 'train' AND mismatch_kl IS NOT NULL")
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
@@ -42,7 +42,7 @@ TRAINING = (
            lines(log=True, levels=[(1e-3, "alarm for the KL")], mismatch_kl="KL(mu, pi_old), k3",
                  log_ratio_abs_mean="mean |log ratio|"), NOT_TRAINED),
     Figure("ess", "Effective sample size", "Of importance weights of whole completions, over their number.",
-           MISMATCH_SQL, lines(share=True, levels=[(0.3, "alarm")], ess="ESS / n"), NOT_TRAINED),
+           MISMATCH_SQL, lines(share=True, levels=[(0.3, "alarm")], completion_ess="ESS / n"), NOT_TRAINED),
     Figure("ratios", "Largest token gap",
            "The largest |log pi_old - log mu| of any token; 0.7 is a factor of two in probability.",
            MISMATCH_SQL, lines(log=True, log_ratio_abs_max="largest |log ratio|"), NOT_TRAINED),

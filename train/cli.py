@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import time
@@ -11,7 +12,19 @@ from typing import Any
 
 import click
 
-from warehouse.options import HELP_NAMES, iteration_option, run_argument, shows_errors, with_version
+from train.objective.loss_table import LOSSES
+from warehouse.options import (
+    HELP_NAMES,
+    FiniteRange,
+    iteration_option,
+    run_argument,
+    shows_errors,
+    with_version,
+)
+from warehouse.store.corrections import CORRECTIONS, DEFAULT_CORRECTION
+
+POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
+SHARE = FiniteRange(min=0, max=1, max_open=True)
 
 STARTED = time.perf_counter()
 MISMATCH_EXIT = 3
@@ -22,10 +35,10 @@ MISMATCH_EXIT = 3
 @click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder to write.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16",
-              help="Of the weights written; the merge itself is in float32.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
+              help="Of the weights written; the merge itself is in float32.  [default: as it was trained]")
 @shows_errors
-def export(run: str, version: int | None, output: Path, dtype: str) -> None:
+def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
     from warehouse.store.errors import StageError
     from warehouse.store.run_folder import open_warehouse
@@ -35,9 +48,19 @@ def export(run: str, version: int | None, output: Path, dtype: str) -> None:
         raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
     from train.export import export_policy
     result = export_policy(warehouse, version, output, dtype=dtype)
-    click.echo(f"policy {result.version} written to {result.folder} in {dtype}; its logprobs differ from "
-               f"base and adapter by {result.difference_mean:.1e} nats on average, "
+    click.echo(f"policy {result.version} written to {result.folder} in {result.dtype}; its logprobs differ "
+               f"from base and adapter by {result.difference_mean:.1e} nats on average, "
                f"{result.difference_max:.1e} at most")
+
+
+class RenamedOption(click.Option):
+    """An option whose later names, those of earlier versions, are taken but not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The line of `--help`, with the first name alone."""
+        shown = copy.copy(self)
+        shown.opts = self.opts[:1]
+        return click.Option.get_help_record(shown, ctx)
 
 
 class TrainCommand(click.Command):
@@ -59,30 +82,31 @@ class TrainCommand(click.Command):
 @iteration_option
 @click.option("--scorer", help="Whose rewards to train on; as the view scorers says when left out.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
-@click.option("--loss", default="dapo",
-              help="dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, dppo, topr, m2po, soft_clip.")
-@click.option("--clip-low", type=float, help="Lower clip range; the loss's own default when left out.")
-@click.option("--clip-high", type=float, help="Upper clip range; for cispo the cap itself.")
-@click.option("--delta", type=float, help="Upper bound of the unclipped ratio (two-sided clipping).")
+@click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
+@click.option("--clip-low", type=NOT_NEGATIVE, help="Lower clip range; the loss's own default when left out.")
+@click.option("--clip-high", type=NOT_NEGATIVE, help="Upper clip range; for cispo the cap itself.")
+@click.option("--delta", type=POSITIVE, help="Upper bound of the unclipped ratio (two-sided clipping).")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
 @click.option("--mask-truncated/--keep-truncated", default=False,
               help="Leave completions cut off by the length limit out of the loss; their rewards count.")
-@click.option("--correction", type=click.Choice(["none", "token-truncate", "token-mask", "sequence-truncate",
-                                                 "sequence-mask", "geometric-mask", "bypass"]),
-              help="Importance correction on pi_old/mu.  [default: token-truncate at 3]")
-@click.option("--correction-low", type=float, help="Lower bound of the correction.")
-@click.option("--correction-high", type=float, help="Upper bound of the correction.")
-@click.option("--veto", type=float, help="Drop a completion with any pi_old/mu below this, for example 1e-4.")
-@click.option("--off-policy-threshold", type=float,
+@click.option("--correction", type=click.Choice([*CORRECTIONS]),
+              help=f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
+                   f"{CORRECTIONS[DEFAULT_CORRECTION].high:g}]")
+@click.option("--correction-low", type=NOT_NEGATIVE, help="Lower bound of the correction.")
+@click.option("--correction-high", type=POSITIVE, help="Upper bound of the correction.")
+@click.option("--veto", type=NOT_NEGATIVE,
+              help="Drop a completion with any pi_old/mu below this, for example 1e-4.")
+@click.option("--off-policy-threshold", type=FiniteRange(),
               help="Drop a completion with a negative advantage and a mean log mu - log pi above this.")
-@click.option("--kl-beta", type=float, default=0.0, help="Weight of the KL to the base model.")
+@click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
 @click.option("--kl-ratio/--no-kl-ratio", default=True,
               help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
-@click.option("--entropy-coef", type=float, default=0.0, help="Weight of an entropy bonus.")
-@click.option("--entropy-quantile", type=float, default=1.0,
+@click.option("--entropy-coef", type=FiniteRange(), default=0.0, help="Weight of an entropy bonus.")
+@click.option("--entropy-quantile", type=FiniteRange(min=0, max=1, min_open=True), default=1.0,
               help="Train on this share of the highest-entropy tokens.")
-@click.option("--max-completion-length", type=int, help="Divisor of dr_grpo.  [default: longest in the step]")
+@click.option("--max-completion-length", type=click.IntRange(min=1),
+              help="Divisor of dr_grpo.  [default: max_tokens of the rows]")
 @click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
               help="Rows sampled with top_p, top_k, min_p or penalties.")
 @click.option("--replay", type=click.IntRange(min=0), default=0,
@@ -91,22 +115,23 @@ class TrainCommand(click.Command):
               help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
 @click.option("--keep-if-nothing", is_flag=True,
               help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
-@click.option("--updates-per-shard", type=click.IntRange(min=1), help="Optimizer steps.  [default: 1]")
+@click.option("--updates-per-batch", "--updates-per-shard", cls=RenamedOption, type=click.IntRange(min=1),
+              help="Optimizer steps, at most one per group.  [default: 1]")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
-@click.option("--learning-rate", type=float, default=1e-5, help="Peak learning rate of AdamW.")
+@click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
 @click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant")
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
               help="Optimizer steps, over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
 @click.option("--lr-sequences", type=click.IntRange(min=1),
               help="Scale the learning rate by (completions in the step) / this number.")
-@click.option("--weight-decay", type=float, default=0.0)
-@click.option("--adam-beta1", type=float, default=0.9)
-@click.option("--adam-beta2", type=float, default=0.999)
-@click.option("--max-grad-norm", type=float, default=1.0, help="0 does not clip.")
+@click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0)
+@click.option("--adam-beta1", type=SHARE, default=0.9)
+@click.option("--adam-beta2", type=SHARE, default=0.999)
+@click.option("--max-grad-norm", type=NOT_NEGATIVE, default=1.0, help="0 does not clip.")
 @click.option("--full", is_flag=True, help="Train all weights instead of a LoRA adapter.")
 @click.option("--lora-rank", type=click.IntRange(min=1), default=16)
-@click.option("--lora-alpha", type=float, default=32.0)
+@click.option("--lora-alpha", type=POSITIVE, default=32.0)
 @click.option("--rslora/--no-rslora", default=False,
               help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
 @click.option("--lora-targets", default="all-linear",
@@ -120,16 +145,17 @@ class TrainCommand(click.Command):
               help="Tokens with activations in memory: completions and 1/8 of the prompt for each, or a "
                    "piece of the prompt.  [default: 1024 on a CPU, 4096 on a GPU]")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
-@click.option("--max-mismatch", type=float,
+@click.option("--max-mismatch", type=NOT_NEGATIVE,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
-@click.option("--max-drift", type=float,
-              help="Stop the shard when the mean (log pi/pi_old)^2 / 2 of a step is above this.")
-@click.option("--min-ess", type=float, help="Stop the shard when the ESS / n of a step is below this.")
-@click.option("--threads", type=click.IntRange(min=1),
+@click.option("--max-drift", type=NOT_NEGATIVE,
+              help="Stop before a step whose mean (log pi/pi_old)^2 / 2 is above this.")
+@click.option("--min-ess", type=FiniteRange(min=0, max=1),
+              help="Stop before a step whose ESS / n of pi/mu is below this.")
+@click.option("--threads", type=click.IntRange(min=1, max=os.cpu_count()),
               help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
-@click.option("--checkpoint-seconds", type=float, default=120.0,
+@click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")
-@click.option("--time-limit", type=click.FloatRange(min=0),
+@click.option("--time-limit", type=NOT_NEGATIVE,
               help="Seconds after which to stop, save and exit with 75, to be run again.")
 @click.option("--keep-policies", type=click.IntRange(min=2),
               help="Remove the weights of all but the last policies when done.  [default: all are kept]")
@@ -147,8 +173,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.store.run_folder import open_warehouse
-    warehouse, settings = open_warehouse(run), Settings(**options)
+    settings = Settings(**options)
     check_settings(settings)
+    warehouse = open_warehouse(run)
     if iteration is None:
         iteration = due_iteration(warehouse)
         if iteration is None:
@@ -157,14 +184,14 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
-    if stage.manifest():
+    if stage.manifest() and not settings.dry_run:
         if before := stage.settings():  # other options than then are refused, not passed over
             stage.settle(before | settings.results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
     inputs = read_inputs(warehouse, iteration, scorer_to_train(warehouse, iteration, scorer), settings)
-    settings = settings.with_dtype_of(inputs.groups[0].engine_dtype)
-    if finish_committed(warehouse, inputs, settings):
+    settings = settings.filled_in(inputs.groups)
+    if not settings.dry_run and finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
                    "complete now")
         return
@@ -172,10 +199,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
 
 
 def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
-    from train.run import train_iteration
-    from train.update.mismatch import (
-        MismatchError,  # torch loads once rows and options are known to be good
-    )
+    from train.run import train_iteration  # torch loads once rows and options are known to be good
+    from train.update.mismatch import MismatchError
     from warehouse.stages.space import saying_the_disk_is_full
     with saying_the_disk_is_full(warehouse.root):
         try:

@@ -21,12 +21,13 @@ class Export(NamedTuple):
 
     version: int
     folder: Path
+    dtype: str
     difference_mean: float
     difference_max: float
 
 
-def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str) -> Export:
-    """Write policy `version` to `folder` as a model that needs no PEFT.
+def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> Export:
+    """Write policy `version` to `folder` as a model that needs no PEFT; dtype None is that of its training.
 
     Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
     StageError if the merged logprobs of stored rows are off by more than the rounding of `dtype` explains.
@@ -38,17 +39,17 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
                          "that.")
     if folder.exists() and any(folder.iterdir()):
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
+    dtype = dtype or policy_json["settings"]["dtype"]
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
-                       device=torch.device("cpu"),
-                       seed=0, rank=1, alpha=1, rslora=False, targets="all-linear",
-                       revision=warehouse.facts.get("model_revision"))
+                       device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,
+                       targets="all-linear", revision=warehouse.facts.get("model_revision"))
     rows = probe_rows(warehouse, version)
     with torch.no_grad():
         expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
         model = merge_adapter(policy).to(DTYPES[dtype])
         found = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
     differences = (torch.cat(expected) - torch.cat(found)).abs()
-    result = Export(version, folder, float(differences.mean()), float(differences.max()))
+    result = Export(version, folder, dtype, float(differences.mean()), float(differences.max()))
     if not result.difference_max <= LIMITS[dtype]:
         raise StageError(f"The merged model is off by {result.difference_max:.3g} nats, more than {dtype} "
                          "explains. Nothing was written; export in --dtype float32.")

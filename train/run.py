@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -13,22 +12,15 @@ import torch
 
 from train.model.policy import CACHED_PROMPT, Policy, load_full
 from train.model.saving import OPTIMIZER, prune_policies, save_policy
-from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
+from train.rows.inputs import Inputs, complete_stage, finish_committed, mismatch_floor, stage_settings
 from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings
 from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
-from train.update.batch import RowGroup, build_shard, split_into_steps, weigh
+from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
 from train.update.checkpoint import Checkpoints
-from train.update.logprob_pass import collect, hand_out, score_old, score_reference
-from train.update.mismatch import (
-    as_facts,
-    check_mismatch,
-    drops,
-    group_counts,
-    lines_to_print,
-    mismatch_table,
-)
-from train.update.steps import Learner, take_steps
+from train.update.logprob_pass import collect, fill_old_logprobs, fill_reference_logprobs, hand_out
+from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
+from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from train.update.tables import sample_table, step_table
 from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
@@ -52,29 +44,30 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes = Processes(settings.device)
     say = say if processes.first else _silence
     tokens = settings.tokens_per_batch or DEFAULT_TOKENS_PER_BATCH.get(processes.device.type, 4096)
-    settings = replace(settings, tokens_per_batch=tokens)
+    settings = settings.replaced(tokens_per_batch=tokens)
     with StopRequest(settings.time_limit) as stop, saying_what_to_lower(settings):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
         if policy.attention == CACHED_PROMPT:
             say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
-        shard = build_shard(inputs.groups, inputs.iteration, settings)
-        learner = prepare(warehouse, inputs, settings, policy, shard, processes)
+        learner = prepare(warehouse, inputs, settings, policy, processes, say)
         check_space(warehouse.root, training_bytes(learner.num_parameters()), inputs.stage.title)
         clock.lap("start")
 
         if not learner.online:
-            score(warehouse, learner, stop)
-            gate(inputs, learner, say)
+            compute_logprobs(warehouse, learner, stop)
+            gate(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
+            if not learner.plan and not settings.keep_if_nothing:
+                raise without_signal(inputs, learner.batch)
             say("dry run: nothing was written")
             processes.close()
             return
         tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
                           warehouse.run_id, settings.results())
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log,
-                           before_update=lambda: gate_online(inputs, learner, say))
+                           before_update=lambda: gate_online(warehouse, inputs, learner, say))
         tracker.close()
         clock.lap("gradients")
     if processes.first:
@@ -93,60 +86,74 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes.close()
 
 
-def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, shard: list[RowGroup],
-            processes: Processes) -> Learner:
+def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, processes: Processes,
+            say: Callable[[str], None]) -> Learner:
     """Policy, optimizer, rows and their split into steps."""
-    nothing = all(row.drop_reason for one in shard for row in one.rows)
+    batch = build_batch(inputs.groups, inputs.iteration, settings)
+    nothing = all(row.drop_reason for group in batch for row in group.rows)
     if nothing and not (settings.keep_if_nothing or settings.dry_run):
-        raise StageError(f"No completion of iteration {inputs.iteration} has a gradient: {drops(shard)}. "
-                         "Roll out more or other tasks, or write the policy unchanged with "
-                         "--keep-if-nothing.")
-    plan = [] if nothing else split_into_steps(len(shard), settings,
+        raise without_signal(inputs, batch)
+    plan = [] if nothing else split_into_steps(len(batch), settings,
                                                seed=f"{settings.seed}:{inputs.iteration}")
+    if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
+        say(f"{len(batch)} groups make {len(plan)} optimizer steps, fewer than --updates-per-batch "
+            f"{settings.updates_per_batch}: a step takes whole groups")
     checkpoints = Checkpoints(warehouse, inputs.stage.folder)
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
-    needs_scores = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
-                    or settings.dry_run)
-    online = len(plan) == 1 and not needs_scores and not checkpoints.holds_steps()
-    optimizer = load_optimizer(policy, warehouse, inputs, settings)
-    return Learner(policy, optimizer, shard, plan, checkpoints, processes, settings,
-                   inputs.parent.get("global_step", 0), online)
+    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
+                  or settings.dry_run)
+    online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
+    optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
+    learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
+                      inputs.parent.get("global_step", 0), online)
+    check_schedule(learner, say)
+    return learner
 
 
-def score(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
+def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
+    """What is said where no completion has a gradient."""
+    return StageError(f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
+                      "Roll out more or other tasks, or write the policy unchanged with --keep-if-nothing.")
+
+
+def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
-    stored = learner.checkpoints.scores()
+    stored = learner.checkpoints.logprobs()
     if stored is not None:
-        hand_out(learner.shard, stored)
+        hand_out(learner.batch, stored)
         return
-    policy, settings, rows = learner.policy, learner.settings, (learner.shard, learner.processes)
-    score_old(policy, *rows, settings, stop)
-    if settings.kl_beta and policy.kind == "lora":
+    policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
+    fill_old_logprobs(policy, *rows, settings, stop)
+    if settings.kl_beta and policy.is_adapter:
         with policy.without_adapter():
-            score_reference(policy, *rows, settings, stop)
+            fill_reference_logprobs(policy, *rows, settings, stop)
     elif settings.kl_beta:
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
                          revision=warehouse.facts.get("model_revision"))
-        score_reference(base, *rows, settings, stop)
+        fill_reference_logprobs(base, *rows, settings, stop)
 
 
-def gate(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
     """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this."""
-    weigh(learner.shard, learner.settings)
-    table = mismatch_table(learner.shard, learner.settings)
-    for line in lines_to_print(table, learner.shard):
+    settings = learner.settings
+    for group in learner.batch:
+        weigh_rows(group.forwardable, settings)
+    table = mismatch_table(learner.batch)
+    for line in lines_to_print(table, learner.batch):
         say(line)
-    check_mismatch(table, learner.settings, engine_dtype=inputs.groups[0].engine_dtype)
-    if learner.processes.first and not learner.settings.dry_run:
-        inputs.stage.settle(stage_settings(inputs, learner.settings))
-        learner.checkpoints.save_scores(collect(learner.shard))
+    check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
+                   floor=mismatch_floor(warehouse, inputs.iteration), say=say)
+    check_first_step(learner)
+    if learner.processes.first and not settings.dry_run:
+        inputs.stage.settle(stage_settings(inputs, settings))
+        learner.checkpoints.save_logprobs(collect(learner.batch))
     learner.processes.wait()
 
 
-def gate_online(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """The same for a single step, whose forward scored the rows with a gradient: score the others too."""
-    score_old(learner.policy, learner.shard, learner.processes, learner.settings)
-    gate(inputs, learner, say)
+def gate_online(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+    """The same for a single step, whose forward gave pi_old of the rows with a gradient: add the others."""
+    fill_old_logprobs(learner.policy, learner.batch, learner.processes, learner.settings)
+    gate(warehouse, inputs, learner, say)
 
 
 def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
@@ -155,13 +162,13 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
 
     The facts come back, and whether the policy is this process's own: a twin may have been first.
     """
-    settings, shard = learner.settings, learner.shard
+    settings, batch = learner.settings, learner.batch
     check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
-             "num_processes": learner.processes.count, "groups": group_counts(shard),
-             "mismatch": as_facts(mismatch_table(shard, settings))}
-    warehouse.write_part("train_samples", 0, sample_table(shard, inputs, settings),
+             "num_processes": learner.processes.count, "groups": group_counts(batch),
+             "mismatch": [line._asdict() for line in mismatch_table(batch)]}
+    warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
                          iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
     return facts, commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
@@ -175,8 +182,8 @@ def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.O
     torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
     lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
-               "files": file_hashes(scratch), "kind": policy.kind,
-               "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
+               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full", "parent": inputs.iteration,
+               "base": warehouse.facts["model"], "iteration": inputs.iteration,
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
     (scratch / "policy.json").write_text(json.dumps(lineage, indent=2, sort_keys=True) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,12 +42,13 @@ def check_fits(policy: Policy, inputs: Inputs) -> None:
                    "tokens before" if stretched else f"the model has {limit} positions")
             raise StageError(f"Group {group.group_id} has {len(group.prompt_ids)} prompt and {longest} "
                              f"completion tokens, but {why}. Roll out with lower limits.")
-        highest = max(int(ids.max(initial=0)) for ids in
-                      (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)))
-        if highest >= policy.vocabulary_size:
-            raise StageError(f"Group {group.group_id} has token id {highest}, the model only "
-                             f"{policy.vocabulary_size}: the rows were sampled with another tokenizer. "
-                             "Roll out with this run's model.")
+        for ids in (group.prompt_ids, *(rollout.completion_ids for rollout in group.rollouts)):
+            lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
+            if lowest < 0 or highest >= policy.vocabulary_size:
+                wrong = lowest if lowest < 0 else highest
+                raise StageError(f"Group {group.group_id} has token id {wrong}, the model 0 to "
+                                 f"{policy.vocabulary_size - 1}: the rows were sampled with another "
+                                 "tokenizer. Roll out with this run's model.")
 
 
 def position_limit(config: Any) -> tuple[int | None, str | None]:
@@ -59,8 +61,8 @@ def position_limit(config: Any) -> tuple[int | None, str | None]:
     return original or getattr(config, "original_max_position_embeddings", None) or limit, kind
 
 
-def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
-                   settings: Settings) -> torch.optim.Optimizer:
+def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, settings: Settings,
+                   say: Callable[[str], None]) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
                                   betas=(settings.adam_beta1, settings.adam_beta2),
@@ -70,4 +72,6 @@ def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs,
         fresh = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
         optimizer.load_state_dict(torch.load(stored, weights_only=True, map_location="cpu"))
         optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
+    elif inputs.parent["kind"] != "base":
+        say(f"{stored} is missing: AdamW starts with fresh moments")
     return optimizer

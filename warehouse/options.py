@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -83,6 +84,17 @@ def _problem(option: click.Option, value: Any) -> str:
     except click.BadParameter as error:
         return error.message
     return ""
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds, which is neither NaN, that no bound stops, nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error that names the option otherwise."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)

@@ -14,7 +14,7 @@ from tests.train_run import OPTIONS, copy_run, make_run, sample_rows
 from train.cli import train as train_command
 from train.model.attention import MergedAttention
 from train.model.policy import SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import backward_group, score_group
+from train.model.shared_prompt import backward_group, group_logprobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
@@ -47,7 +47,7 @@ def group(device):
 
 def results(policy, token_budget=200):
     prompt_ids, completions = group(policy.device)
-    logprobs, _ = score_group(policy, prompt_ids, completions, temperature=0.8, token_budget=token_budget)
+    logprobs, _ = group_logprobs(policy, prompt_ids, completions, temperature=0.8, token_budget=token_budget)
     def rows_loss(rows, row_logprobs, entropy):
         weighted = sum((row_logprobs[place] * (row - 2)).sum() for place, row in enumerate(rows))
         return (weighted - 0.1 * entropy.sum()) / 238

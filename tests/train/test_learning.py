@@ -15,13 +15,14 @@ import train.update.steps
 from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.cli import train as train_command
 from train.objective.correction import importance_weights, off_policy_masked
-from train.objective.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
+from train.objective.loss_table import LOSSES
+from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.groups import load_groups
 from train.rows.settings import Settings, correction_of
 from train.update.accelerator import Processes
-from train.update.batch import build_shard, has_gradient, plan_step, weigh
+from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
 from train.update.gradients import accumulate
-from train.update.logprob_pass import score_old, score_reference
+from train.update.logprob_pass import fill_old_logprobs, fill_reference_logprobs
 from train.update.steps import learning_rate
 
 GROUPS = 7
@@ -64,9 +65,9 @@ def assert_same_update(start, found, expected, tolerance=1e-5):
         assert (found[name] - tensor).norm() <= tolerance * update, name
 
 
-def step_gradient(policy, shard, settings, total_tokens):
+def step_gradient(policy, batch, settings, total_tokens):
     policy.model.zero_grad()
-    sums = accumulate(policy, shard, list(range(len(shard))), total_tokens, Processes("cpu"), settings,
+    sums = accumulate(policy, batch, list(range(len(batch))), total_tokens, Processes("cpu"), settings,
                       online=False,
                       interrupted=lambda: False)
     gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
@@ -74,10 +75,10 @@ def step_gradient(policy, shard, settings, total_tokens):
     return float(sums.sums[0]), gradients
 
 
-def plain_gradient(policy, shard, settings, total_tokens):
+def plain_gradient(policy, batch, settings, total_tokens):
     """The same loss by forwarding every row alone with its prompt, zero-advantage rows included."""
     policy.model.zero_grad()
-    rows = [(one, row) for one in shard for row in one.rows]
+    rows = [(one, row) for one in batch for row in one.rows]
     logprobs, entropies = [], []
     for one, row in rows:
         logits = policy.full_logits(torch.cat([one.prompt_ids, row.completion_ids])[None])[0]
@@ -97,11 +98,11 @@ def plain_gradient(policy, shard, settings, total_tokens):
                                 clip_low=spec.clip_low, clip_high=spec.clip_high)
     if not spec.corrects_itself:
         per_token = per_token * importance_weights(old - behaviour, ones, correction=correction, low=low,
-                                                   high=high)
+                                                   high=high)[0]
     if settings.off_policy_threshold is not None:
         per_token = per_token * ~off_policy_masked(policy_logprobs, behaviour, advantages, mask,
                                                    threshold=settings.off_policy_threshold)[:, None]
-    per_token = per_token * padded([row.kept for _, row in rows])
+    per_token = per_token * padded([row.mask for _, row in rows])
     if settings.kl_beta:
         reference = padded([row.ref_logprobs for _, row in rows])
         ratio = importance_ratio(policy_logprobs, old, mask, level=spec.level)
@@ -132,21 +133,21 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES),
 def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, options):
     settings = settings_of(trained, *options)
     policy = load_policy(trained, 1)
-    shard = build_shard(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
-    score_old(policy, shard, Processes("cpu"), settings)
+    batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+    fill_old_logprobs(policy, batch, Processes("cpu"), settings)
     if settings.kl_beta:
         with policy.without_adapter():
-            score_reference(policy, shard, Processes("cpu"), settings)
-    weigh(shard, settings)
+            fill_reference_logprobs(policy, batch, Processes("cpu"), settings)
+    weigh_rows([row for group in batch for row in group.rows], settings)
     for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
         parameter.data.mul_(1.1)
-    total = plan_step(shard, list(range(GROUPS)), 0, settings)
-    expected_loss, expected = plain_gradient(policy, shard, settings, total)
-    assert any(not has_gradient(row, settings) for one in shard for row in one.rows) or settings.kl_beta \
+    total = plan_step(batch, list(range(GROUPS)), 0, settings)
+    expected_loss, expected = plain_gradient(policy, batch, settings, total)
+    assert any(not has_gradient(row, settings) for one in batch for row in one.rows) or settings.kl_beta \
         or settings.entropy_coef
     for budget in (1, 4096):
         packed = settings_of(trained, *options, "--tokens-per-batch", str(budget))
-        loss, found = step_gradient(policy, shard, packed, total)
+        loss, found = step_gradient(policy, batch, packed, total)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
         scale = max(float(gradient.norm()) for gradient in expected.values())
         for name, gradient in expected.items():
@@ -154,7 +155,7 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
 
 
 def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_path, monkeypatch):
-    once = ["--updates-per-shard", "1", "--mask-truncated", "--max-mismatch", "9"]
+    once = ["--updates-per-batch", "1", "--mask-truncated", "--max-mismatch", "9"]
     assert invoke(run, *once).exit_code == 0
     twice = copy_run(trained, tmp_path / "twice")
     original = train.run.prepare
@@ -178,10 +179,10 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
 @pytest.mark.parametrize("updates", ["1", "3"])
 def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, updates):
     alone = copy_run(trained, tmp_path / "alone")
-    assert invoke(alone, "--updates-per-shard", updates).exit_code == 0
+    assert invoke(alone, "--updates-per-batch", updates).exit_code == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
                "-m", "train.cli"]
-    result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-shard", updates],
+    result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-batch", updates],
                             capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert run.stage("train", iteration=1).manifest()["facts"]["num_processes"] == 2
@@ -189,8 +190,8 @@ def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, upd
     assert result.stdout.count("wrote policy 2") == 1
 
 
-def test_drift_ends_the_shard_and_a_later_replay_takes_what_was_left(run):
-    result = invoke(run, "--updates-per-shard", "7", "--learning-rate", "0.1", "--max-drift", "1e-3")
+def test_drift_ends_the_batch_and_a_later_replay_takes_what_was_left(run):
+    result = invoke(run, "--updates-per-batch", "7", "--learning-rate", "0.1", "--max-drift", "1e-3")
     assert result.exit_code == 0 and "stopped early before step" in result.stdout, result.output
     steps = run.read("train_steps", iteration=1).num_rows
     samples = run.read("train_samples", iteration=1).to_pylist()
@@ -229,7 +230,7 @@ def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
 def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
     free = copy_run(trained, tmp_path / "free")
     for one, beta in ((free, "0"), (run, "20")):
-        assert invoke(one, "--kl-beta", beta, "--updates-per-shard", "7").exit_code == 0
+        assert invoke(one, "--kl-beta", beta, "--updates-per-batch", "7").exit_code == 0
     def distance(warehouse):
         ids = torch.arange(40)[None] % 61
         with torch.no_grad():
@@ -241,7 +242,7 @@ def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
 def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
     run = make_run(tmp_path / "full")
     sample_rows(run, 0, num_groups=3)
-    result = invoke(run, "--full", "--kl-beta", "1", "--updates-per-shard", "1", "--loss", "grpo")
+    result = invoke(run, "--full", "--kl-beta", "1", "--updates-per-batch", "1", "--loss", "grpo")
     assert result.exit_code == 0, result.output
     step, = run.read("train_steps", iteration=0).to_pylist()
     assert abs(step["loss"]) < 1e-5 and step["policy_kl"] < 1e-10
@@ -285,7 +286,7 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
 def test_extra_metrics_are_json(run):
     assert invoke(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    assert all(set(one) == {"policy_k2", "num_forwarded_tokens"} for one in extra)
+    assert all(set(one) == {"policy_k2", "policy_ess", "num_forwarded_tokens"} for one in extra)
 
 
 def test_only_the_last_policies_keep_their_weights_when_asked(run):

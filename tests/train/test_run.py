@@ -20,9 +20,8 @@ import train.update.steps
 from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.cli import export
 from train.cli import train as train_command
-from train.objective.correction import CORRECTIONS
-from train.objective.losses import LOSSES
-from train.rows.settings import CORRECTION_NAMES, LOSS_NAMES, SELF_CORRECTING
+from train.objective.loss_table import LOSSES
+from warehouse.store.corrections import CORRECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def test_mismatch_at_staleness_0_in_float32_is_rounding(run):
 def test_training_raises_the_probability_of_what_was_rewarded(run):
     invoke(run)
     before, after = load_policy(run, 0), load_policy(run, 1)
-    groups = train.run.build_shard(train_groups(run), 0, settings_of(run))
+    groups = train.run.build_batch(train_groups(run), 0, settings_of(run))
     gain = 0.0
     for group in groups:
         for row in group.rows:
@@ -148,7 +147,7 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of the stage handles it."""
 
 
-KILL_POINTS = ["settle", "save_scores", "accumulate", "save", "write_part", "save_policy", "commit_policy",
+KILL_POINTS = ["settle", "save_logprobs", "accumulate", "save", "write_part", "save_policy", "commit_policy",
                "complete"]
 
 
@@ -161,7 +160,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
     from train.update.checkpoint import Checkpoints
     from warehouse.store.run_folder import Warehouse
     from warehouse.store.stage import Stage
-    owner = {"settle": Stage, "complete": Stage, "save_scores": Checkpoints, "save": Checkpoints,
+    owner = {"settle": Stage, "complete": Stage, "save_logprobs": Checkpoints, "save": Checkpoints,
              "clear": Checkpoints,
              "write_part": Warehouse, "commit_policy": Warehouse,
              "accumulate": train.update.steps}.get(point, train.run)
@@ -315,11 +314,6 @@ def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_docume
     assert set(re.findall(r"--[a-z][a-z0-9_-]+", page)) - launchers - benchmarks <= known
     for name in (*LOSSES, *CORRECTIONS):
         assert name in page, name
-
-
-def test_the_names_checked_before_torch_loads_are_those_that_exist():
-    assert sorted(LOSS_NAMES) == sorted(LOSSES) and sorted(CORRECTION_NAMES) == sorted(CORRECTIONS)
-    assert {name for name, loss in LOSSES.items() if loss.corrects_itself} == set(SELF_CORRECTING)
 
 
 def test_a_model_of_the_hub_is_loaded_at_the_commit_that_the_run_was_made_with(run, monkeypatch):

@@ -81,14 +81,14 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
         raise NotImplementedError(f"shared prompts with {', '.join(asked) or 'attention to what follows'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(prefix, Packed):
-        tensors = [one.to(value.dtype) for one in (query, key, value)]
+        tensors = [tensor.to(value.dtype) for tensor in (query, key, value)]
         return _attend_packed(tensors, prefix, scale), None
     before = prefix.prompt_kv[len(prefix.own_kv)] if prefix and prefix.prompt_kv else None
     if prefix:
         prefix.own_kv.append((key, value))
     if before is None:
         return _causal(query, key, value, scale), None
-    tensors = [one.to(value.dtype) for one in (query, key, value, *before)]
+    tensors = [tensor.to(value.dtype) for tensor in (query, key, value, *before)]
     return MergedAttention.apply(*tensors, scale).transpose(1, 2), None
 
 
@@ -99,9 +99,9 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 
 def _attend_packed(tensors: list[Tensor], packed: Packed, scale: float) -> Tensor:
     """[1, T, H, D]: the prompt attends causally to itself, the rows to the prompt and to themselves."""
-    prompt = [one[:, :, :packed.start] for one in tensors]
+    prompt = [tensor[:, :, :packed.start] for tensor in tensors]
     length = packed.reach(tensors[0].shape[2]) - packed.start
-    rows = [_as_rows(one[:, :, packed.start:], packed.count, length) for one in tensors]
+    rows = [_as_rows(tensor[:, :, packed.start:], packed.count, length) for tensor in tensors]
     attended = _causal(prompt[0], prompt[1], prompt[2], scale)
     merged = MergedAttention.apply(*rows, prompt[1], prompt[2], scale)
     return torch.cat([attended, merged.transpose(1, 2).flatten(0, 1)[None]], dim=1)

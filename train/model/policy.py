@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from train.model.attention import Packed, Prefix, PromptKV, attend, is_supported
-from train.model.saving import ADAPTER_CONFIG
 from warehouse.store.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -27,18 +26,18 @@ AttentionInterface.register(SHARED_PROMPT, attend)
 class Policy:
     """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
 
-    def __init__(self, model: nn.Module, *, kind: str, device: torch.device,
+    def __init__(self, model: nn.Module, *, is_adapter: bool, device: torch.device,
                  autocast: torch.dtype | None = None):
         self.model = model.to(device).eval()
-        self.kind, self.device = kind, device
-        inner: Any = model.get_base_model() if kind == "lora" else model  # type: ignore[operator]
+        self.is_adapter, self.device = is_adapter, device
+        inner: Any = model.get_base_model() if is_adapter else model  # type: ignore[operator]
         self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
         self.compute_dtype: torch.dtype = autocast or inner.dtype
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
-        self.why_copied = ""        # why prompts are not shared without copies, for the one who wonders
+        self.why_copied = ""        # why prompts are not shared without copies, for who wonders
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
         self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
@@ -99,12 +98,12 @@ class Policy:
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that are trained, by name, in a fixed order."""
-        return {name: parameter for name,
-                parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {name: parameter for name, parameter in self.model.named_parameters()
+                if parameter.requires_grad}
 
     def use_attention(self, name: str) -> None:
         """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT."""
-        inner: Any = self.model.get_base_model() if self.kind == "lora" else self.model  # type: ignore[operator]
+        inner: Any = self.model.get_base_model() if self.is_adapter else self.model  # type: ignore[operator]
         inner.set_attn_implementation(self._plain_attention if name == CACHED_PROMPT else name)
         self.attention = name
 
@@ -138,16 +137,21 @@ class Policy:
 
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
-              alpha: float,
-              rslora: bool, targets: str, load_in_4bit: bool = False, revision: str | None = None) -> Policy:
+              alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
+              revision: str | None = None) -> Policy:
     """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
 
     `revision` is the commit of a base that comes from the hub.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
     model = _pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
-    if parent is not None and (parent / ADAPTER_CONFIG).exists():
-        adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
+    if parent is not None:
+        try:
+            adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise StageError(f"The adapter in {parent} cannot be loaded: {reason} Restore it, or go back to "
+                             "an earlier policy with `warehouse rollback`.") from error
         return _adapter_policy(adapted, dtype, device)
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
@@ -165,7 +169,7 @@ def load_full(weights: str, *, dtype: str, device: torch.device, revision: str |
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
     model = _pretrained(weights, revision, dtype=torch.float32)
     autocast = None if dtype == "float32" else DTYPES[dtype]
-    return _checked(Policy(model, kind="full", device=device, autocast=autocast))
+    return _checked(Policy(model, is_adapter=False, device=device, autocast=autocast))
 
 
 def merge_adapter(policy: Policy) -> Any:
@@ -196,13 +200,13 @@ def _pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_i
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
     if dtype == "float32":
-        return _checked(Policy(adapted, kind="lora", device=device))
+        return _checked(Policy(adapted, is_adapter=True, device=device))
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
             # Else PEFT makes a float32 copy of every activation.
             module.cast_input_dtype_enabled = False  # type: ignore[assignment]
-    return _checked(Policy(adapted, kind="lora", device=device, autocast=DTYPES[dtype]))
+    return _checked(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype]))
 
 
 def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
@@ -252,8 +256,8 @@ def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
     if policy.can_pack:
         hidden.append(policy.packed_hidden(probe[:5], probe[None, 5:].repeat(2, 1))[1:])
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
-    for one in hidden:
-        difference = policy.logits(one)[0].float() - expected
+    for states in hidden:
+        difference = policy.logits(states)[0].float() - expected
         if not difference.norm() <= (1e-3 if exact else 0.1) * spread:
             return f"difference {difference.abs().max():.2g}"
     return None

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from train.model.policy import Policy
 from warehouse.store.run_folder import Warehouse
-
-if TYPE_CHECKING:
-    from train.model.policy import Policy
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -20,7 +17,7 @@ TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.
 
 def save_policy(policy: Policy, folder: Path, *, base: str) -> None:
     """Write what PEFT and vLLM load: an adapter folder, or a model folder with the base's tokenizer."""
-    if policy.kind == "lora":
+    if policy.is_adapter:
         _save_adapter(policy, folder, base)
     else:
         policy.model.save_pretrained(str(folder))  # type: ignore[operator]

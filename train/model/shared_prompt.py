@@ -26,7 +26,7 @@ COPIED_TOKENS_PER_TOKEN = 8     # keys and values alone take about 1/8 of a toke
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 
 
-def score_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], *, temperature: float,
+def group_logprobs(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], *, temperature: float,
                 token_budget: int) -> tuple[list[Tensor], list[Tensor]]:
     """Logprobs and entropies of every completion's tokens, nats, float32, without gradients."""
     logprobs: list[Tensor] = [torch.empty(0)] * len(completions)

@@ -10,8 +10,7 @@ STD_EPSILON = 1e-4
 
 
 def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "group") -> Tensor:
-    """Advantage of every completion, [B]; formulas of GRPO (arXiv 2402.03300) and, without std, Dr. GRPO
-    (2503.20783).
+    """Advantage of every completion, [B]: GRPO (arXiv 2402.03300) and, without std, Dr. GRPO (2503.20783).
 
     `rewards` [B], NaN where a reward is missing: it leaves the statistics of its group and gets advantage 0.
     `group_index` [B] holds integers from 0. `scale`: divide by the sample std of the 'group' or the 'batch',
@@ -28,20 +27,6 @@ def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "grou
         scaled = centered / (group_stds(rewards, group_index)[group_index] + STD_EPSILON)
     else:
         raise ValueError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
-    return torch.where(present, scaled, 0.0)
-
-
-def separate_advantages(reward_parts: Tensor, group_index: Tensor, weights: Tensor) -> Tensor:
-    """GDPO (arXiv 2601.05242): z-score each reward part in its group, add them up, z-score over the batch;
-    [B].
-
-    `reward_parts` [B, parts], NaN where missing: that part adds nothing. `weights` [parts].
-    """
-    parts = [group_advantages(column, group_index, scale="group") for column in reward_parts.unbind(1)]
-    total = (torch.stack(parts, dim=1) * weights).sum(dim=1)
-    present = ~reward_parts.isnan().all(dim=1)
-    measured = total[present]
-    scaled = (total - measured.mean()) / (sample_std(measured) + STD_EPSILON)
     return torch.where(present, scaled, 0.0)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CORRECTIONS = ("none", "token-truncate", "token-mask", "sequence-truncate", "sequence-mask", "geometric-mask",
-               "bypass")
 MAX_LOG_RATIO = 20.0
 
 
-def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
-                       low: float | None = None, high: float | None = None) -> Tensor:
-    """Detached weights of the tokens, [B, T], 1 outside the mask.
+def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str, low: float | None = None,
+                       high: float | None = None) -> tuple[Tensor, Tensor]:
+    """Detached weights of the tokens, and which of them no bound has changed, both [B, T].
 
     `log_ratio` [B, T] is log pi_old - log mu in nats. token-truncate clamps rho_t to [low, high] (TIS);
     token-mask keeps rho_t inside and sets 0 outside (IcePop, arXiv 2510.18855); the sequence forms do the
@@ -22,20 +20,19 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     """
     masked = clamp_log_ratio(log_ratio.detach()) * loss_mask
     if correction in ("none", "bypass"):
-        return torch.ones_like(masked)
-    if correction.startswith("token-"):
-        ratio = masked.exp()
-    elif correction.startswith("sequence-"):
-        ratio = clamp_log_ratio(masked.sum(dim=1, keepdim=True)).exp().expand_as(masked)
+        return torch.ones_like(masked), torch.ones_like(masked, dtype=torch.bool)
+    total = masked.sum(dim=1, keepdim=True)
+    ratio = bounded = masked.exp()
+    if correction.startswith("sequence-"):
+        ratio = bounded = clamp_log_ratio(total).exp().expand_as(masked)
     elif correction == "geometric-mask":
-        lengths = loss_mask.sum(dim=1, keepdim=True).clamp(min=1)
-        kept = _inside((masked.sum(dim=1, keepdim=True) / lengths).exp(), low, high)
-        return torch.where(kept, masked.exp(), 0.0)
-    else:
-        raise ValueError(f"correction is {correction!r}; it must be one of {', '.join(CORRECTIONS)}")
+        bounded = (total / loss_mask.sum(dim=1, keepdim=True).clamp(min=1)).exp().expand_as(masked)
+    inside = torch.ones_like(ratio, dtype=torch.bool)
+    inside = inside if low is None else inside & (bounded >= low)
+    inside = inside if high is None else inside & (bounded <= high)
     if correction.endswith("-truncate"):
-        return ratio.clamp(min=low, max=high) if low is not None or high is not None else ratio
-    return torch.where(_inside(ratio, low, high), ratio, 0.0)
+        return ratio.clamp(min=low, max=high), inside
+    return torch.where(inside, ratio, 0.0), inside
 
 
 def vetoed(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
@@ -44,34 +41,26 @@ def vetoed(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
 
 
 def off_policy_masked(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-                      loss_mask: Tensor, *,
-                      threshold: float) -> Tensor:
+                      loss_mask: Tensor, *, threshold: float) -> Tensor:
     """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556."""
     gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask
     return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
 
 
-def second_moment_mask(log_ratio: Tensor, loss_mask: Tensor, *, limit: float) -> Tensor:
-    """Loss mask without the largest |log w|, so that mean_t(log w)^2 <= limit (M2PO, arXiv 2510.01161); [B,
-    T].
+def second_moment_mask(log_ratio: Tensor, *, limit: float) -> Tensor:
+    """1 for tokens [n] but the largest |log w|, so that mean_t(log w)^2 <= limit (M2PO, arXiv 2510.01161).
 
-    Removes as few tokens as possible, over all tokens given, so give it every completion of the optimizer
-    step.
+    Removes as few tokens as possible, over all tokens given: give it every trainable one of the step.
     """
-    active = loss_mask.bool()
-    moments, order = log_ratio.detach()[active].square().sort()
-    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1, device=moments.device)
-    kept_sorted = means <= limit
-    kept = torch.zeros_like(kept_sorted).scatter(0, order, kept_sorted)
-    result = torch.zeros_like(active)
-    result[active] = kept
-    return result.to(loss_mask.dtype)
+    moments, order = log_ratio.square().sort()
+    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1)
+    return torch.zeros_like(log_ratio).scatter(0, order, (means <= limit).to(log_ratio.dtype))
 
 
-def effective_sample_size(weights: Tensor) -> float:
-    """ESS / n = (sum w)^2 / (n sum w^2) of weights [n]; 1 when all are equal, 0 when all are 0."""
-    squares = weights.square().sum()
-    return float(weights.sum().square() / (len(weights) * squares)) if len(weights) and squares > 0 else 0.0
+def effective_sample_size(log_ratio: Tensor) -> float:
+    """ESS / n = (sum w)^2 / (n sum w^2) of the weights w = exp(log_ratio) [n]: 1 when all are equal."""
+    weights = clamp_log_ratio(log_ratio).double().exp()
+    return float(weights.sum().square() / (len(weights) * weights.square().sum())) if len(weights) else 1.0
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -82,10 +71,3 @@ def k3(log_ratio: Tensor) -> Tensor:
 def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
     """Log ratio within +-20 nats, so that one absurd token cannot overflow a product."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-
-
-def _inside(ratio: Tensor, low: float | None, high: float | None) -> Tensor:
-    inside = torch.ones_like(ratio, dtype=torch.bool)
-    if low is not None:
-        inside = inside & (ratio >= low)
-    return inside & (ratio <= high) if high is not None else inside

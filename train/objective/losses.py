@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
 import torch
 from torch import Tensor
 
-from train.objective.correction import clamp_log_ratio
+from train.objective.correction import clamp_log_ratio, k3
+from train.objective.loss_table import LOSSES
 
-
-class Loss(NamedTuple):
-    """What distinguishes a loss beside its formula: reduction, ratio level, clip defaults, use of mu."""
-
-    reduction: str                      # completion | token | fixed | sum: see `loss_scales`
-    level: str = "token"                # token | sequence: what the ratio is taken over
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    corrects_itself: bool = False       # the ratio is taken against mu: no importance weight may be added
-    ratio_differentiable: bool = True   # False: the gradient flows through log pi alone
-
-
-LOSSES = {
-    "dapo": Loss("token", clip_high=0.28),                                  # arXiv 2503.14476
-    "grpo": Loss("completion"),                                             # arXiv 2402.03300
-    "bnpo": Loss("token"),
-    "dr_grpo": Loss("fixed"),                                               # arXiv 2503.20783
-    "gspo": Loss("completion", "sequence", 3e-4, 4e-4),                     # arXiv 2507.18071
-    "luspo": Loss("sum", "sequence", 3e-4, 4e-4),                           # gspo, undiluted by length
-    "cispo": Loss("token", clip_high=5.0, ratio_differentiable=False),
-    # arXiv 2506.13585; clip_high is absolute
-    "sapo": Loss("completion"),                                             # arXiv 2511.20347
-    "vespo": Loss("token", corrects_itself=True, ratio_differentiable=False),
-    "dppo": Loss("token", corrects_itself=True),
-    "topr": Loss("token", corrects_itself=True, ratio_differentiable=False),    # arXiv 2503.14286
-    "m2po": Loss("token", corrects_itself=True),                            # arXiv 2510.01161
-    "soft_clip": Loss("token"),
-}
+TIE = 1e-4  # entropies this near to the threshold, relative to it, are equal: packing changes the rounding
 
 
 def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
@@ -146,18 +120,19 @@ def tapered(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Ten
 
 def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor | None = None) -> Tensor:
     """k3 estimator of KL(pi, ref) per token, [B, T]; times `ratio`, unbiased once pi has left pi_old."""
-    log_ratio = ref_logprobs - policy_logprobs
-    divergence = log_ratio.exp() - log_ratio - 1
+    divergence = k3(ref_logprobs - policy_logprobs)
     return divergence if ratio is None else divergence * ratio
 
 
-def entropy_mask(entropy: Tensor, loss_mask: Tensor, *, quantile: float) -> Tensor:
-    """Loss mask of the `quantile` share of tokens with the highest entropy (arXiv 2506.01939), [B, T].
+def entropy_mask(entropy: Tensor, *, quantile: float) -> Tensor:
+    """1 for the `quantile` share of tokens [n] with the highest entropy (arXiv 2506.01939), else 0.
 
-    The threshold is taken over all tokens given, so give it every completion of the optimizer step.
+    The threshold is taken over all tokens given: give it every trainable one of the optimizer step. First
+    tokens of a group have one entropy but for rounding: ties are in together or out together.
     """
-    threshold = torch.quantile(entropy[loss_mask.bool()], 1 - quantile)
-    return ((entropy >= threshold) & loss_mask.bool()).to(loss_mask.dtype)
+    ordered, place = entropy.double().sort().values, (1 - quantile) * (len(entropy) - 1)
+    threshold = torch.lerp(ordered[math.floor(place)], ordered[math.ceil(place)], place % 1)
+    return (entropy >= threshold * (1 - TIE)).to(entropy.dtype)
 
 
 def loss_scales(loss: str, num_trainable_tokens: Tensor, *, num_completions: int, total_trainable_tokens: int,

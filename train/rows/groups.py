@@ -15,10 +15,10 @@ from warehouse.store.run_folder import Warehouse
 
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
+ORIGIN = ("policy_version", "policy_sha256", "temperature", "dtype", "max_tokens")     # one for a whole group
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
-                      "finish_reason",
-                      "policy_version", "policy_sha256", "temperature", "logprobs_mode", "dtype",
-                      *UNTRUNCATED]
+                      "finish_reason", "logprobs_mode", *ORIGIN, *UNTRUNCATED]
+ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
 
 
@@ -42,11 +42,12 @@ class Group:
     iteration: int
     group_id: str
     prompt_ids: np.ndarray              # [P] int64
+    rollouts: tuple[Rollout, ...]
     policy_version: int
     policy_sha256: str
     temperature: float
-    engine_dtype: str
-    rollouts: tuple[Rollout, ...]
+    dtype: str                          # of the engine
+    max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str) -> list[Group]:
@@ -64,33 +65,35 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
 
 
 def _join(iteration: int, prompts: pa.Table, completions: pa.Table,
-          rewards: dict[tuple[str, int], tuple[float, bool]],
-          scorer: str) -> list[Group]:
+          rewards: dict[tuple[str, int], tuple[float, bool]], scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     columns = {name: completions.column(name).to_pylist() for name in
-               ("task_id", "sample_index", "group_id", "finish_reason", "policy_version", "policy_sha256",
-                "temperature", "dtype")}
+               ("task_id", "sample_index", "group_id", "finish_reason", *ORIGIN)}
     members: dict[str, list[int]] = {}
     for row, group_id in enumerate(columns["group_id"]):
         members.setdefault(group_id, []).append(row)
-    prompt_ids = dict(zip(prompts.column("group_id").to_pylist(), _lists(prompts, "prompt_ids"), strict=True))
+    prompt_ids, sizes = (dict(zip(prompts.column("group_id").to_pylist(), values, strict=True)) for values in
+                         (_lists(prompts, "prompt_ids"), prompts.column("group_size").to_pylist()))
     groups = []
-    for group_id, rows in members.items():
+    for group_id in [*members, *(prompt_ids.keys() - members.keys())]:
+        rows = members.get(group_id, [])
         if group_id not in prompt_ids:
             raise StageError(f"Group {group_id} of iteration {iteration} has completions but no prompt. "
                              "Run `warehouse check` on the run folder.")
-        origin = {name: {columns[name][row] for row in rows}
-                  for name in ("policy_version", "policy_sha256", "temperature", "dtype")}
+        if len(rows) != sizes[group_id]:
+            raise StageError(f"Group {group_id} of iteration {iteration} has {len(rows)} of its "
+                             f"{sizes[group_id]} completions, and without the others advantages are wrong. "
+                             "Run `warehouse check` on the run folder, and roll the iteration out again.")
+        origin = {name: {columns[name][row] for row in rows} for name in ORIGIN}
         for name, values in origin.items():
             if len(values) > 1:
                 raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
                                  "completions of one prompt from one policy. Run the rollout of this "
                                  "iteration again.")
-        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration,
-                                  scorer) for row in rows)
-        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64),
-                            origin["policy_version"].pop(), origin["policy_sha256"].pop(),
-                            origin["temperature"].pop(), origin["dtype"].pop(), rollouts))
+        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration, scorer)
+                         for row in rows)
+        shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
+        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared))
     return groups
 
 
@@ -101,13 +104,16 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if len(logprobs) != len(completion_ids):
         raise StageError(f"{name} has {len(completion_ids)} tokens but {len(logprobs)} behaviour logprobs. "
                          "Sample it again with logprobs; a missing one is never taken for a ratio of 1.")
-    if not np.isfinite(logprobs).all():
-        raise StageError(f"{name} has a behaviour logprob that is not a finite number. "
+    if not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
+        raise StageError(f"{name} has a behaviour logprob that is not a finite number, or above 0. "
                          "The engine that sampled it is at fault: run the rollout of this iteration again.")
     if (task_id, sample_index) not in rewards:
         raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
                          f"Run `score` on iteration {iteration} again.")
     reward, correct = rewards[task_id, sample_index]
+    if abs(reward) > REWARD_LIMIT:
+        raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
+                         f"`score` iteration {iteration} again; null is for what could not be measured.")
     return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
                    columns["finish_reason"][row] == "length", reward, correct)
 
@@ -122,8 +128,7 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
     """A list column as one array per row, no Python object per token; null becomes an empty array."""
     arrays = []
     for chunk in table.column(column).chunks:
-        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1,
-                                                                                   dtype=np.int64)
+        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1, np.int64)
         lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         np.cumsum(lengths, out=offsets[1:])
         arrays += [values[start:stop] for start, stop in itertools.pairwise(offsets)]

@@ -68,6 +68,14 @@ def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
             "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
 
 
+def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
+    """Mean k3 KL of iteration 0, where no adapter can be mixed up: what rounding makes; None if unknown."""
+    manifest = warehouse.stage("train", iteration=0).manifest() if iteration else None
+    lines = manifest["facts"].get("mismatch", []) if manifest else []
+    fresh = [line["mismatch_kl"] for line in lines if line["staleness"] == 0 and line["num_tokens"]]
+    return fresh[0] if fresh else None
+
+
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
     """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
 

@@ -24,8 +24,8 @@ class Tracker:
         from accelerate import Accelerator
         try:
             self._accelerator = Accelerator(log_with=name, project_dir=str(folder))
-            plain = {key: value for key,
-                     value in settings.items() if isinstance(value, (int, float, str, bool))}
+            plain = {key: value for key, value in settings.items()
+                     if isinstance(value, (int, float, str, bool))}
             self._accelerator.init_trackers(run_id, config=plain)
         except (ValueError, ImportError, RuntimeError) as error:
             raise StageError(f"--track {name} cannot be used: {error}. "
@@ -50,6 +50,7 @@ class Processes:
     """The processes of one training run; alone, every reduction is the identity."""
 
     def __init__(self, device: str | None = None):
+        _check_device(device)
         self._state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
         self.index, self.count = self._state.process_index, self._state.num_processes
         self.device = torch.device(device) if device and self.count == 1 else self._state.device
@@ -103,3 +104,16 @@ class Processes:
         values = values.to(self.device)
         torch.distributed.all_reduce(values, op=operation)
         return values.cpu()
+
+
+def _check_device(name: str | None) -> None:
+    """StageError for a device that is not one, or that this machine does not have."""
+    try:
+        device = torch.device(name or "cpu")
+        there = device.type == "cpu" or (device.type == "cuda"
+                                         and (device.index or 0) < torch.cuda.device_count())
+    except RuntimeError:
+        there = False
+    if not there:
+        raise StageError(f"--device {name} is not there: PyTorch sees a CPU and {torch.cuda.device_count()} "
+                         "GPUs. Name one of them (cpu, cuda, cuda:1), or leave --device out.")

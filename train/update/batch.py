@@ -33,8 +33,8 @@ class Row:
     entropy: Tensor = field(default_factory=lambda: torch.empty(0))
     ref_logprobs: Tensor | None = None
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    kept: Tensor = field(default_factory=lambda: torch.empty(0))   # 0 where the surrogate is masked, else 1
-    vetoed: bool = False
+    kept: Tensor = field(default_factory=lambda: torch.empty(0))    # weight neither 0 nor changed by a bound
+    mask: Tensor = field(default_factory=lambda: torch.empty(0))    # 0 where the loss leaves the token out
     scale: float = 0.0                          # see losses.loss_scales
     step: int | None = None
 
@@ -50,36 +50,36 @@ class Row:
 
 @dataclass
 class RowGroup:
-    """A group as tensors, its rows, and its staleness in policy versions."""
+    """A stored group as tensors, its rows, and its staleness in policy versions."""
 
-    group: Group
+    stored: Group
     prompt_ids: Tensor
     rows: list[Row]
     staleness: int
 
     @property
     def forwardable(self) -> list[Row]:
-        """Rows that have a token to score."""
+        """Rows that have a token."""
         return [row for row in self.rows if len(row.completion_ids)]
 
 
-def build_shard(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
+def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
     """Groups with advantages and loss masks, in the order given."""
-    shard = [RowGroup(group, torch.from_numpy(group.prompt_ids),
+    batch = [RowGroup(group, torch.from_numpy(group.prompt_ids),
                       [Row(rollout, torch.from_numpy(rollout.completion_ids),
                            torch.tensor(rollout.behaviour_logprobs)) for rollout in group.rollouts],
                       policy_version - group.policy_version) for group in groups]
-    rows = [row for one in shard for row in one.rows]
+    rows = [row for group in batch for row in group.rows]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
-    group_index = torch.repeat_interleave(torch.arange(len(shard)),
-                                          torch.tensor([len(one.rows) for one in shard]))
+    group_index = torch.repeat_interleave(torch.arange(len(batch)),
+                                          torch.tensor([len(group.rows) for group in batch]))
     advantages = group_advantages(rewards, group_index, scale=settings.scale_rewards)
     for row, advantage in zip(rows, advantages.tolist(), strict=True):
         row.advantage = advantage
         masked = settings.mask_truncated and row.rollout.truncated
         row.trainable = len(row.completion_ids) > 0 and not masked
         row.drop_reason = _drop_reason(row, settings)
-    return shard
+    return batch
 
 
 def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[list[int]]:
@@ -89,52 +89,47 @@ def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[lis
     if settings.tasks_per_step:
         num_steps = -(-num_groups // settings.tasks_per_step)
     else:
-        num_steps = min(settings.updates_per_shard or 1, num_groups)
+        num_steps = min(settings.updates_per_batch or 1, num_groups)
     bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
     return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
-def weigh(shard: list[RowGroup], settings: Settings) -> None:
-    """Fill in the importance weights of all rows, once pi_old is known."""
-    for one in shard:
-        weigh_rows(one.forwardable, settings)
-
-
 def weigh_rows(rows: list[Row], settings: Settings) -> None:
-    """Fill in the importance weights of rows; note which ones the correction or the veto drops."""
+    """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
     if not rows:
         return
     correction, low, high = correction_of(settings)
     log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
     mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows], batch_first=True)
-    weights = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
-    veto = vetoed(log_ratio, mask,
-                  threshold=settings.veto) if settings.veto else torch.zeros(len(rows)).bool()
-    for row, row_weights, is_vetoed in zip(rows, weights, veto.tolist(), strict=True):
-        row.vetoed, row.kept = is_vetoed, torch.full((len(row.completion_ids),), float(not is_vetoed))
-        row.weights = row_weights[:len(row.completion_ids)] * row.kept
-        if row.drop_reason is None and not row.weights.any():
+    weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
+    veto = torch.zeros(len(rows), dtype=torch.bool)
+    if settings.veto:
+        veto = vetoed(log_ratio, mask, threshold=settings.veto)
+    weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
+    for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
+        length = len(row.completion_ids)
+        row.weights, row.kept = row_weights[:length], row_kept[:length]
+        if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
             row.drop_reason = "vetoed" if is_vetoed else "importance_mask"
 
 
-def plan_step(shard: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:
+def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:
     """Denominators and token masks of one step, over all its completions; its trainable tokens come back."""
-    rows = [row for index in groups for row in shard[index].rows]
+    rows = [row for index in groups for row in batch[index].rows]
     num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
     total = int(num_tokens.sum())
     longest = settings.max_completion_length or max(len(row.completion_ids) for row in rows)
     scales = loss_scales(settings.loss, num_tokens, num_completions=len(rows), total_trainable_tokens=total,
                          max_completion_length=longest)
     for row, scale in zip(rows, scales.tolist(), strict=True):
-        row.scale, row.step = scale, step
-        row.kept = torch.full((len(row.completion_ids),), float(not row.vetoed))
+        row.scale, row.step, row.mask = scale, step, torch.ones(len(row.completion_ids))
     trainable = [row for row in rows if row.trainable]
     if trainable and settings.loss == "m2po":
-        _mask_tokens(trainable, second_moment_mask(torch.cat([row.log_ratio for row in trainable]),
-                                                   torch.ones(total), limit=M2PO_LIMIT))
+        log_ratio = torch.cat([row.log_ratio for row in trainable])
+        _mask_tokens(trainable, second_moment_mask(log_ratio, limit=M2PO_LIMIT))
     if trainable and settings.entropy_quantile < 1:
-        _mask_tokens(trainable, entropy_mask(torch.cat([row.entropy for row in trainable]), torch.ones(total),
-                                             quantile=settings.entropy_quantile))
+        entropy = torch.cat([row.entropy for row in trainable])
+        _mask_tokens(trainable, entropy_mask(entropy, quantile=settings.entropy_quantile))
     return total
 
 
@@ -142,15 +137,20 @@ def has_gradient(row: Row, settings: Settings) -> bool:
     """False if leaving the completion out of the forward changes no gradient at all."""
     if not row.trainable:
         return False
-    if settings.kl_beta or settings.entropy_coef:
+    if has_other_terms(settings):
         return True
     weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
-    return row.advantage != 0 and (not weighed or bool((row.weights * row.kept).any()))
+    return row.advantage != 0 and (not weighed or bool((row.weights * row.mask).any()))
+
+
+def has_other_terms(settings: Settings) -> bool:
+    """Whether the loss has a term that needs no advantage: a KL or an entropy bonus."""
+    return bool(settings.kl_beta or settings.entropy_coef)
 
 
 def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
-    for row, kept in zip(rows, mask.split([len(row.completion_ids) for row in rows]), strict=True):
-        row.kept = row.kept * kept
+    for row, row_mask in zip(rows, mask.split([len(row.completion_ids) for row in rows]), strict=True):
+        row.mask = row.mask * row_mask
 
 
 def _drop_reason(row: Row, settings: Settings) -> str | None:
@@ -158,6 +158,6 @@ def _drop_reason(row: Row, settings: Settings) -> str | None:
         return "empty"
     if not row.trainable:
         return "truncated"
-    if row.advantage != 0 or settings.kl_beta or settings.entropy_coef:
+    if row.advantage != 0 or has_other_terms(settings):
         return None
     return "missing_reward" if row.rollout.reward != row.rollout.reward else "zero_variance"

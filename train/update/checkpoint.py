@@ -17,24 +17,24 @@ from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.commit import commit_directory
 from warehouse.store.run_folder import Warehouse
 
-SCORES, PARAMETERS, STATE = "scores.safetensors", "parameters.safetensors", "state.json"
+LOGPROBS, PARAMETERS, STATE = "logprobs.safetensors", "parameters.safetensors", "state.json"
 
 
 class Checkpoints:
-    """The checkpoint folders of one train stage: number 0 holds the scores, the last one the latest step."""
+    """The checkpoint folders of one train stage: number 0 holds logprobs, the last one the latest step."""
 
     def __init__(self, warehouse: Warehouse, folder: Path):
         self._warehouse, self._folder = warehouse, folder
 
-    def save_scores(self, scores: dict[str, Tensor]) -> None:
+    def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
         """Keep what was computed under the first policy of the stage: later it cannot be had again."""
         scratch = self._warehouse.scratch("checkpoint-0")
-        save_file(scores, str(scratch / SCORES))
+        save_file(logprobs, str(scratch / LOGPROBS))
         commit_directory(scratch, self._path(0))
 
-    def scores(self) -> dict[str, Tensor] | None:
-        """The scores, or None if the stage did not get that far."""
-        path = self._path(0) / SCORES
+    def logprobs(self) -> dict[str, Tensor] | None:
+        """The logprobs kept, or None if the stage did not get that far."""
+        path = self._path(0) / LOGPROBS
         return load_file(str(path)) if path.exists() else None
 
     def holds_steps(self) -> bool:

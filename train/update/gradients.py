@@ -12,64 +12,64 @@ from torch.nn.utils.rnn import pad_sequence
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_group
 from train.objective.correction import clamp_log_ratio, k3, off_policy_masked
-from train.objective.losses import LOSSES, importance_ratio, kl_to_reference, token_losses
+from train.objective.loss_table import LOSSES
+from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, has_gradient, weigh_rows
 from train.update.logprob_pass import share
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "entropy", "weight", "weight_squared")
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
 
 
 class StepSums:
-    """Sums over the tokens that a step forwards, added up by its micro-batches."""
+    """Sums over the tokens that a step forwards, those with a gradient, added up by micro-batches."""
 
     def __init__(self) -> None:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.ratio_max = torch.zeros(1, dtype=torch.float64)
 
     def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
-            entropy: Tensor, mask: Tensor) -> None:
+            mask: Tensor) -> None:
         """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
         drift = (clamp_log_ratio(logprobs - old) * mask).double()
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (entropy * mask).sum(), (weight * mask).sum(),
-                  (weight.square() * mask).sum()]
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
         self.sums += torch.stack([total.detach().double().cpu() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max, drift.max().exp().cpu())
 
-    def metrics(self, processes: Processes) -> dict[str, Any]:
-        """Means over the tokens of all processes."""
+    def metrics(self, processes: Processes, total_tokens: int) -> dict[str, Any]:
+        """Sums and means over all processes; `total_tokens` are the trainable ones of the step."""
         total = dict(zip(SUMS, processes.sum(self.sums).tolist(), strict=True))
         tokens = max(total["tokens"], 1)
         ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["weight_squared"] else 1.0
-        return {"loss": total["loss"], "clip_fraction": total["clipped"] / tokens, "ess": ess,
+        return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "entropy": total["entropy"] / tokens, "ratio_max": float(processes.max(self.ratio_max)),
+                "policy_ess": ess, "ratio_max": float(processes.max(self.ratio_max)),
                 "num_forwarded_tokens": int(total["tokens"])}
 
 
-def accumulate(policy: Policy, shard: list[RowGroup], groups: list[int], total_tokens: int,
-               processes: Processes,
-               settings: Settings, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
+def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], total_tokens: int,
+               processes: Processes, settings: Settings, *, online: bool,
+               interrupted: Callable[[], bool]) -> StepSums | None:
     """Add the gradients of this process's part of the step to the parameters; None if interrupted.
 
     With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without
     gradient are left out, which changes nothing: the denominators count them.
     """
     sums = StepSums()
-    active = [index for index in groups if any(has_gradient(row, settings) for row in shard[index].rows)]
+    active = [index for index in groups if any(has_gradient(row, settings) for row in batch[index].rows)]
     forwarded: list[tuple[int, int]] = []
-    for index in share(shard, active, processes):
+    for index in share(batch, active, processes):
         if interrupted():
             return None
-        places = [place for place, row in enumerate(shard[index].rows) if has_gradient(row, settings)]
-        _backward(policy, shard[index], [shard[index].rows[place] for place in places], total_tokens, sums,
+        places = [place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
+        _backward(policy, batch[index], [batch[index].rows[place] for place in places], total_tokens, sums,
                   settings, online=online)
         forwarded += [(index, place) for place in places]
     if online and processes.count > 1:
-        _exchange(shard, forwarded, processes)
+        _exchange(batch, forwarded, processes)
     return sums
 
 
@@ -80,34 +80,35 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: 
         return pad_sequence(values, batch_first=True).to(logprobs.device)
 
     behaviour = padded([row.behaviour_logprobs for row in rows])
-    old = behaviour if settings.correction == "bypass" else padded([row.old_logprobs for row in rows])
+    old = padded([row.old_logprobs for row in rows])
+    start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
     mask = padded([torch.ones(len(row.completion_ids)) for row in rows])
+    alive = padded([row.mask for row in rows])
     advantages = torch.tensor([row.advantage for row in rows], dtype=torch.float32, device=logprobs.device)
     scales = torch.tensor([row.scale for row in rows], dtype=torch.float32, device=logprobs.device)
     spec = LOSSES[settings.loss]
     low = spec.clip_low if settings.clip_low is None else settings.clip_low
     high = spec.clip_high if settings.clip_high is None else settings.clip_high
-    per_token, clipped = token_losses(settings.loss, logprobs, old, behaviour, advantages, mask, clip_low=low,
-                                      clip_high=high, delta=settings.delta, level=spec.level)
-    per_token = per_token * padded([row.kept for row in rows])
-    if not spec.corrects_itself:
-        per_token = per_token * padded([row.weights for row in rows])
+    per_token, clipped = token_losses(settings.loss, logprobs, start, behaviour, advantages, mask,
+                                      clip_low=low, clip_high=high, delta=settings.delta, level=spec.level)
+    factor = alive * padded([row.weights for row in rows])
     if settings.off_policy_threshold is not None:
-        dropped = off_policy_masked(logprobs, behaviour, advantages, mask,
-                                    threshold=settings.off_policy_threshold)
-        per_token = per_token * ~dropped[:, None]
+        factor = factor * ~off_policy_masked(logprobs, behaviour, advantages, mask,
+                                             threshold=settings.off_policy_threshold)[:, None]
+    per_token = per_token * factor
     if settings.kl_beta:
-        ratio = importance_ratio(logprobs, old, mask, level=spec.level) if settings.kl_ratio else None
+        ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
         reference = padded([row.ref_logprobs for row in rows if row.ref_logprobs is not None])
         per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference, ratio)
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:
-        loss = loss - settings.entropy_coef * (entropy * mask).sum() / max(total_tokens, 1)
-    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, entropy, mask)
+        loss = loss - settings.entropy_coef * (entropy * alive).sum() / max(total_tokens, 1)
+    in_surrogate = (factor != 0) & (advantages != 0)[:, None]
+    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped * in_surrogate, mask)
     return loss
 
 
-def _backward(policy: Policy, one: RowGroup, rows: list[Row], total_tokens: int, sums: StepSums,
+def _backward(policy: Policy, group: RowGroup, rows: list[Row], total_tokens: int, sums: StepSums,
               settings: Settings, *, online: bool) -> None:
     def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         chosen = [rows[index] for index in indices]
@@ -119,15 +120,16 @@ def _backward(policy: Policy, one: RowGroup, rows: list[Row], total_tokens: int,
             weigh_rows(chosen, settings)
         return step_loss(chosen, logprobs, entropy, total_tokens, settings, sums)
 
-    backward_group(policy, one.prompt_ids.to(policy.device),
+    backward_group(policy, group.prompt_ids.to(policy.device),
                    [row.completion_ids.to(policy.device) for row in rows],
-                   rows_loss, temperature=one.group.temperature, token_budget=settings.tokens_per_batch)
+                   rows_loss, temperature=group.stored.temperature, token_budget=settings.tokens_per_batch)
 
 
-def _exchange(shard: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes) -> None:
-    """Hand the old logprobs that each process computed to all others."""
-    mine = [(index, place, shard[index].rows[place].old_logprobs, shard[index].rows[place].entropy)
+def _exchange(batch: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes) -> None:
+    """Hand what each process learned of its rows to all others: a step tried again shares the same groups."""
+    names = ("old_logprobs", "entropy", "weights", "kept", "drop_reason")
+    mine = [(index, place, [getattr(batch[index].rows[place], name) for name in names])
             for index, place in forwarded]
-    for index, place, old_logprobs, entropy in processes.gather(mine):
-        row = shard[index].rows[place]
-        row.old_logprobs, row.entropy = old_logprobs, entropy
+    for index, place, values in processes.gather(mine):
+        for name, value in zip(names, values, strict=True):
+            setattr(batch[index].rows[place], name, value)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from train.objective.correction import clamp_log_ratio, effective_sample_size, k3
-from train.rows.settings import Settings, correction_of
+from train.objective.correction import effective_sample_size, k3
+from train.rows.settings import Settings
 from train.update.batch import Row, RowGroup
 from warehouse.store.errors import StageError
 
-FLOAT32_LIMIT, HALF_LIMIT = 1e-4, 0.015
+# Mean k3 KL at staleness 0. Half precision: prime-rl's bar for a new model. Float32: in the first iteration
+# what TF32 may round away; from then on a margin above what that iteration measured.
+HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-11, 100
 
 
 class MismatchError(StageError):
@@ -21,7 +23,7 @@ class MismatchError(StageError):
 
 
 class Mismatch(NamedTuple):
-    """How far log pi_old and log mu are apart over the tokens of one staleness, nats."""
+    """How far log pi_old and log mu are apart over the trainable tokens of one staleness, nats."""
 
     staleness: int
     num_completions: int
@@ -31,93 +33,87 @@ class Mismatch(NamedTuple):
     mismatch_kl: float
     ess: float
     kept_fraction: float
+    importance_weight_mean: float
     correlation: float
 
 
-def mismatch_table(shard: list[RowGroup], settings: Settings) -> list[Mismatch]:
+def mismatch_table(batch: list[RowGroup]) -> list[Mismatch]:
     """One line per staleness, youngest first."""
-    ages = sorted({one.staleness for one in shard})
-    rows = {age: [row for one in shard if one.staleness == age for row in one.forwardable] for age in ages}
-    return [_mismatch(age, rows[age], settings) for age in ages]
+    ages = sorted({group.staleness for group in batch})
+    return [_mismatch(age, [row for group in batch if group.staleness == age
+                            for row in group.rows if row.trainable]) for age in ages]
 
 
-def capped_tokens(row: Row, settings: Settings) -> Tensor:
-    """True for tokens whose weight is 0 or was changed by a bound, [n]."""
-    correction, _, _ = correction_of(settings)
-    if correction in ("none", "bypass"):
-        return row.weights == 0
-    ratio = row.log_ratio.sum().exp() if correction.startswith("sequence") else row.log_ratio.exp()
-    return (row.weights == 0) | ((row.weights / ratio - 1).abs() > 1e-4)
+def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str, floor: float | None,
+                   say: Callable[[str], None]) -> None:
+    """MismatchError if rows of the very policy that is trained are further off than rounding explains.
 
-
-def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str) -> None:
-    """MismatchError if rows of the very policy that is trained are further off than rounding explains."""
-    limit = settings.max_mismatch
-    limit = default_limit(settings, engine_dtype) if limit is None else limit
+    `floor` is the KL that rounding alone made in the run's first iteration, where that is known.
+    """
+    exact = settings.dtype == engine_dtype == "float32"
+    limit, why = settings.max_mismatch, "as told by --max-mismatch"
+    if limit is None and exact and floor is not None:
+        limit = min(FLOAT32_LIMIT, max(FLOAT32_FLOOR, floor * FLOOR_MARGIN))
+        why = f"{FLOOR_MARGIN} times what rounding made in iteration 0"
+    elif limit is None:
+        limit, why = (FLOAT32_LIMIT if exact else HALF_LIMIT), f"for {settings.dtype} of {engine_dtype} rows"
     for line in table:
         if line.staleness == 0 and not line.mismatch_kl <= limit:
             raise MismatchError(
                 f"Trainer and engine disagree at staleness 0: mean k3 KL {line.mismatch_kl:.3g}, allowed "
-                f"{limit:.3g}. The engine served other weights, another tokenizer or other sampling settings "
-                "than the rows say: check the rollout. If you know why they differ, pass --max-mismatch.")
+                f"{limit:.3g} ({why}). The engine served other weights, another tokenizer or other sampling "
+                "settings than the rows say: check the rollout. If you know why they differ, pass "
+                "--max-mismatch.")
+    if not exact and any(line.staleness == 0 for line in table):
+        say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
+            "cannot tell whether the engine served this policy or the one before")
 
 
-def default_limit(settings: Settings, engine_dtype: str) -> float:
-    """Float32 on both sides leaves 1e-10; half precision up to 0.015, prime-rl's bar for a new model."""
-    return FLOAT32_LIMIT if settings.dtype == engine_dtype == "float32" else HALF_LIMIT
-
-
-def lines_to_print(table: list[Mismatch], shard: list[RowGroup]) -> list[str]:
+def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
     """The table, the groups without signal, and the drops, as a person reads them."""
     lines = ["mismatch of trainer and engine, rho = pi_old / mu, before the first step:",
              "staleness completions   tokens mean|log rho|  max|log rho|   k3 KL  ESS/n   kept correlation"]
-    lines += [f"{one.staleness:9d} {one.num_completions:11d} {one.num_tokens:8d} "
-              f"{one.log_ratio_abs_mean:13.1e} {one.log_ratio_abs_max:13.1e} {one.mismatch_kl:7.0e}  "
-              f"{one.ess:5.3f}  {one.kept_fraction:5.3f} {one.correlation:11.6f}" for one in table]
-    counts = group_counts(shard)
+    lines += [f"{line.staleness:9d} {line.num_completions:11d} {line.num_tokens:8d} "
+              f"{line.log_ratio_abs_mean:13.1e} {line.log_ratio_abs_max:13.1e} {line.mismatch_kl:7.0e}  "
+              f"{line.ess:5.3f}  {line.kept_fraction:5.3f} {line.correlation:11.6f}" for line in table]
+    counts = group_counts(batch)
     lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
                  f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
                  f"{counts['equal']} equal otherwise")
-    rows = [row for one in shard for row in one.rows]
+    rows = [row for group in batch for row in group.rows]
     num_tokens = sum(row.num_trainable_tokens for row in rows)
-    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(shard)}")
+    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(batch)}")
     return lines
 
 
-def drops(shard: list[RowGroup]) -> str:
+def drops(batch: list[RowGroup]) -> str:
     """How many completions give no gradient, by reason."""
-    counts = Counter(row.drop_reason for one in shard for row in one.rows if row.drop_reason)
+    counts = Counter(row.drop_reason for group in batch for row in group.rows if row.drop_reason)
     return ", ".join(f"{number} {reason}" for reason, number in counts.most_common()) or "none"
 
 
-def group_counts(shard: list[RowGroup]) -> dict[str, int]:
+def group_counts(batch: list[RowGroup]) -> dict[str, int]:
     """Groups in all, with signal, and without: all right, all wrong, or of equal rewards otherwise."""
-    counts = Counter(groups=len(shard), mixed=0, all_right=0, all_wrong=0, equal=0)
-    for one in shard:
-        if any(row.advantage for row in one.rows):
+    counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0)
+    for group in batch:
+        if any(row.advantage for row in group.rows):
             counts["mixed"] += 1
-        elif all(row.rollout.correct for row in one.rows):
+        elif all(row.rollout.correct for row in group.rows):
             counts["all_right"] += 1
         else:
-            counts["equal" if any(row.rollout.correct for row in one.rows) else "all_wrong"] += 1
+            counts["equal" if any(row.rollout.correct for row in group.rows) else "all_wrong"] += 1
     return dict(counts)
 
 
-def as_facts(table: list[Mismatch]) -> list[dict[str, Any]]:
-    """The table for the manifest."""
-    return [line._asdict() for line in table]
-
-
-def _mismatch(staleness: int, rows: list[Row], settings: Settings) -> Mismatch:
+def _mismatch(staleness: int, rows: list[Row]) -> Mismatch:
     if not rows:
-        return Mismatch(staleness, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+        return Mismatch(staleness, 0, 0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
     old = torch.cat([row.old_logprobs for row in rows]).double()
     behaviour = torch.cat([row.behaviour_logprobs for row in rows]).double()
-    log_ratio = old - behaviour
-    kept = ~torch.cat([capped_tokens(row, settings) for row in rows])
-    pairs = torch.stack([old.exp(), behaviour.exp()])
+    log_ratio, pairs = old - behaviour, torch.stack([old.exp(), behaviour.exp()])
     correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
-    ess = effective_sample_size(clamp_log_ratio(log_ratio).exp())
+    kept, weights = torch.cat([row.kept for row in rows]), torch.cat([row.weights for row in rows])
     return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
-                    log_ratio.abs().max().item(), k3(log_ratio).mean().item(), ess,
-                    kept.double().mean().item(), correlation)
+                    log_ratio.abs().max().item(), k3(log_ratio).mean().item(),
+                    effective_sample_size(log_ratio), kept.double().mean().item(),
+                    weights.double().mean().item(), correlation)

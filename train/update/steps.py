@@ -12,13 +12,15 @@ import torch
 from tqdm import tqdm
 
 from train.model.policy import Policy
+from train.objective.correction import effective_sample_size
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import RowGroup, plan_step
+from train.update.batch import Row, RowGroup, has_gradient, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
+from warehouse.store.stage import Stage
 
 
 @dataclass
@@ -27,11 +29,12 @@ class Learner:
 
     policy: Policy
     optimizer: torch.optim.Optimizer
-    shard: list[RowGroup]
+    batch: list[RowGroup]
     plan: list[list[int]]           # groups of each step
     checkpoints: Checkpoints
     processes: Processes
     settings: Settings
+    stage: Stage
     global_step: int                # optimizer steps before this stage
     online: bool                    # a single step: pi_old comes from its own forward
 
@@ -50,7 +53,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
     steps = learner.checkpoints.restore(learner.policy, learner.optimizer)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
     for step, groups in enumerate(learner.plan[:saved]):
-        plan_step(learner.shard, groups, step, learner.settings)
+        plan_step(learner.batch, groups, step, learner.settings)
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
                      leave=False):
         try:
@@ -80,47 +83,75 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
 
 def take_step(learner: Learner, step: int, stop: StopRequest,
               before_update: Callable[[], None]) -> tuple[dict[str, Any] | None, str | None]:
-    """Metrics of one step, None if told to stop before; and the reason if drift ends the shard before it."""
+    """Metrics of one step, None if told to stop before; and the reason if drift ends the stage before it."""
     started = time.perf_counter()
     settings, processes, policy = learner.settings, learner.processes, learner.policy
     groups = learner.plan[step]
     parameters = list(policy.trainable().values())
     while True:
-        total_tokens = plan_step(learner.shard, groups, step, settings)
-        sums = accumulate(policy, learner.shard, groups, total_tokens, processes, settings,
+        total_tokens = plan_step(learner.batch, groups, step, settings)
+        sums = accumulate(policy, learner.batch, groups, total_tokens, processes, settings,
                           online=learner.online,
                           interrupted=lambda: processes.count == 1 and stop.due())
         if sums is None:
             learner.optimizer.zero_grad()
             return None, None
-        metrics = sums.metrics(processes)
+        metrics = sums.metrics(processes, total_tokens)
         grad_norm = _reduced_norm(policy, parameters, processes, settings)
         if math.isfinite(grad_norm):
             break
         learner.optimizer.zero_grad()
         if not policy.lower_loss_scale():
             raise StageError(f"The gradient of step {step} is not a finite number; nothing of it was "
-                             "applied. Lower --learning-rate, or train with --dtype float32.")
+                             "applied. Lower --learning-rate, or train with --dtype float32; before that, "
+                             f"{learner.stage.way_to_discard()}.")
     if learner.online:
         before_update()
     elif reason := _drifted(metrics, settings):
         learner.optimizer.zero_grad()
         return None, reason
-    num_completions = sum(len(learner.shard[index].rows) for index in groups)
+    rows = [row for index in groups for row in learner.batch[index].rows]
     rate = learning_rate(learner.global_step + step, settings)
-    rate *= num_completions / settings.lr_sequences if settings.lr_sequences else 1.0
+    rate *= len(rows) / settings.lr_sequences if settings.lr_sequences else 1.0
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
-    _update(learner.optimizer, step)
+    _update(learner, step)
     return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
-            "learning_rate": rate, "num_groups": len(groups), "num_completions": num_completions,
-            "num_trainable_tokens": total_tokens, **metrics, "seconds": time.perf_counter() - started}, None
+            "learning_rate": rate, "num_groups": len(groups), "num_completions": len(rows),
+            "num_trainable_tokens": total_tokens, **metrics, **_old_policy_metrics(rows),
+            "seconds": time.perf_counter() - started}, None
+
+
+def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
+    """StageError if the schedule has ended before this stage; a line if it ends within it."""
+    settings, first, count = learner.settings, learner.global_step, len(learner.plan)
+    if settings.schedule == "constant" or not count or first + count <= settings.total_steps:
+        return
+    if first >= settings.total_steps:
+        raise StageError(f"The {settings.schedule} schedule ended at --total-steps {settings.total_steps}, "
+                         f"and {first} steps are taken: the learning rate would be 0. Raise --total-steps.")
+    say(f"the learning rate reaches 0 at step {settings.total_steps}; the stage goes on to {first + count}")
+
+
+def check_first_step(learner: Learner) -> None:
+    """StageError if the rows of the first step are further from the policy than --min-ess allows already."""
+    settings = learner.settings
+    if not learner.plan or settings.min_ess is None:
+        return
+    plan_step(learner.batch, learner.plan[0], 0, settings)
+    log_ratio = [row.log_ratio for index in learner.plan[0] for row in learner.batch[index].rows
+                 if has_gradient(row, settings)]
+    ess = effective_sample_size(torch.cat([torch.empty(0), *log_ratio]))
+    if ess < settings.min_ess:
+        raise StageError(f"ESS/n {ess:.3f} is below --min-ess {settings.min_ess:g} before the first step: "
+                         "nothing was written. Roll the iteration out with the policy that it trains, or "
+                         "lower --min-ess.")
 
 
 def leave_out(learner: Learner, step: int) -> None:
     """Mark the rows of the steps from `step` on as not used."""
     for index in (index for groups in learner.plan[step:] for index in groups):
-        for row in learner.shard[index].rows:
+        for row in learner.batch[index].rows:
             row.step, row.drop_reason = None, row.drop_reason or "early_exit"
 
 
@@ -147,19 +178,31 @@ def _reduced_norm(policy: Policy, parameters: list[torch.nn.Parameter], processe
     return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or math.inf))
 
 
-def _update(optimizer: torch.optim.Optimizer, step: int) -> None:
+def _update(learner: Learner, step: int) -> None:
     """Apply the gradients. A failure here leaves half an update: as a StageError, nobody saves it."""
     try:
-        optimizer.step()
+        learner.optimizer.step()
     except (RuntimeError, MemoryError) as error:
         raise StageError(f"The update of step {step} failed: {str(error).splitlines()[0]} Run the same "
                          "command again; it goes on from the last checkpoint.") from error
-    optimizer.zero_grad()
+    learner.optimizer.zero_grad()
+    if not all(bool(value.isfinite().all()) for value in learner.policy.trainable().values()):
+        raise StageError(f"After step {step} the policy has weights that are no finite numbers. Lower "
+                         f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
+
+
+def _old_policy_metrics(rows: list[Row]) -> dict[str, float]:
+    """ESS of pi_old / mu and mean entropy of pi_old over all trainable tokens of a step."""
+    trainable = [row for row in rows if row.trainable]
+    log_ratio = torch.cat([torch.empty(0), *(row.log_ratio for row in trainable)])
+    entropy = torch.cat([torch.empty(0), *(row.entropy for row in trainable)])
+    return {"ess": effective_sample_size(log_ratio),
+            "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
 
 
 def _drifted(metrics: dict[str, Any], settings: Settings) -> str | None:
     if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
         return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
-    if settings.min_ess is not None and metrics["ess"] < settings.min_ess:
-        return f"ESS/n {metrics['ess']:.3f} is below --min-ess {settings.min_ess:g}"
+    if settings.min_ess is not None and metrics["policy_ess"] < settings.min_ess:
+        return f"ESS/n {metrics['policy_ess']:.3f} is below --min-ess {settings.min_ess:g}"
     return None

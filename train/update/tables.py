@@ -9,17 +9,15 @@ import pyarrow as pa
 
 from train.objective.correction import k3
 from train.rows.inputs import Inputs
-from train.rows.settings import Settings
 from train.update.batch import Row, RowGroup
-from train.update.mismatch import capped_tokens
 from warehouse.store.schema import arrow_schema
 
-STEP_EXTRA = ("policy_k2", "num_forwarded_tokens")
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens")
 
 
-def sample_table(shard: list[RowGroup], inputs: Inputs, settings: Settings) -> pa.Table:
+def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
     """Rows of `train_samples`, in the order the groups were read."""
-    rows = [_sample(one, row, inputs, settings) for one in shard for row in one.rows]
+    rows = [_sample(group, row, inputs) for group in batch for row in group.rows]
     return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
 
 
@@ -34,13 +32,13 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _sample(one: RowGroup, row: Row, inputs: Inputs, settings: Settings) -> dict[str, Any]:
+def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, len(row.completion_ids)
     gap = row.log_ratio.double()
     return {
-        "iteration": one.group.iteration, "purpose": "train", "task_id": rollout.task_id,
-        "sample_index": rollout.sample_index, "group_id": one.group.group_id, "scorer": inputs.scorer,
-        "trained_iteration": inputs.iteration, "staleness": one.staleness,
+        "iteration": group.stored.iteration, "purpose": "train", "task_id": rollout.task_id,
+        "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
+        "trained_iteration": inputs.iteration, "staleness": group.staleness,
         "optimizer_step": None if row.drop_reason else row.step,
         "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
         "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
@@ -50,6 +48,6 @@ def _sample(one: RowGroup, row: Row, inputs: Inputs, settings: Settings) -> dict
         "log_ratio_abs_max": gap.abs().max().item() if n else None,
         "mismatch_kl": k3(gap).mean().item() if n else None,
         "importance_weight_mean": row.weights.mean().item() if n else None,
-        "kept_fraction": 1 - capped_tokens(row, settings).double().mean().item() if n else None,
+        "kept_fraction": row.kept.double().mean().item() if n else None,
         "entropy": row.entropy.mean().item() if n else None,
     }

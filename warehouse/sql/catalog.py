@@ -11,6 +11,7 @@ from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
+from warehouse.store.corrections import CORRECTIONS, DROPS
 from warehouse.store.schema import TABLES, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -38,7 +39,7 @@ def table_views(inventory: Inventory) -> str:
     """
     baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
     return "\n".join([*(_table_view(name) for name in VIEWS),
-                      _scorers_view(inventory.choices),
+                      _scorers_view(inventory.choices), _corrections_view(),
                       *(_plain_view(name, columns) for name, columns in UNTYPED.items()),
                       f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
 
@@ -57,8 +58,8 @@ def rolled_views(rollup: Rollup | None) -> str:
     """Views of what a rollup holds: its rows, and those of stages since computed afresh."""
     views = []
     for name in ROLLED:
-        rows = "fresh_train_samples" if name == "mismatch" else "fresh_samples"
-        body = f"FROM {name.replace('iteration_', '')}_of('{rows}')"
+        rows = "fresh_train_samples" if name == "rolled_mismatch" else "fresh_samples"
+        body = f"FROM {name.removeprefix('iteration_').removeprefix('rolled_')}_of('{rows}')"
         if rollup:
             path = _file_list([rollup.folder / f"{name}.parquet"])
             body = f"FROM read_parquet({path}, hive_partitioning = false) UNION ALL BY NAME {body}"
@@ -153,6 +154,17 @@ def _scorers_view(choices: list[Choice]) -> str:
         body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
                 "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
     return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
+
+
+def _corrections_view() -> str:
+    rows = [f"({number}, {quoted(name)}, {_number(known.low)}, {_number(known.high)}, {quoted(known.weight)})"
+            for number, (name, known) in enumerate({**CORRECTIONS, **DROPS}.items())]
+    return ("CREATE OR REPLACE VIEW importance_corrections AS SELECT * FROM (VALUES\n  " + ",\n  ".join(rows)
+            + ") AS known(number, name, usual_low, usual_high, weight);\n")
+
+
+def _number(bound: float | None) -> str:
+    return "NULL::DOUBLE" if bound is None else f"{bound}::DOUBLE"
 
 
 def _plain_view(name: str, columns: str) -> str:

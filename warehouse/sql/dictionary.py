@@ -23,7 +23,8 @@ shows the parts of unfinished ones, and the view `parts` lists every file. Where
 several times, `samples` shows one scorer: which one, and why, says the view `scorers`
 ([the rule](reading.md)); `all_samples` holds all of them.
 """
-HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples")
+HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
+          "rolled_mismatch")
 
 
 class Entry(NamedTuple):

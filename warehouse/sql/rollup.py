@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from warehouse.sql.database import connect, explained
 from warehouse.sql.inventory import take_inventory
-from warehouse.sql.rollup_files import FOLDER, ROLLED, rollup_keys
+from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, rollup_keys
 from warehouse.store.commit import commit_directory
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -49,11 +49,12 @@ def write_rollup(warehouse: Warehouse) -> int:
     scored = ", ".join(f"({key[0]}, '{key[1]}')" for key in keys)
     trained = ", ".join(str(key[0]) for key in keys if key[1] == "train") or "NULL"
     for table in ROLLED:
-        held = f"iteration IN ({trained})" if table == "mismatch" else f"(iteration, purpose) IN ({scored})"
+        of_training = table == "rolled_mismatch"
+        held = f"iteration IN ({trained})" if of_training else f"(iteration, purpose) IN ({scored})"
         _write(connection, f"FROM {table} WHERE {held} ORDER BY iteration", str(folder / f"{table}.parquet"))
     (folder / "rollup.json").write_text(json.dumps(keys))
     name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
-    commit_directory(folder, warehouse.root / FOLDER / f"rollup-{name}")
+    commit_directory(folder, warehouse.root / FOLDER / f"rollup-{definitions()}-{name}")
     _remove_old(warehouse)
     return len(keys)
 

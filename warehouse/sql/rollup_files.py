@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from warehouse.store.chosen_scorer import Choice
 from warehouse.store.run_folder import Warehouse
 
-ROLLED = ("groups", "task_results", "mismatch", "iteration_stats")  # each made from those before it
+ROLLED = ("groups", "task_results", "rolled_mismatch", "iteration_stats")  # each made from those before it
 FOLDER = "iterations"
 
 
@@ -19,6 +21,11 @@ class Rollup(NamedTuple):
     folder: Path
     scored: set[tuple[int, str]]
     trained: set[int]
+
+
+def definitions() -> str:
+    """Names what the columns of a rollup mean: one made by other SQL is passed over."""
+    return hashlib.sha256(files("warehouse.sql.texts").joinpath("measures.sql").read_bytes()).hexdigest()[:8]
 
 
 def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object]]:
@@ -39,7 +46,7 @@ def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object
 
 def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:
     """The newest rollup all of whose stages are still the chosen ones; None where there is none."""
-    documents = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*/rollup.json"),
+    documents = sorted(warehouse.root.glob(f"{FOLDER}/rollup-{definitions()}-*/rollup.json"),
                        key=lambda path: path.stat().st_mtime_ns, reverse=True)
     if not documents:
         return None

@@ -171,9 +171,10 @@ TRAIN_SAMPLES = (
     Column("log_ratio_abs_max", DOUBLE, "Largest |old_logprobs - behaviour_logprobs|."),
     Column("mismatch_kl", DOUBLE,
            "Mean over tokens of k3 = exp(d) - d - 1, d = old_logprobs - behaviour_logprobs."),
-    Column("importance_weight_mean", DOUBLE, "Mean importance weight after the correction."),
-    Column("kept_fraction", DOUBLE, "Share of tokens whose importance weight is above 0 and was not capped."),
-    Column("entropy", DOUBLE, "Mean entropy of the trainer's distribution over the tokens, nats."),
+    Column("importance_weight_mean", DOUBLE,
+           "Mean over its tokens of the importance weight after the correction."),
+    Column("kept_fraction", DOUBLE, "Share of its tokens whose weight is neither 0 nor changed by a bound."),
+    Column("entropy", DOUBLE, "Mean entropy of pi_old over its tokens, nats."),
 )
 
 TRAIN_STEPS = (
@@ -187,13 +188,17 @@ TRAIN_STEPS = (
     Column("num_groups", COUNT, "Groups in the step, those without signal included."),
     Column("num_completions", COUNT, "Completions in the step."),
     Column("num_trainable_tokens", BIG, "Tokens with loss mask 1 in the step, the denominator of dapo."),
-    Column("clip_fraction", DOUBLE, "Share of trainable tokens whose ratio was clipped."),
-    Column("policy_kl", DOUBLE, "Mean over tokens of k3 of pi against pi_old in this step."),
-    Column("ratio_max", DOUBLE, "Largest pi/pi_old of the step."),
-    Column("entropy", DOUBLE, "Mean entropy over trained tokens, nats."),
-    Column("ess", DOUBLE, "Effective sample size of the importance weights over n."),
+    Column("clip_fraction", DOUBLE, "Share of the trainable tokens of the step whose ratio was clipped."),
+    Column("policy_kl", DOUBLE, "Mean of k3 of pi against pi_old over the tokens with a gradient."),
+    Column("ratio_max", DOUBLE, "Largest pi/pi_old of the tokens with a gradient."),
+    Column("entropy", DOUBLE,
+           "Mean entropy of pi_old over all trainable tokens of the step, nats."),
+    Column("ess", DOUBLE,
+           "Effective sample size of pi_old/mu over all trainable tokens of the step, over their number."),
     Column("seconds", DOUBLE, "Wall time of the step."),
-    Column("extra", TEXT, "Further metrics, as JSON."),
+    Column("extra", TEXT,
+           "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
+           "num_forwarded_tokens with a gradient."),
 )
 
 TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "samples": SAMPLES,

@@ -60,7 +60,7 @@ class Stage:
             if key not in accept_change:
                 raise StageError(
                     f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
-                    f"{_shown(values['now'])}. Run it with the former value, or {self._way_to_discard()}.")
+                    f"{_shown(values['now'])}. Run it with the former value, or {self.way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
             commit_json(self.folder / f"change-{name}.json", record)
@@ -96,7 +96,8 @@ class Stage:
             "host": platform.node(), "finished_at": time.time(),
         }
 
-    def _way_to_discard(self) -> str:
+    def way_to_discard(self) -> str:
+        """How a sentence says to start the stage afresh."""
         if self.name == "score":
             return f"remove {self.folder} to score again"
         run = self.folder.parents[2 if self.name == "rollout" else 1]

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import backward_group, micro_batches, score_group
+from train.model.shared_prompt import backward_group, group_logprobs, micro_batches
 from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
 from warehouse.store.errors import StageError
@@ -70,7 +70,7 @@ def plain_logprobs(policy, prompt_ids, completion_ids):
 
 
 def assert_scored_right(policy, token_budget, prompt_ids, completions):
-    logprobs, entropies = score_group(policy, prompt_ids, completions, temperature=TEMPERATURE,
+    logprobs, entropies = group_logprobs(policy, prompt_ids, completions, temperature=TEMPERATURE,
                                       token_budget=token_budget)
     for ids, found, entropy in zip(completions, logprobs, entropies, strict=True):
         with torch.no_grad():
@@ -233,7 +233,7 @@ def test_equal_completions_are_forwarded_once(base, monkeypatch):
                         forwarded.append(len(ids)) or behind_prompt(prompt, ids))
     for token_budget in (40, 10_000):
         forwarded.clear()
-        score_group(policy, prompt_ids, completions, temperature=1.0, token_budget=token_budget)
+        group_logprobs(policy, prompt_ids, completions, temperature=1.0, token_budget=token_budget)
         assert len(completions) == 7 and sum(forwarded) == 5
 
 

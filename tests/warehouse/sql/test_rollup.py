@@ -35,7 +35,7 @@ def run(built: Warehouse, tmp_path: Path) -> Warehouse:
 def everything(run: Warehouse) -> list[list[dict]]:
     connection = connect(run)
     order = {"groups": "iteration, purpose, group_id", "task_results": "iteration, purpose, task_id",
-             "mismatch": "iteration, staleness", "iteration_stats": "iteration, purpose"}
+             "rolled_mismatch": "iteration, staleness", "iteration_stats": "iteration, purpose"}
     return [rounded(connection, f"FROM {table} ORDER BY {order[table]}") for table in ROLLED]
 
 

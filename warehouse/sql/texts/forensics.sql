@@ -103,55 +103,69 @@ SELECT policy_version, engine, dtype, device, host, count(*) AS num_tokens, avg(
        max(abs(gap)) AS largest_gap, avg(k3(clamped(gap))) AS mismatch_kl
 FROM token_gaps(at_iteration) GROUP BY ALL ORDER BY mismatch_kl DESC;
 
--- Weights that a correction gives the tokens of one completion; d = log pi_old - log mu, clamped to +-20.
-CREATE OR REPLACE MACRO correction_weights(correction, d, advantage, low, high) AS
-CASE correction
-    WHEN 'none' THEN list_transform(d, lambda x: 1.0::DOUBLE)
-    WHEN 'token_truncate' THEN list_transform(d, lambda x: least(exp(x), high))
-    WHEN 'token_mask' THEN list_transform(d, lambda x: CASE WHEN exp(x) BETWEEN low AND high THEN exp(x) ELSE 0 END)
-    WHEN 'sequence_truncate' THEN list_transform(d, lambda x: least(exp(clamped(list_sum(d))), high))
-    WHEN 'sequence_mask' THEN list_transform(d, lambda x: CASE WHEN exp(clamped(list_sum(d))) BETWEEN low AND high
-                                                               THEN exp(clamped(list_sum(d))) ELSE 0 END)
-    WHEN 'geometric_mask' THEN list_transform(d, lambda x: CASE WHEN exp(list_avg(d)) BETWEEN low AND high
-                                                                THEN 1.0::DOUBLE ELSE 0 END)
-    WHEN 'veto' THEN list_transform(d, lambda x: CASE WHEN exp(list_min(d)) < low THEN 0 ELSE 1.0::DOUBLE END)
-    WHEN 'off_policy' THEN list_transform(d, lambda x: CASE WHEN advantage < 0 AND -list_avg(d) > high
-                                                            THEN 0 ELSE 1.0::DOUBLE END)
-    ELSE error('unknown correction ' || correction || ': none, token_truncate, token_mask, sequence_truncate, '
-               || 'sequence_mask, geometric_mask, veto, off_policy') END;
+-- What a correction holds against its bounds for a whole completion, d = log pi_old - log mu clamped to +-20.
+CREATE OR REPLACE MACRO bounded_ratio(correction, d, advantage) AS
+CASE WHEN starts_with(correction, 'sequence-') THEN exp(clamped(list_sum(d)))
+     WHEN correction = 'geometric-mask' THEN exp(list_avg(d))
+     WHEN correction = 'veto' THEN exp(list_min(d))
+     WHEN correction = 'off-policy' AND advantage < 0 THEN -list_avg(d)
+     WHEN correction = 'off-policy' THEN '-infinity'::DOUBLE
+     ELSE 1.0::DOUBLE END;
 
--- What a correction would have done to the rows that an iteration trained on (docs: corrections and parameters).
-CREATE OR REPLACE MACRO whatif(at_iteration, correction, low := 0.0, high := 2.0) AS TABLE
+-- Whether each token's weight is neither 0 nor changed by a bound; no low or no high is no bound.
+CREATE OR REPLACE MACRO kept_tokens(correction, d, whole, low, high) AS
+list_transform(d, lambda x: CASE WHEN starts_with(correction, 'token-') THEN exp(x) ELSE whole END
+                            BETWEEN coalesce(low, '-infinity'::DOUBLE) AND coalesce(high, 'infinity'::DOUBLE));
+
+-- The weight of each token; truncation takes the nearest bound, masks take 0 outside.
+CREATE OR REPLACE MACRO correction_weights(correction, d, whole, kept, low, high) AS
+list_transform(list_zip(d, kept), lambda pair: CASE
+    WHEN correction IN ('none', 'bypass', 'veto', 'off-policy') THEN pair[2]::INTEGER::DOUBLE
+    WHEN correction = 'token-truncate' THEN least(greatest(exp(pair[1]), low), high)
+    WHEN correction = 'sequence-truncate' THEN least(greatest(whole, low), high)
+    WHEN NOT pair[2] THEN 0.0::DOUBLE
+    WHEN correction = 'sequence-mask' THEN whole
+    ELSE exp(pair[1]) END);
+
+-- What a correction would have done to the rows that an iteration trained on; all of them, at their usual bounds,
+-- when none is named (names, bounds and weights: importance_corrections). `weight_ess` is of the weights after it.
+CREATE OR REPLACE MACRO whatif(at_iteration, correction := NULL, low := NULL, high := NULL) AS TABLE
 WITH rows AS (
     SELECT advantage, list_transform(list_zip(old_logprobs, behaviour_logprobs),
                                      lambda pair: clamped(pair[1]::DOUBLE - pair[2])) AS d
     FROM (SELECT iteration, purpose, task_id, sample_index, advantage, old_logprobs FROM train_samples
-          WHERE trained_iteration = at_iteration AND old_logprobs IS NOT NULL)
+          WHERE trained_iteration = at_iteration AND num_trainable_tokens > 0)
     JOIN (SELECT iteration, purpose, task_id, sample_index, behaviour_logprobs FROM completions)
         USING (iteration, purpose, task_id, sample_index)),
-weighted AS (SELECT advantage, d, len(d) AS size, correction_weights(correction, d, advantage, low, high) AS w
-             FROM rows WHERE len(d) > 0),
+chosen AS (
+    SELECT CASE WHEN known.name IS NULL
+                THEN error('unknown correction ' || correction || ': '
+                           || (SELECT string_agg(name, ', ') FROM importance_corrections))
+                ELSE known.name END AS name,
+           CASE WHEN low IS NULL AND high IS NULL THEN known.usual_low ELSE low END::DOUBLE AS lowest,
+           CASE WHEN low IS NULL AND high IS NULL THEN known.usual_high ELSE high END::DOUBLE AS highest
+    FROM (SELECT replace(correction, '_', '-') AS asked)
+    LEFT JOIN importance_corrections AS known ON asked IS NULL OR known.name = asked),
+held AS (SELECT *, bounded_ratio(name, d, advantage) AS whole FROM chosen, rows),
+judged AS (SELECT *, kept_tokens(name, d, whole, lowest, highest) AS kept FROM held),
+weighed AS (SELECT *, correction_weights(name, d, whole, kept, lowest, highest) AS w FROM judged),
 summed AS (
-    SELECT advantage, size, list_sum(w) AS total, list_sum(list_transform(w, lambda x: x * x)) AS squares,
-           len(list_filter(w, lambda x: x > 0)) AS kept, list_max(w) > 0 AS any_kept
-    FROM weighted)
-SELECT correction AS correction, low::DOUBLE AS low, high::DOUBLE AS high,
+    SELECT name, lowest, highest, advantage, len(d) AS size, list_sum(w) AS total,
+           list_sum(list_transform(w, lambda x: x * x)) AS squares,
+           len(list_filter(kept, lambda x: x)) AS num_kept, list_max(w) > 0 AS any_kept
+    FROM weighed)
+SELECT name AS correction, lowest AS low, highest AS high,
        count(*)::INTEGER AS num_completions, sum(size)::BIGINT AS num_tokens,
-       sum(kept) / sum(size) AS tokens_kept, avg(any_kept::INTEGER) AS completions_kept,
-       pow(sum(total), 2) / nullif(sum(size) * sum(squares), 0) AS ess,
-       sum(total) / sum(size) AS weight_mean,
+       sum(num_kept) / sum(size) AS kept_fraction, avg(any_kept::INTEGER) AS completions_kept,
+       pow(sum(total), 2) / nullif(sum(size) * sum(squares), 0) AS weight_ess,
+       sum(total) / sum(size) AS importance_weight_mean,
        sum(total) FILTER (advantage > 0) / sum(size) FILTER (advantage > 0) AS weight_positive,
        sum(total) FILTER (advantage < 0) / sum(size) FILTER (advantage < 0) AS weight_negative,
        (sum(total) / nullif(sum(total / size), 0)) / avg(size) AS length_bias
-FROM summed;
+FROM summed
+GROUP BY name, lowest, highest;
 
--- Every correction of the whatif macro at its usual parameters.
+-- Every correction of the whatif macro at its usual bounds.
 CREATE OR REPLACE MACRO corrections(at_iteration) AS TABLE
-FROM whatif(at_iteration, 'none')
-UNION ALL FROM whatif(at_iteration, 'token_truncate', high := 2.0)
-UNION ALL FROM whatif(at_iteration, 'token_mask', low := 0.5, high := 5.0)
-UNION ALL FROM whatif(at_iteration, 'sequence_truncate', high := 2.0)
-UNION ALL FROM whatif(at_iteration, 'sequence_mask', low := 0.5, high := 2.0)
-UNION ALL FROM whatif(at_iteration, 'geometric_mask', low := 0.99, high := 1.01)
-UNION ALL FROM whatif(at_iteration, 'veto', low := 0.0001)
-UNION ALL FROM whatif(at_iteration, 'off_policy', high := 0.5);
+SELECT outcome.* FROM whatif(at_iteration) AS outcome
+JOIN importance_corrections ON name = correction ORDER BY number;

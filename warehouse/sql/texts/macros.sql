@@ -70,7 +70,7 @@ CREATE OR REPLACE MACRO outliers(at_iteration, num := 10, of_purpose := 'train')
 WITH rows AS MATERIALIZED (
     SELECT iteration, purpose, group_id, task_id, sample_index, reward, num_completion_tokens, error_class
     FROM samples WHERE iteration = at_iteration AND purpose = of_purpose)
-SELECT * EXCLUDE (group_id), (reward - avg(reward) OVER one) / nullif(stddev_pop(reward) OVER one, 0) AS z
+SELECT * EXCLUDE (group_id), (reward - avg(reward) OVER same) / nullif(stddev_samp(reward) OVER same, 0) AS z
 FROM rows
-WINDOW one AS (PARTITION BY group_id)
+WINDOW same AS (PARTITION BY group_id)
 ORDER BY abs(z) DESC NULLS LAST, task_id, sample_index LIMIT num;

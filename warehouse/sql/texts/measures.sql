@@ -1,5 +1,5 @@
 -- What is computed from rows, as macros over a table's name: FROM groups_of('all_samples') works too.
--- The views groups, task_results, mismatch and iteration_stats apply them to stages that `warehouse rollup` has
+-- The views groups, task_results, rolled_mismatch and iteration_stats apply them to stages that `warehouse rollup` has
 -- not written down yet, and read the others from its small files.
 
 -- One row per group of the scored rows of a table.
@@ -19,7 +19,7 @@ FROM (SELECT iteration, purpose, group_id, task_id,
              (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
              (count(*) - count(reward))::INTEGER AS num_missing,
              avg(reward) AS reward_mean,
-             stddev_pop(reward) AS reward_std,
+             CASE count(reward) WHEN 1 THEN 0 ELSE stddev_samp(reward) END AS reward_std,
              max(reward) AS reward_max,
              min(reward) AS reward_min,
              count(*) FILTER (correct) AS num_correct,
@@ -50,18 +50,19 @@ GROUP BY iteration, purpose, task_id;
 CREATE OR REPLACE MACRO mismatch_of(rows) AS TABLE
 SELECT trained_iteration AS iteration, staleness,
        count(*)::INTEGER AS num_completions,
+       sum(weight)::BIGINT AS num_tokens,
        sum(log_ratio_mean * weight) / sum(weight) AS log_ratio_mean,
        sum(log_ratio_abs_mean * weight) / sum(weight) AS log_ratio_abs_mean,
        max(log_ratio_abs_max) AS log_ratio_abs_max,
        quantile_cont(log_ratio_abs_max, 0.99) AS log_ratio_abs_max_p99,
        sum(mismatch_kl * weight) / sum(weight) AS mismatch_kl,
-       ess(exp(clamped(log_ratio_mean * weight))) AS ess,
-       avg(importance_weight_mean) AS importance_weight_mean,
+       ess(exp(clamped(log_ratio_mean * weight))) AS completion_ess,
+       sum(importance_weight_mean * weight) / sum(weight) AS importance_weight_mean,
        coalesce(stddev_samp(importance_weight_mean), 0) AS importance_weight_std,
-       avg(kept_fraction) AS kept_fraction,
+       sum(kept_fraction * weight) / sum(weight) AS kept_fraction,
        sum(entropy * weight) / sum(weight) AS entropy
-FROM (SELECT *, greatest(num_trainable_tokens, 1) AS weight FROM query_table(rows)
-      WHERE mismatch_kl IS NOT NULL)
+FROM (SELECT *, num_trainable_tokens AS weight FROM query_table(rows)
+      WHERE mismatch_kl IS NOT NULL AND num_trainable_tokens > 0)
 GROUP BY trained_iteration, staleness;
 
 -- One row per iteration and purpose of the scored rows of a table; training is joined by iteration.
@@ -88,7 +89,8 @@ scored AS (
            avg(num_completion_tokens) FILTER (correct) AS tokens_mean_correct,
            avg(num_completion_tokens) FILTER (NOT correct) AS tokens_mean_wrong,
            nullif(corr(num_completion_tokens, reward), 'nan') AS length_reward_correlation,
-           avg(nll_sampled) AS nll_sampled,
+           -sum(logprob_sum) / nullif(sum(num_completion_tokens) FILTER (logprob_sum IS NOT NULL), 0)
+               AS nll_sampled,
            avg(unique_token_ratio) AS unique_token_ratio,
            avg(ngram3_unique_ratio) AS ngram3_unique_ratio,
            avg(ngram4_unique_ratio) AS ngram4_unique_ratio,
@@ -127,15 +129,15 @@ grouped AS (
     GROUP BY iteration, purpose),
 trained AS (
     SELECT iteration,
-           sum(mismatch_kl * num_completions) / sum(num_completions) AS mismatch_kl,
+           sum(mismatch_kl * num_tokens) / sum(num_tokens) AS mismatch_kl,
            max(mismatch_kl) FILTER (staleness = 0) AS mismatch_kl_fresh,
-           sum(log_ratio_abs_mean * num_completions) / sum(num_completions) AS log_ratio_abs_mean,
+           sum(log_ratio_abs_mean * num_tokens) / sum(num_tokens) AS log_ratio_abs_mean,
            max(log_ratio_abs_max) AS log_ratio_abs_max,
-           min(ess) AS ess,
-           avg(importance_weight_mean) AS importance_weight_mean,
+           min(completion_ess) AS completion_ess,
+           sum(importance_weight_mean * num_tokens) / sum(num_tokens) AS importance_weight_mean,
            max(importance_weight_std) AS importance_weight_std,
-           sum(entropy * num_completions) / sum(num_completions) AS entropy
-    FROM mismatch
+           sum(entropy * num_tokens) / sum(num_tokens) AS entropy
+    FROM rolled_mismatch
     GROUP BY iteration)
 SELECT scored.*,
        grouped.* EXCLUDE (iteration, purpose),

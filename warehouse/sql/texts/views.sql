@@ -142,3 +142,12 @@ LEFT JOIN stages
     AND stages.iteration = named.iteration
     AND stages.purpose IS NOT DISTINCT FROM named.purpose
     AND stages.scorer IS NOT DISTINCT FROM named.scorer;
+
+-- ESS over tokens is what `train` printed and wrote into its manifest: the rows hold means per completion alone.
+CREATE OR REPLACE VIEW mismatch AS
+SELECT rolled_mismatch.*, printed.ess
+FROM rolled_mismatch
+LEFT JOIN (SELECT (document ->> '$.iteration')::INTEGER AS iteration,
+                  unnest(from_json(document -> '$.facts.mismatch',
+                                   '[{"staleness": "INTEGER", "ess": "DOUBLE"}]'), recursive := true)
+           FROM stage_manifests WHERE document ->> '$.stage' = 'train') AS printed USING (iteration, staleness);

@@ -1,0 +1,32 @@
+"""What distinguishes the losses beside their formulas; without torch, so that options are checked at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Loss(NamedTuple):
+    """Reduction, ratio level, clip defaults, and whether the ratio is taken against mu."""
+
+    reduction: str                      # completion | token | fixed | sum: see losses.loss_scales
+    level: str = "token"                # token | sequence: what the ratio is taken over
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    corrects_itself: bool = False       # the ratio is taken against mu: no importance weight may be added
+
+
+LOSSES = {
+    "dapo": Loss("token", clip_high=0.28),                  # arXiv 2503.14476
+    "grpo": Loss("completion"),                             # arXiv 2402.03300
+    "bnpo": Loss("token"),
+    "dr_grpo": Loss("fixed"),                               # arXiv 2503.20783
+    "gspo": Loss("completion", "sequence", 3e-4, 4e-4),     # arXiv 2507.18071
+    "luspo": Loss("sum", "sequence", 3e-4, 4e-4),           # gspo, undiluted by length
+    "cispo": Loss("token", clip_high=5.0),                  # arXiv 2506.13585; clip_high is absolute
+    "sapo": Loss("completion"),                             # arXiv 2511.20347
+    "vespo": Loss("token", corrects_itself=True),
+    "dppo": Loss("token", corrects_itself=True),
+    "topr": Loss("token", corrects_itself=True),            # arXiv 2503.14286
+    "m2po": Loss("token", corrects_itself=True),            # arXiv 2510.01161
+    "soft_clip": Loss("token"),
+}
