@@ -15,7 +15,7 @@ from warehouse.store.errors import StageError
 
 # Mean k3 KL at staleness 0. Half precision: prime-rl's bar for a new model. Float32: in the first iteration
 # what TF32 may round away; from then on a margin above what that iteration measured.
-HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-11, 100
+HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-12, 100
 
 
 class MismatchError(StageError):

@@ -109,13 +109,14 @@ CASE WHEN starts_with(correction, 'sequence-') THEN exp(clamped(list_sum(d)))
      WHEN correction = 'geometric-mask' THEN exp(list_avg(d))
      WHEN correction = 'veto' THEN exp(list_min(d))
      WHEN correction = 'off-policy' AND advantage < 0 THEN -list_avg(d)
-     WHEN correction = 'off-policy' THEN '-infinity'::DOUBLE
+     WHEN correction = 'off-policy' THEN NULL  -- nothing to hold against a bound
      ELSE 1.0::DOUBLE END;
 
 -- Whether each token's weight is neither 0 nor changed by a bound; no low or no high is no bound.
 CREATE OR REPLACE MACRO kept_tokens(correction, d, whole, low, high) AS
-list_transform(d, lambda x: CASE WHEN starts_with(correction, 'token-') THEN exp(x) ELSE whole END
-                            BETWEEN coalesce(low, '-infinity'::DOUBLE) AND coalesce(high, 'infinity'::DOUBLE));
+list_transform(d, lambda x: coalesce(CASE WHEN starts_with(correction, 'token-') THEN exp(x) ELSE whole END
+                                     BETWEEN coalesce(low, '-infinity'::DOUBLE)
+                                     AND coalesce(high, 'infinity'::DOUBLE), true));
 
 -- The weight of each token; truncation takes the nearest bound, masks take 0 outside.
 CREATE OR REPLACE MACRO correction_weights(correction, d, whole, kept, low, high) AS

@@ -1,0 +1,225 @@
+"""Wrong rows, options and limits are refused in one sentence, nothing written; what changes is said."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from tests.train_run import OPTIONS, copy_run, make_run, rewrite, sample_rows
+from train.cli import train as train_command
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0)
+    return warehouse
+
+
+@pytest.fixture(scope="module")
+def trained(scored, tmp_path_factory):
+    """Policy 1 after one step at a learning rate of 1e-6, and iteration 1 sampled by it."""
+    warehouse = copy_run(scored, tmp_path_factory.mktemp("runs") / "trained")
+    assert invoke(warehouse, "--learning-rate", "1e-6", "--updates-per-batch", "1").exit_code == 0
+    return warehouse
+
+
+@pytest.fixture
+def run(scored, tmp_path):
+    return copy_run(scored, tmp_path / "demo")
+
+
+def invoke(warehouse, *arguments):
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+
+
+def refused(warehouse, *arguments, code=1):
+    before = {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")}
+    result = invoke(warehouse, *arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")} == before
+    return result.stderr
+
+
+FLOATS = [parameter for parameter in train_command.params if "float" in parameter.type.name]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_float_option_takes_what_is_no_number(scored, value):
+    assert len(FLOATS) > 15
+    for parameter in FLOATS:
+        assert parameter.opts[0] in refused(scored, parameter.opts[0], value, code=2)
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    ("--learning-rate", "-1"), ("--kl-beta", "-0.1"), ("--clip-low", "-1"), ("--adam-beta1", "1"),
+    ("--entropy-quantile", "0"), ("--min-ess", "1.5"), ("--max-drift", "-1"), ("--veto", "-1"),
+    ("--threads", "100000"), ("--checkpoint-seconds", "-1"), ("--lora-alpha", "0")])
+def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, option, value):
+    result = CliRunner().invoke(train_command, [str(tmp_path / "nowhere"), option, value])
+    assert result.exit_code == 2 and option in result.stderr and "nowhere" not in result.stderr
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "quantum", "mps"])
+def test_a_device_that_is_not_there_is_named(run, device):
+    assert f"--device {device} is not there" in refused(run, "--device", device)
+
+
+@pytest.mark.parametrize(("table", "change", "message"), [
+    ("completions", lambda row: row if row["sample_index"] else None, "5 of its 6 completions"),
+    ("completions", lambda row: None if row["task_id"] == "task-3" else row, "0 of its 6 completions"),
+    ("completions", lambda row: {**row, "behaviour_logprobs": [0.1 for _ in row["behaviour_logprobs"]]},
+     "above 0"),
+    ("completions", lambda row: {**row, "completion_ids": [-1] * len(row["completion_ids"])}, "token id -1"),
+    ("prompts", lambda row: {**row, "prompt_ids": [-1, 5]}, "token id -1"),
+    ("samples", lambda row: {**row, "reward": math.inf if row["sample_index"] else 0.0}, "has reward inf"),
+    ("samples", lambda row: {**row, "reward": 1e300 if row["sample_index"] else 0.0}, "has reward 1e+300"),
+])
+def test_rows_that_would_train_something_else_are_refused(run, table, change, message):
+    rewrite(run, 0, table, change)
+    assert message in refused(run)
+
+
+@pytest.mark.parametrize("rate", ["1e-6", "1e-5"])
+def test_rows_of_the_base_labelled_policy_1_are_caught_after_small_steps(run, tmp_path, rate):
+    assert invoke(run, "--learning-rate", rate, "--updates-per-batch", "8").exit_code == 0
+    honest = copy_run(run, tmp_path / "honest")
+    sample_rows(run, 1, sampled_by=0, claimed=1)
+    result = invoke(run)
+    assert result.exit_code == 3 and "times what rounding made in iteration 0" in result.stderr, result.output
+    sample_rows(honest, 1)
+    assert invoke(honest).exit_code == 0
+
+
+def test_half_precision_says_what_its_table_cannot_tell(run):
+    result = invoke(run, "--dtype", "bfloat16", "--dry-run", "--max-mismatch", "1")
+    assert result.exit_code == 0 and "cannot tell whether the engine served this policy" in result.stdout
+
+
+@pytest.mark.parametrize("updates", ["1", "3"])
+def test_an_ess_below_the_limit_before_the_first_step_writes_nothing(trained, tmp_path, updates):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    rewrite(run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
+        min(0.0, value - 3 * (place % 2)) for place, value in enumerate(row["behaviour_logprobs"])]})
+    stale = ["--max-mismatch", "9", "--updates-per-batch", updates]
+    assert "below --min-ess 0.9 before the first step" in refused(run, *stale, "--min-ess", "0.9")
+    assert invoke(run, *stale, "--min-ess", "0.01").exit_code == 0
+
+
+def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_started_from(trained, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    rewrite(run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
+        value - 1 for value in row["behaviour_logprobs"]]})
+    result = invoke(run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
+                    "--max-drift", "1e-6")
+    assert result.exit_code == 0, result.output
+    step, = run.read("train_steps", iteration=1).to_pylist()
+    assert step["policy_kl"] < 1e-9 and step["ratio_max"] == pytest.approx(1, abs=1e-4)
+
+
+def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mode(trained, tmp_path):
+    facts = []
+    for more in ([], ["--kl-beta", "1e-9"]):        # taken from the step's own forward, and computed before
+        run = copy_run(trained, tmp_path / f"run{len(more)}")
+        sample_rows(run, 1, sampled_by=0)
+        result = invoke(run, "--updates-per-batch", "1", *more)
+        assert result.exit_code == 0, result.output
+        step, = run.read("train_steps", iteration=1).to_pylist()
+        line, = run.stage("train", iteration=1).manifest()["facts"]["mismatch"]
+        assert step["ess"] == pytest.approx(line["ess"], rel=1e-6)
+        assert line["num_tokens"] == step["num_trainable_tokens"]
+        assert f"{line['ess']:5.3f}" in result.stdout
+        samples = run.read("train_samples", iteration=1).to_pylist()
+        mean = sum(row["entropy"] * row["num_trainable_tokens"] for row in samples) / line["num_tokens"]
+        assert step["entropy"] == pytest.approx(mean, rel=1e-5)
+        facts.append((step["ess"], step["entropy"], step["clip_fraction"]))
+    assert facts[0] == pytest.approx(facts[1], rel=1e-4)
+
+
+def test_vetoed_rows_with_a_kl_are_rows_that_the_step_used(trained, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    options = ["--veto", "5", "--updates-per-batch", "1"]       # every rho is below 5: all rows are vetoed
+    assert invoke(run, *options, "--kl-beta", "0.1").exit_code == 0
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    assert {(row["drop_reason"], row["optimizer_step"]) for row in rows} == {(None, 0)}
+    assert {row["kept_fraction"] for row in rows} == {0.0}
+
+
+def test_a_missing_optimizer_is_said(trained, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    (run.policy_dir(1) / "optimizer.pt").unlink()
+    result = invoke(run)
+    assert result.exit_code == 0
+    assert "optimizer.pt is missing: AdamW starts with fresh moments" in result.stdout
+
+
+def test_a_learning_rate_of_0_beyond_the_schedule_is_not_silent(trained, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    linear = ["--schedule", "linear", "--total-steps"]
+    assert "ended at --total-steps 1" in refused(run, *linear, "1")
+    result = invoke(run, *linear, "3")
+    assert result.exit_code == 0 and "the learning rate reaches 0 at step 3" in result.stdout
+
+
+def test_more_updates_than_groups_are_said_and_the_former_name_is_taken(run):
+    result = invoke(run, "--updates-per-shard", "1000")
+    assert result.exit_code == 0, result.output
+    assert "8 groups make 8 optimizer steps, fewer than --updates-per-batch 1000" in result.stdout
+    helped = CliRunner().invoke(train_command, ["--help"]).stdout
+    assert "--updates-per-batch" in helped and "per-shard" not in helped
+
+
+def test_config_takes_the_former_name_and_flags_win(scored, tmp_path):
+    for number, (flags, steps) in enumerate((([], 2), (["--updates-per-batch", "4"], 4))):
+        run = copy_run(scored, tmp_path / str(number))
+        (run.root / "config.toml").write_text("[train]\nupdates-per-shard = 2\n")
+        options = [value for value in OPTIONS if value not in ("--updates-per-batch", "3")]
+        result = CliRunner().invoke(train_command, [str(run.root), *options, *flags])
+        assert result.exit_code == 0, result.output
+        assert run.read("train_steps", iteration=0).num_rows == steps
+
+
+def test_a_dry_run_exits_as_training_would_and_shows_a_trained_iteration(run, trained, tmp_path):
+    rewrite(run, 0, "samples", lambda row: {**row, "reward": 0.5})
+    assert "has a gradient" in refused(run, "--dry-run")
+    before = sorted(trained.root.rglob("*"))
+    result = invoke(trained, "--iteration", "0", "--dry-run")
+    assert result.exit_code == 0 and "k3 KL" in result.stdout
+    assert sorted(trained.root.rglob("*")) == before
+
+
+def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
+    result = invoke(run, "--learning-rate", "1e30")
+    assert result.exit_code == 1, result.output
+    assert "warehouse discard" in result.stderr and "--iteration 0 --training" in result.stderr
+    assert 1 not in run.policy_versions()
+
+
+def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
+    given = copy_run(run, tmp_path / "given")
+    assert invoke(run, "--loss", "dr_grpo").exit_code == 0
+    assert invoke(given, "--loss", "dr_grpo", "--max-completion-length", "10").exit_code == 0
+    losses = [one.read("train_steps", iteration=0).column("loss").to_pylist() for one in (run, given)]
+    assert losses[0] == losses[1]
+    assert run.policy(1)["settings"]["max_completion_length"] == 10
+
+
+def test_a_policy_whose_adapter_is_gone_is_refused(trained, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    sample_rows(run, 1)
+    (run.policy_dir(1) / "adapter_config.json").unlink()
+    assert "cannot be loaded" in refused(run)
+
+
+def test_export_keeps_the_dtype_of_the_training(trained, tmp_path):
+    out = str(tmp_path / "out")
+    result = CliRunner().invoke(train_command, ["export", str(trained.root), "--output", out])
+    assert result.exit_code == 0 and "in float32" in result.stdout
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
