@@ -182,8 +182,8 @@ def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.O
     torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
     lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
-               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full", "parent": inputs.iteration,
-               "base": warehouse.facts["model"], "iteration": inputs.iteration,
+               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",
+               "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
     (scratch / "policy.json").write_text(json.dumps(lineage, indent=2, sort_keys=True) + "\n")
