@@ -19,7 +19,7 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
          "tie_word_embeddings": True}
 OPTIONS = ["--dtype", "float32", "--lora-rank", "4", "--lora-alpha", "8", "--learning-rate", "1e-2",
-           "--device", "cpu", "--updates-per-shard", "3", "--checkpoint-seconds", "0"]
+           "--device", "cpu", "--updates-per-batch", "3", "--checkpoint-seconds", "0"]
 
 
 def tiny_run(folder: Path) -> Warehouse:
