@@ -21,7 +21,7 @@ from warehouse.options import (
     shows_errors,
     with_version,
 )
-from warehouse.store.corrections import CORRECTIONS, DEFAULT_CORRECTION
+from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)

@@ -21,7 +21,7 @@ from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_ru
 from train.cli import export
 from train.cli import train as train_command
 from train.objective.loss_table import LOSSES
-from warehouse.store.corrections import CORRECTIONS
+from warehouse.sql.corrections import CORRECTIONS
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 from train.objective.loss_table import LOSSES
 from train.rows.groups import Group
-from warehouse.store.corrections import DEFAULT_CORRECTION, bounds_of
+from warehouse.sql.corrections import DEFAULT_CORRECTION, bounds_of
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
-from warehouse.store.corrections import CORRECTIONS, DROPS
 from warehouse.store.schema import TABLES, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",

@@ -8,8 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tests.synthetic_run import build_run
 from train.objective.correction import effective_sample_size, importance_weights, off_policy_masked, vetoed
+from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.database import connect, rows_of
-from warehouse.store.corrections import CORRECTIONS, DROPS
 
 
 @pytest.fixture(scope="module")
