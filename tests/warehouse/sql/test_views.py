@@ -113,7 +113,7 @@ def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckD
             "n": 16,
             "c": sum(row["correct"] for row in group),
             "reward_mean": pytest.approx(rewards.mean()),
-            "reward_std": pytest.approx(rewards.std()),
+            "reward_std": pytest.approx(rewards.std(ddof=1)),
             "distinct_outputs": len(set(valid)),
             "distinct_wrong_outputs": len(set(wrong)),
             "num_wrong_outputs": len(wrong),
