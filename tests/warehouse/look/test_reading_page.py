@@ -21,16 +21,17 @@ ALARMS = (Path(__file__).parents[3] / "warehouse" / "sql" / "texts" / "alarms.sq
 
 
 @pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
-    """A run that blows up, so that every query has something to show."""
-    return connect(build_run(tmp_path_factory.mktemp("runs") / "run", shape="blow-up", iterations=8, evals=(),
-                             num_tasks=4, group_size=8))
+def connections(tmp_path_factory: pytest.TempPathFactory) -> list[duckdb.DuckDBPyConnection]:
+    """A healthy run and one that blows up."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [connect(build_run(folder / shape, shape=shape, iterations=8, evals=(), num_tasks=4, group_size=8))
+            for shape in ("healthy", "blow-up")]
 
 
 @pytest.mark.parametrize("statement", SQL)
-def test_every_query_runs(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
-    answer = connection.execute(statement)
-    assert answer.description and answer.fetchall()
+def test_every_query_has_an_answer(connections: list[duckdb.DuckDBPyConnection], statement: str) -> None:
+    """In one of the two runs, for what asks after trouble."""
+    assert any(connection.execute(statement).fetchall() for connection in connections)
 
 
 def test_every_command_exists() -> None:
