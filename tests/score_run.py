@@ -6,4 +6,5 @@ from tests.building.texts import *  # noqa: F403
 
 
 def make_run(root, tasks):
-    return new_run(root, {name: payload for name, (_kind, payload) in tasks.items()})
+    return new_run(root, {name: payload if kind == "grid" else (kind, payload)
+                          for name, (kind, payload) in tasks.items()})

@@ -12,22 +12,34 @@ from typing import Any
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures
-from score.tasks.units import field, unit_measures
+from score.tasks.units import unit_measures
 from score.wire.error_classes import ErrorClass
-from warehouse.store.errors import StageError
 
-MATCHES = ("exact", "numeric", "choice")
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?")
 MAX_DIGITS = 1000
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
-BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+QUOTES = "\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb "
+BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+)\}")
+TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*+)\}")
+
+# A number stands for itself: in 0x42 there is only the 0. A product with a power of ten, a power, a fraction.
+NUMBER = re.compile(r"(?<![A-Za-z0-9_^])([-+]?(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
+                    r"(?:\s*+/\s*+(\d++)|\s*+[*x]\s*+10\^\{?([-+]?\d++)\}?|\^\{?([-+]?\d++)\}?)?")
+LATEX_FRACTION = re.compile(r"(?<!\d)(\d*+)\\[cdt]?frac\s*+(?:\{\s*+(-?\d++)\s*+\}|(\d))"
+                            r"\s*+(?:\{\s*+(\d++)\s*+\}|(\d))")
+SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
+DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+SIGNS = {"\u2212": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",",
+         "\\,": "", "\\!": ""}
+UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
+
+NEGATION = r"(?:\b(?:not|nor|never|neither)|n't)\s++(?:(?:the|option|answer|choice|either)\s++)*+\(?"
+JOINED = re.compile(r"[\s()*]*+(?:,\s*+)?(?:or|and|nor|/|,|&|\|)[\s(*]*+")
 
 
 @dataclass(frozen=True)
 class AnswerTask:
     """The accepted answers, how they are compared, and the label of the line that holds the answer."""
 
-    task_id: str
     accepted: list[str]
     match: str
     label: str | None
@@ -38,17 +50,12 @@ class AnswerTask:
 class AnswerKind:
     """{answer: text or [texts], match: 'exact', 'numeric' or 'choice', label, choices, tolerance}."""
 
-    def load(self, task_id: str, payload: dict[str, Any]) -> AnswerTask:
-        answer = field(task_id, payload, "answer", (str, int, float, list))
-        accepted = [str(one) for one in (answer if isinstance(answer, list) else [answer])]
-        match = field(task_id, payload, "match", str, "exact")
-        if match not in MATCHES or not accepted:
-            raise StageError(f"Task {task_id}: payload field 'match' is '{match}', answers: {len(accepted)}. "
-                             f"Use one of {', '.join(MATCHES)} and give at least one answer.")
-        choices = field(task_id, payload, "choices", list, ["A", "B", "C", "D", "E"])
-        label = field(task_id, payload, "label", (str, type(None)), None)
-        tolerance = field(task_id, payload, "tolerance", (int, float), 1e-6)
-        return AnswerTask(task_id, accepted, match, label, [str(choice) for choice in choices], tolerance)
+    def load(self, payload: dict[str, Any]) -> AnswerTask:
+        answer = payload["answer"]
+        return AnswerTask([str(text) for text in (answer if isinstance(answer, list) else [answer])],
+                          payload.get("match", "exact"), payload.get("label"),
+                          [str(choice) for choice in payload.get("choices", "ABCDE")],
+                          payload.get("tolerance", 1e-6))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
         given = given_answer(task, answer.text)
@@ -68,30 +75,72 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     if task.label is not None:
         blank = rf"[{BLANK}]*"
         line = rf"^{blank}{re.escape(task.label)}{blank}[:=]?{blank}(.*)$"
-        found = re.findall(line, text, re.MULTILINE | re.IGNORECASE)
-        labeled = [end for end in (rest.removesuffix("\r").rstrip(BLANK) for rest in found) if end]
+        ends = re.findall(line, text, re.MULTILINE | re.IGNORECASE)
+        labeled = [end for end in (rest.removesuffix("\r").rstrip(BLANK) for rest in ends) if end]
         if not labeled:
             return None
         text = labeled[-1]
     boxed = BOXED.findall(text)
-    text = boxed[-1] if boxed else text
+    text = TEXT.sub(r"\1", boxed[-1] if boxed else text)
     if task.match == "numeric":
-        numbers = NUMBER.findall(text)
-        return numbers[-1] if numbers else None
+        return last_number(text)
     if task.match == "choice":
-        names = "|".join(re.escape(choice) for choice in sorted(task.choices, key=len, reverse=True))
-        found = re.findall(rf"(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])", text)
-        return found[-1] if found else None
+        return last_choice(text, task.choices)
     return " ".join(text.split()) or None
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none."""
+    for sign, plain in SIGNS.items():
+        text = text.replace(sign, plain)
+    text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
+    numbers = list(NUMBER.finditer(UNIT_POWER.sub("", LATEX_FRACTION.sub(plain_fraction, text))))
+    return numbers[-1][0].strip() if numbers else None
+
+
+def plain_fraction(latex: re.Match[str]) -> str:
+    """A fraction of LaTeX as `3/4`; what stands before it is whole, as in 1 1/2."""
+    whole, above, below = latex[1], latex[2] or latex[3], latex[4] or latex[5]
+    if not whole or max(len(whole), len(above), len(below)) > MAX_DIGITS:
+        return f"{whole} {above}/{below}" if whole else f"{above}/{below}"
+    return f"{int(whole) * int(below) + int(above)}/{below}"
+
+
+def last_choice(text: str, choices: list[str]) -> str | None:
+    """The choice that a text ends on; None where it is one of several, as in `A or B`, or what it is not.
+
+    After `B)` comes what the choice says: in `B) A cat` the A is an article.
+    """
+    names = "|".join(re.escape(choice) for choice in sorted(choices, key=len, reverse=True))
+    named = re.compile(rf"({NEGATION})?(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])([).:])?", re.IGNORECASE)
+    given, negated, end, marked = None, False, 0, False
+    for match in named.finditer(text):
+        if match[2] not in choices:
+            continue                                      # only the negation may be in any case
+        between = text[end:match.start()]
+        if marked and not negated and not between.strip() and not match[3]:
+            continue
+        joined = end > 0 and JOINED.fullmatch(between) is not None
+        negated = match[1] is not None or (joined and negated)
+        if not negated:
+            given = None if joined and given != match[2] else match[2]
+        end, marked = match.end(), match[3] is not None
+    return given
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     """True if the two answers agree in the way the task asks for."""
     if task.match == "numeric":
-        ours, theirs = number_of(given), number_of(accepted)
+        ours, theirs = number_of(given), number_of(last_number(accepted) or "")
         return ours is not None and theirs is not None and (
             ours == theirs or is_close(ours, theirs, task.tolerance))
-    return given.strip().rstrip(".").casefold() == " ".join(accepted.split()).rstrip(".").casefold()
+    return bare_text(given) == bare_text(accepted)
+
+
+def bare_text(text: str) -> str:
+    """A text without quotes around it and a full stop at its end, in one case."""
+    words = " ".join(text.split())
+    return (words.strip(QUOTES).rstrip(".").strip(QUOTES) or words).casefold()
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float) -> bool:
@@ -103,10 +152,18 @@ def is_close(ours: Fraction, theirs: Fraction, tolerance: float) -> bool:
 
 
 def number_of(text: str) -> Fraction | None:
-    """A number as written, with thousands commas or as a fraction; None if it is none, or out of bounds."""
+    """A number as `last_number` gives it; None if it is none, or out of bounds."""
+    match = NUMBER.fullmatch(text)
+    if match is None:
+        return None
     try:
-        above, _, below = text.replace(",", "").replace(" ", "").partition("/")
-        return bounded(above) / bounded(below or "1")
+        value = bounded(match[1].replace(",", ""))
+        if match[3]:
+            return value * bounded(f"1e{match[3]}")
+        if match[4]:
+            power = int(bounded(match[4]))
+            return value ** power if len(match[1]) * abs(power) <= MAX_DIGITS else None
+        return value / bounded(match[2] or "1")
     except (ValueError, ZeroDivisionError):
         return None
 

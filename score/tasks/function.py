@@ -11,10 +11,9 @@ from typing import Any
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures
-from score.tasks.units import NO_CODE, field, unit_measures
+from score.tasks.units import NO_CODE, unit_measures
 from score.wire import plain_data
 from score.wire.frames import JobKind
-from warehouse.store.errors import StageError
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Call:
 class FunctionTask:
     """Either `calls`, or tests: `setup` and then the statements `units`, or `setup` that defines `check`."""
 
-    task_id: str
     entry_point: str
     calls: list[Call]
     setup: str
@@ -49,21 +47,16 @@ class FunctionKind:
     `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`.
     """
 
-    def load(self, task_id: str, payload: dict[str, Any]) -> FunctionTask:
-        entry_point = field(task_id, payload, "entry_point", str)
-        setup = field(task_id, payload, "setup", str, "")
-        tolerance = field(task_id, payload, "tolerance", (int, float), 0)
+    def load(self, payload: dict[str, Any]) -> FunctionTask:
+        entry_point, setup = payload["entry_point"], payload.get("setup", "")
         if "calls" in payload:
-            calls = [read_call(task_id, call) for call in field(task_id, payload, "calls", list)]
-            if not calls:
-                raise StageError(f"Task {task_id}: payload field 'calls' is empty. Give at least one call.")
-            return FunctionTask(task_id, entry_point, calls, "", [], False, tolerance)
-        tests = field(task_id, payload, "tests", (str, list))
+            calls = [Call(restore(call.get("args", [])), restore(call.get("kwargs", {})),
+                          restore(call["expected"])) for call in payload["calls"]]
+            return FunctionTask(entry_point, calls, "", [], False, payload.get("tolerance", 0))
+        tests = payload["tests"]
         if isinstance(tests, str):
-            return FunctionTask(task_id, entry_point, [], f"{setup}\n{tests}", [], True, 0)
-        if not tests or not all(isinstance(test, str) for test in tests):
-            raise StageError(f"Task {task_id}: payload field 'tests' is no list of statements. Correct it.")
-        return FunctionTask(task_id, entry_point, [], setup, tests, False, 0)
+            return FunctionTask(entry_point, [], f"{setup}\n{tests}", [], True, 0)
+        return FunctionTask(entry_point, [], setup, tests, False, 0)
 
     def programs(self, task: FunctionTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
@@ -92,12 +85,15 @@ class FunctionKind:
         return unit_measures(answer, outcome, passed, task.num_units, outputs=shown, fingerprint=digest)
 
 
-def read_call(task_id: str, call: Any) -> Call:
-    """A call as the payload has it."""
-    if not isinstance(call, dict) or "expected" not in call:
-        raise StageError(f"Task {task_id}: a call is no object with 'args' and 'expected'. Correct it.")
-    keywords = field(task_id, call, "kwargs", dict, {})
-    return Call(field(task_id, call, "args", list, []), keywords, call["expected"])
+def restore(value: Any) -> Any:
+    """A value of a payload, with the integers that were too long for JSON."""
+    if isinstance(value, list):
+        return [restore(item) for item in value]
+    if isinstance(value, dict):
+        if value.keys() == {"$", "v"} and value["$"] == "int":
+            return int(value["v"], 16)
+        return {key: restore(item) for key, item in value.items()}
+    return value
 
 
 def is_expected(result: Any, call: Call, tolerance: float) -> bool:
@@ -115,6 +111,8 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None:
         return value is expected
     if isinstance(expected, (int, float)):
+        if isinstance(value, int) and isinstance(expected, int) and not tolerance:
+            return value == expected                                # as floats, large ones may be equal
         return isinstance(value, (int, float)) and (
             value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
             or (value != value and expected != expected))           # both are NaN
@@ -122,7 +120,7 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
         if isinstance(value, plain_data.Unordered):
             value, expected = sorted(value, key=place_of), sorted(expected, key=place_of)
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
-            same(one, other, tolerance) for one, other in zip(value, expected, strict=True))
+            same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))
     if isinstance(expected, dict):
         return isinstance(value, dict) and value.keys() == expected.keys() and all(
             same(value[key], expected[key], tolerance) for key in expected)

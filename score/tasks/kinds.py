@@ -11,6 +11,7 @@ from score.tasks.grid import GridKind
 from score.tasks.measures import TaskKind
 from score.tasks.script import ScriptKind
 from warehouse.store.errors import StageError
+from warehouse.tasks.payloads import check_payload
 
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
                               "answer": AnswerKind()}
@@ -32,5 +33,6 @@ def load_task(task_id: str, kind_name: str, payload: dict[str, Any]) -> Task:
     if kind_name not in KINDS:
         raise StageError(f"Task {task_id} is of kind '{kind_name}', which cannot be scored. "
                          f"Known: {', '.join(KINDS)}.")
+    check_payload(kind_name, payload, f"Task {task_id}")
     kind = KINDS[kind_name]
-    return Task(task_id, kind_name, kind, payload, kind.load(task_id, payload))
+    return Task(task_id, kind_name, kind, payload, kind.load(payload))

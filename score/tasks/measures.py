@@ -61,8 +61,8 @@ class Measures:
 class TaskKind(Protocol):
     """One kind of task: how its payload is read, what is run, and what the outcome is worth."""
 
-    def load(self, task_id: str, payload: dict[str, Any]) -> Any:
-        """The task, checked; StageError naming the field that is wrong."""
+    def load(self, payload: dict[str, Any]) -> Any:
+        """What a payload that was checked says."""
 
     def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
         """What to run for an answer; an Outcome where nothing has to be run."""

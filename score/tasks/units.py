@@ -10,7 +10,6 @@ from score.sandbox.outcomes import Outcome
 from score.tasks.grid_metrics import SplitScore
 from score.tasks.measures import Answer, Measures
 from score.wire.error_classes import ErrorClass
-from warehouse.store.errors import StageError
 
 NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
 
@@ -23,14 +22,3 @@ def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[bool], num_
     return Measures(valid_code=answer.code is not None, valid_outputs=valid,
                     test=SplitScore(num_units, share, share), fingerprint=fingerprint if valid else None,
                     outputs=json.dumps({"test": outputs}, separators=(",", ":")) if valid else None)
-
-
-def field(task_id: str, payload: dict[str, Any], name: str, kind: type | tuple[type, ...],
-          *default: Any) -> Any:
-    """A field of a task's payload; StageError naming it when it is missing or of another type."""
-    value = payload.get(name, *default)
-    if not isinstance(value, kind):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        raise StageError(f"Task {task_id}: payload field '{name}' is {json.dumps(value)[:60]}, not "
-                         f"{' or '.join(one.__name__ for one in kinds)}. Correct it and make the run again.")
-    return value

@@ -32,7 +32,10 @@ SAID = ("policy_version", "finish_reason", "num_prompt_tokens", "num_completion_
 
 def new_run(root: Path, tasks: Mapping[str, Any] | None = None, heldout: Mapping[str, Any] | None = None,
             *, model: Path | None = None, config: Path | None = None) -> Warehouse:
-    """A run folder without rows; `tasks` are payloads of grid tasks by id, the model is a fake by default."""
+    """A run folder without rows; `tasks` are payloads of grid tasks by id, or (kind, payload) of any kind.
+
+    The model is a fake by default.
+    """
     root.parent.mkdir(parents=True, exist_ok=True)
     base = str(model or fake_model(root / "model"))
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +65,15 @@ def arc_file(folder: Path, names: list[str]) -> Path:
 
 
 def _task_file(path: Path, payloads: Mapping[str, Any]) -> str:
-    path.write_text(json.dumps(dict(payloads)))
+    if any(isinstance(payload, tuple) for payload in payloads.values()):
+        path = path.with_suffix(".jsonl")
+        kinds = {name: each if isinstance(each, tuple) else ("grid", each) for name, each in payloads.items()}
+        path.write_text("".join(json.dumps({
+            "task_id": name, "kind": kind, "payload": payload,
+            "messages": None if kind == "grid" else [{"role": "user", "content": "?"}]}) + "\n"
+            for name, (kind, payload) in kinds.items()))
+    else:
+        path.write_text(json.dumps(dict(payloads)))
     return str(path)
 
 

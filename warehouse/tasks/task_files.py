@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
+from warehouse.tasks.payloads import check_payload, read_json
 
 KINDS = ("grid", "function", "stdio", "answer")
 
@@ -31,32 +32,10 @@ def grid_task(task_id: str, pairs: dict[str, Any], *, where: str) -> Task:
     """A grid task from {'train': [{'input', 'output'}..], 'test': [..]}; StageError naming the bad field."""
     if not isinstance(pairs, dict):
         raise StageError(f"{where}: task {task_id} is not an object with 'train' and 'test'. Correct it.")
-    for part in ("train", "test"):
-        rows = pairs.get(part)
-        if not isinstance(rows, list) or not rows:
-            raise StageError(f"{where}: task {task_id} has no list '{part}'. Correct it.")
-        for index, row in enumerate(rows):
-            for field in ("input", "output"):
-                name = f"{part}[{index}].{field}"
-                if not isinstance(row, dict) or field not in row:
-                    raise StageError(f"{where}: task {task_id} lacks {name}. " + (
-                        "Put the solutions file beside the challenges file (same name with 'solutions')."
-                        if (part, field) == ("test", "output") else "Correct it."))
-                if problem := _grid_problem(row[field]):
-                    raise StageError(f"{where}: task {task_id}, {name} {problem}. Correct it.")
-    kept = {part: [{"input": row["input"], "output": row["output"]} for row in pairs[part]]
-            for part in ("train", "test")}
+    check_payload("grid", pairs, f"{where}: task {task_id}")
+    kept = {split: [{"input": pair["input"], "output": pair["output"]} for pair in pairs[split]]
+            for split in ("train", "test")}
     return Task(task_id, "grid", json.dumps(kept, separators=(",", ":")))
-
-
-def _grid_problem(grid: Any) -> str | None:
-    if not isinstance(grid, list) or not grid or not all(isinstance(row, list) and row for row in grid):
-        return "is not a list of rows"
-    if len({len(row) for row in grid}) > 1:
-        return "has rows of different lengths"
-    if not all(type(cell) is int and 0 <= cell <= 9 for row in grid for cell in row):
-        return "has a cell that is not a whole number from 0 to 9"
-    return None
 
 
 def read_arc_json(path: Path) -> Iterator[Task]:
@@ -80,7 +59,7 @@ def read_arc_json(path: Path) -> Iterator[Task]:
 def _load_json(path: Path) -> dict[str, Any]:
     try:
         content = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
-        value = json.loads(content)
+        value = read_json(content)
     except json.JSONDecodeError as error:
         raise StageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}, "
                          f"column {error.colno}. Correct it.") from error
@@ -97,7 +76,7 @@ def read_jsonl(path: Path) -> Iterator[Task]:
         where = f"{path}, line {number}"
         if line.strip():
             try:
-                row = json.loads(line)
+                row = read_json(line)
             except json.JSONDecodeError as error:
                 raise StageError(f"{where} is not valid JSON: {error.msg}, column {error.colno}. "
                                  "Correct it.") from error
@@ -139,6 +118,7 @@ def _generic_task(row: Any, where: str) -> Task:
     payload = row["payload"]
     if row["kind"] == "grid":
         payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)
+    check_payload(row["kind"], payload, f"{where}: task {row['task_id']}")
     return Task(row["task_id"], row["kind"], json.dumps(payload), json.dumps(messages))
 
 

@@ -37,7 +37,7 @@ def executor():
 def judged(executor: Executor, payload: object, code: str) -> tuple[Outcome, Measures]:
     """The outcome and the measures of a program that defines f."""
     kind = KINDS["function"]
-    task, answer = kind.load("t", {"entry_point": "f", **payload}), Answer("", code)
+    task, answer = kind.load({"entry_point": "f", **payload}), Answer("", code)
     outcomes = executor.run(kind.programs(task, answer))
     return outcomes[0], kind.measure(task, answer, outcomes)
 
@@ -103,7 +103,7 @@ def test_keys_that_collide_cost_the_scorer_no_time(forged):
     if "dict" in forged:
         keys = [f"[{key}, 1]" for key in keys]
     kind = KINDS["function"]
-    task = kind.load("t", {"entry_point": "f", "calls": [{"args": [], "expected": [1]}]})
+    task = kind.load({"entry_point": "f", "calls": [{"args": [], "expected": [1]}]})
     result = json.loads(forged % ", ".join(keys))
     started = time.process_time()
     assert not kind.measure(task, Answer("", "x"), [Outcome(result=[["value", result]])]).correct

@@ -21,7 +21,7 @@ HUGE = hex(10**400)
 def call_measures(value: str, expected: object) -> Measures:
     """What a value, as a program left it, is worth where another one was expected."""
     kind = FunctionKind()
-    task = kind.load("t", {"entry_point": "f", "calls": [{"args": [1], "expected": expected}]})
+    task = kind.load({"entry_point": "f", "calls": [{"args": [1], "expected": expected}]})
     results = decode_json(f'[["value", {value}]]'.encode())
     return kind.measure(task, Answer("", "x"), [Outcome(result=results)])
 
@@ -29,7 +29,7 @@ def call_measures(value: str, expected: object) -> Measures:
 def answer_is_right(text: str, expected: str) -> bool:
     """True if a text is the right number."""
     kind = AnswerKind()
-    task = kind.load("t", {"answer": expected, "match": "numeric"})
+    task = kind.load({"answer": expected, "match": "numeric"})
     outcome = kind.programs(task, Answer(text, None))
     assert isinstance(outcome, Outcome)
     return kind.measure(task, Answer(text, None), [outcome]).correct
@@ -81,11 +81,15 @@ def test_numbers_with_exponents_are_numbers(text):
 
 @pytest.mark.parametrize("text", [
     "Answer: x" + "*" * LONG + "x", "Answer" + " " * LONG + "x", " " * LONG + "Answer", "*" * LONG,
-    "Answer:" * (LONG // 7), "\\boxed{" * (LONG // 7), "1 / " * (LONG // 4), "1," * LONG, "1" + " " * LONG])
+    "Answer:" * (LONG // 7), "\\boxed{" * (LONG // 7), "1 / " * (LONG // 4), "1," * LONG, "1" + " " * LONG,
+    "\\frac{" * (LONG // 6), "\\frac" + " " * LONG, "1" * LONG + "\\frac", "9^" * (LONG // 2),
+    "9^9 " * (LONG // 4), "not " * (LONG // 4), "not" + " " * LONG, "A or " * (LONG // 5),
+    "A" + " " * LONG + "B", "\u2074" * LONG, "\\boxed{{" * (LONG // 8), "1 x " * (LONG // 4), "\"" * LONG,
+    "a^" * (LONG // 2), "n't " * (LONG // 4)])
 @pytest.mark.parametrize("match", ["exact", "numeric", "choice"])
 @pytest.mark.parametrize("label", ["Answer", None])
 def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label):
-    task = AnswerKind().load("t", {"answer": "12", "match": match, "label": label})
+    task = AnswerKind().load({"answer": "12", "match": match, "label": label})
     started = time.process_time()
     given_answer(task, text)
     assert time.process_time() - started < 1.0
@@ -101,5 +105,5 @@ def test_a_block_is_found_in_time_that_grows_with_the_text(text):
 
 @pytest.mark.parametrize("line", ["**Answer:** 12 **", "Answer: 12\r", " `Answer` = 12 ` \r", "answer 12"])
 def test_marks_around_an_answer_are_no_part_of_it(line):
-    task = AnswerKind().load("t", {"answer": "12", "label": "Answer"})
+    task = AnswerKind().load({"answer": "12", "label": "Answer"})
     assert given_answer(task, f"first\n{line}\nlast") == "12"

@@ -29,7 +29,7 @@ def executor():
 
 def judged(executor: Executor, kind: str, payload: object, code: str) -> tuple[Outcome, Measures]:
     """The outcome and the measures of a program."""
-    task, answer = KINDS[kind].load("t", payload), Answer("", code)
+    task, answer = KINDS[kind].load(payload), Answer("", code)
     plan = KINDS[kind].programs(task, answer)
     outcomes = executor.run(plan)
     return outcomes[0], KINDS[kind].measure(task, answer, outcomes)

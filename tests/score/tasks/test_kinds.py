@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import pytest
@@ -13,11 +14,12 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
-from score.tasks.kinds import KINDS, load_task
+from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, Measures
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import read_jsonl
 
 SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_mib=256)
@@ -169,6 +171,31 @@ def test_tests_that_cannot_be_run_from_outside_are_no_fault_of_the_program(execu
     assert row.outcome.error_class == "untestable" and row.reward is None
 
 
+@pytest.mark.parametrize(
+    ("code", "expected", "right"),
+    [
+        ("return [3, 1, 2]", [1, 2, 3], False),
+        ("return {(1, 'a'), (0, 'b')}", [[1, "a"], [0, "b"]], True),
+        ("return 2 ** 53 + 1", 2**53, False),
+    ],
+)
+def test_results_that_json_cannot_say(executor, code, expected, right):
+    payload = {"entry_point": "f", "calls": [{"expected": expected}]}
+    assert scored(executor, "function", payload, f"def f():\n    {code}\n").measures.correct == right
+
+
+@pytest.mark.parametrize(("result", "right"), [("-n", True), ("n", False), ("-n + 1", False)])
+def test_integers_of_more_digits_than_python_reads_are_compared(executor, tmp_path, result, right):
+    digits = "1" + "0" * 5000
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"task_id": "t", "kind": "function", "messages": [{"role": "user", "content": "?"}], '
+                    f'"payload": {{"entry_point": "f", "calls": [{{"args": [{digits}], '
+                    f'"expected": -{digits}}}]}}}}\n')
+    [task] = read_jsonl(path)
+    code = f"def f(n):\n    return {result}\n"
+    assert scored(executor, "function", json.loads(task.payload), code).measures.correct == right
+
+
 SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output": "6\n"}]}
 
 
@@ -220,6 +247,38 @@ def test_scripts_that_are_wrong(executor, code, share, error_class):
         ({"answer": "B", "match": "choice"}, "Not A. I choose (B).", True),
         ({"answer": "B", "match": "choice"}, "Because ABBA", False),
         ({"answer": "x"}, "", False),
+        ({"answer": "0.5", "match": "numeric"}, r"it is \boxed{\frac{1}{2}}", True),
+        ({"answer": r"-\frac34", "match": "numeric"}, r"$-\dfrac{3}{4}$", True),
+        ({"answer": 1.5, "match": "numeric"}, r"1\frac{1}{2}", True),
+        ({"answer": 1000000, "match": "numeric"}, "10^6", True),
+        ({"answer": "10^{6}", "match": "numeric"}, "1,000,000", True),
+        ({"answer": 120000, "match": "numeric"}, r"1.2 \times 10^5", True),
+        ({"answer": 0.00012, "match": "numeric"}, "1.2 \u00d7 10\u207b\u2074", True),
+        ({"answer": -5, "match": "numeric"}, "\u22125", True),
+        ({"answer": 42, "match": "numeric"}, "42 m^2", True),
+        ({"answer": 42, "match": "numeric"}, r"\boxed{42\text{ m}^2}", True),
+        ({"answer": 42, "match": "numeric"}, "42 m\u00b2", True),
+        ({"answer": 42, "match": "numeric"}, "x^2 = 42km", True),
+        ({"answer": 42, "match": "numeric"}, "0x42", False),
+        ({"answer": 2, "match": "numeric"}, "42 m^2", False),
+        ({"answer": 1, "match": "numeric"}, "9^99999999", False),
+        ({"answer": "B", "match": "choice"}, "B) A cat", True),
+        ({"answer": "A", "match": "choice"}, "B) A cat", False),
+        ({"answer": "B", "match": "choice", "label": "Answer"}, "A or C\nAnswer: **B: A cat**", True),
+        ({"answer": "B", "match": "choice"}, "The answer isn't A but B", True),
+        ({"answer": "B", "match": "choice"}, "Neither A nor C, so it is B.", True),
+        ({"answer": "B", "match": "choice"}, "It is B, not A", True),
+        ({"answer": "B", "match": "choice"}, "not B", False),
+        ({"answer": "B", "match": "choice"}, "It isn't option (B).", False),
+        ({"answer": "B", "match": "choice"}, "neither A nor B", False),
+        ({"answer": "B", "match": "choice"}, "A or B", False),
+        ({"answer": "B", "match": "choice"}, "either (A), or (B)", False),
+        ({"answer": "B", "match": "choice"}, "A/B", False),
+        ({"answer": "B", "match": "choice"}, "A, B, C, D, E", False),
+        ({"answer": "Paris"}, '"Paris."', True),
+        ({"answer": "Paris"}, "\\boxed{\\text{\u201cparis\u201d}}", True),
+        ({"answer": "'Paris'"}, "Paris", True),
+        ({"answer": "..."}, "?", False),
     ],
 )
 def test_answers(executor, payload, text, correct):
@@ -231,7 +290,12 @@ def test_answers(executor, payload, text, correct):
     ("kind", "payload", "message"),
     [
         ("function", {}, "payload field 'entry_point' is null, not str"),
-        ("function", {"entry_point": "f", "calls": []}, "'calls' is empty"),
+        ("function", {"entry_point": "f", "calls": []}, "Task t: payload field 'calls' is empty"),
+        ("function", {"entry_point": "f", "tests": [" "]}, "'tests' is no list of statements"),
+        ("function", {"entry_point": "f", "tests": ""}, "'tests' is no list of statements"),
+        ("stdio", {"cases": []}, "Task t: payload field 'cases' is empty"),
+        ("answer", {"match": "numeric"}, "Task t: payload field 'answer' is null, not str or int"),
+        ("answer", {"answer": []}, "Task t: payload field 'answer' is empty. Give"),
         ("function", {"entry_point": "f", "tests": [1]}, "'tests' is no list of statements"),
         (
             "function",
@@ -245,10 +309,12 @@ def test_answers(executor, payload, text, correct):
             "'compare' is 'magic'. Use one of",
         ),
         ("answer", {"answer": "x", "match": "fuzzy"}, "'match' is 'fuzzy'"),
-        ("grid", {"train": []}, "Task t is no grid task (KeyError: 'test')"),
+        ("grid", {"train": []}, "Task t has no list 'train'. Correct it."),
+        ("grid", {"train": [{"input": [[0] * 31], "output": [[1]]}]}, "input is larger than 30 x 30"),
+        ("knitting", {}, "Task t is of kind 'knitting', which cannot be scored. Known: grid"),
     ],
 )
 def test_a_damaged_payload_is_named(kind, payload, message):
     with pytest.raises(StageError) as caught:
-        KINDS[kind].load("t", payload)
+        load_task("t", kind, payload)
     assert message in str(caught.value)

@@ -1,0 +1,117 @@
+"""What the payload of a task must say, by its kind: checked when it is imported and when it is scored."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+from warehouse.store.errors import StageError
+
+MAX_GRID_SIDE = 30
+MATCHES = ("exact", "numeric", "choice")
+COMPARISONS = ("tokens", "lines")
+NUMBER = (int, float)
+LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
+
+
+def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
+    """StageError naming the task and the field where a payload is not one of its kind."""
+    if kind == "grid":
+        for split in ("train", "test"):
+            _check_pairs(payload, split, where)
+    elif kind == "function":
+        _check_function(payload, where)
+    elif kind == "stdio":
+        for case in _filled(where, payload, "cases"):
+            _field(where, case, "input", str)
+            _field(where, case, "output", str)
+        _choice(where, payload, "compare", COMPARISONS)
+        _field(where, payload, "tolerance", NUMBER, 0)
+    elif kind == "answer":
+        answer = _field(where, payload, "answer", (str, *NUMBER, list))
+        if not answer and isinstance(answer, (str, list)):
+            raise StageError(f"{where}: payload field 'answer' is empty. Give at least one answer.")
+        _choice(where, payload, "match", MATCHES)
+        _field(where, payload, "choices", list, [])
+        _field(where, payload, "label", (str, type(None)), None)
+        _field(where, payload, "tolerance", NUMBER, 0)
+
+
+def read_json(text: str | bytes) -> Any:
+    """JSON in which an integer of any length is a number: a very long one comes as the tag of its value."""
+    return json.loads(text, parse_int=_read_integer)
+
+
+def _read_integer(text: str) -> Any:
+    return int(text) if len(text) <= LONGEST_INTEGER else {"$": "int", "v": hex(int(Decimal(text)))}
+
+
+def _check_pairs(payload: dict[str, Any], split: str, where: str) -> None:
+    pairs = payload.get(split)
+    if not isinstance(pairs, list) or not pairs:
+        raise StageError(f"{where} has no list '{split}'. Correct it.")
+    for index, pair in enumerate(pairs):
+        for name in ("input", "output"):
+            place = f"{split}[{index}].{name}"
+            if not isinstance(pair, dict) or name not in pair:
+                raise StageError(f"{where} lacks {place}. " + (
+                    "Put the solutions file beside the challenges file (same name with 'solutions')."
+                    if (split, name) == ("test", "output") else "Correct it."))
+            if problem := _grid_problem(pair[name]):
+                raise StageError(f"{where}, {place} {problem}. Correct it.")
+
+
+def _grid_problem(grid: Any) -> str | None:
+    if not isinstance(grid, list) or not grid or not all(isinstance(row, list) and row for row in grid):
+        return "is not a list of rows"
+    if len({len(row) for row in grid}) > 1:
+        return "has rows of different lengths"
+    if not all(type(cell) is int and 0 <= cell <= 9 for row in grid for cell in row):
+        return "has a cell that is not a whole number from 0 to 9"
+    if max(len(grid), len(grid[0])) > MAX_GRID_SIDE:
+        return f"is larger than {MAX_GRID_SIDE} x {MAX_GRID_SIDE}"
+    return None
+
+
+def _check_function(payload: dict[str, Any], where: str) -> None:
+    _field(where, payload, "entry_point", str)
+    if "calls" in payload:
+        for call in _filled(where, payload, "calls"):
+            if "expected" not in call:
+                raise StageError(f"{where}: a call is no object with 'args' and 'expected'. Correct it.")
+            _field(where, call, "args", list, [])
+            _field(where, call, "kwargs", dict, {})
+        _field(where, payload, "tolerance", NUMBER, 0)
+        return
+    _field(where, payload, "setup", str, "")
+    tests = _field(where, payload, "tests", (str, list))
+    statements = [tests] if isinstance(tests, str) else tests
+    if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
+        raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
+
+
+def _filled(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list of at least one object."""
+    rows: list[Any] = _field(where, payload, name, list)
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise StageError(f"{where}: payload field '{name}' is empty, or holds something other than objects. "
+                         f"Give at least one object in '{name}'.")
+    return rows
+
+
+def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, ...]) -> None:
+    value = _field(where, payload, name, str, choices[0])
+    if value not in choices:
+        raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
+
+
+def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[type, ...],
+           *default: Any) -> Any:
+    """A field of a payload; StageError naming it when it is missing or of another type."""
+    value = payload.get(name, *default)
+    if not isinstance(value, kinds):
+        wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+        raise StageError(f"{where}: payload field '{name}' is {json.dumps(value)[:60]}, not "
+                         f"{' or '.join(kind.__name__ for kind in wanted)}. Correct it.")
+    return value
