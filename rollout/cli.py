@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from warehouse.options import iteration_option, run_argument, shows_errors, with_version
 
@@ -24,7 +26,7 @@ from warehouse.options import iteration_option, run_argument, shows_errors, with
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
 @click.option("--num-tasks", type=click.IntRange(min=1), default=None,
-              help="Tasks per iteration; all when left out.")
+              help="Tasks per iteration; all when left out. An evaluation samples all unless it is typed.")
 @click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
 @click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
               help="Prompts per task, each with its own augmentation.")
@@ -74,7 +76,8 @@ from warehouse.options import iteration_option, run_argument, shows_errors, with
               help="Go on although this setting differs from the earlier run's; recorded. May be repeated.")
 @click.option("--accept-drift", multiple=True, hidden=True)  # its name in version 0.2.0
 @shows_errors
-def rollout(run: Path, **values: Any) -> None:
+@click.pass_context
+def rollout(context: click.Context, run: Path, **values: Any) -> None:
     """Sample completions for the tasks of run folder RUN with its current policy.
 
     Takes the next iteration due unless --iteration names one. Run again after a kill, it samples what is
@@ -91,5 +94,9 @@ def rollout(run: Path, **values: Any) -> None:
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
     shard = Shard.parse(values.pop("shard"))
     values["accept_change"] += values.pop("accept_drift")
-    for line in run_rollout(RolloutOptions(run=run, sampling=sampling, shard=shard, **values)):
+    typed = context.get_parameter_source("num_tasks") is ParameterSource.COMMANDLINE
+    if values["evaluate"] and not typed:  # what config.toml says of the training's iterations
+        values["num_tasks"] = None
+    options = RolloutOptions(run=run, sampling=sampling, shard=shard, **values)
+    for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
         click.echo(line)

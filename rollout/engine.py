@@ -71,6 +71,10 @@ class Engine(Protocol):
     device: str
     logprobs_mode: str
 
+    def moves(self, prompt_ids: list[int]) -> bool:
+        """True if the adapter that it serves changes what the base says to a prompt."""
+        ...
+
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
         """All requests in one run, each yielded when it finishes; requests start in the order given.
 

@@ -82,6 +82,13 @@ def scaling(config: dict[str, Any], adapter: Path) -> float:
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
+def changes_something(adapter: Path) -> bool:
+    """False for an adapter that was never trained: its B is zero, or nearly."""
+    from safetensors.torch import load_file
+    factors = load_file(adapter / "adapter_model.safetensors")
+    return any(float(weight.abs().max()) > 1e-5 for name, weight in factors.items() if "lora_B" in name)
+
+
 def base_folder(model: str, revision: str | None) -> Path:
     """Where the base's safetensors lie: the folder itself, or the hub's copy of that commit."""
     if Path(model).is_dir():

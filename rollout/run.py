@@ -16,10 +16,11 @@ import pyarrow as pa
 from rollout.engine import Engine, EngineSettings
 from rollout.environment import prepare_environment
 from rollout.formats import find_format
-from rollout.merged import merged_weights
+from rollout.merged import changes_something, merged_weights
 from rollout.options import (
     RolloutOptions,
     check_options,
+    engine_version,
     format_options,
     prompt_limit,
     stage_settings,
@@ -43,11 +44,13 @@ LoadEncoder = Callable[[str], Any]
 
 
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
-                load_encoder: LoadEncoder | None = None) -> list[str]:
+                load_encoder: LoadEncoder | None = None,
+                say: Callable[[str], None] = lambda _line: None) -> list[str]:
     """Complete one rollout, or this worker's share of it; the lines to print come back.
 
     Only what is missing is sampled. Raises StageStopped when a signal or the time limit ended it early.
-    `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones.
+    `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under
+    way before there is anything to count.
     """
     clock = {"began": time.perf_counter()}
     check_options(options)
@@ -59,12 +62,13 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     with StopRequest(options.time_limit, options.grace) as stop:
         if load_encoder is None or start_engine is None:
             prepare_environment()
+            say(f"rollout of {job.title}: loading {engine_version()}")
             from rollout import vllm_engine
             load_encoder, start_engine = vllm_engine.PromptEncoder, vllm_engine.VllmEngine
         encoder = load_encoder(job.model)
         plan = plan_prompts(job, encoder)
         clock["planned"] = time.perf_counter()
-        engine = start(job, plan, encoder.model_length, start_engine, stop)
+        engine = start(job, plan, encoder.model_length, start_engine, stop, say)
         clock["started"] = time.perf_counter()
         writing, sampled = sample(job, plan, engine, stop)
     elsewhere = job.missing(read_prompts(job), Shard())
@@ -168,11 +172,12 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     return make_plan(choose_tasks(job.warehouse, options), settings, encoder)
 
 
-def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine,
-          stop: StopRequest) -> Engine | None:
+def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine, stop: StopRequest,
+          say: Callable[[str], None]) -> Engine | None:
     """The engine; None where nothing is left to sample.
 
     It is started before settings and plan are stored: options that it cannot serve must not be settled.
+    Half precision hides a missing adapter from the mismatch that `train` measures, so the engine is asked.
     """
     parts = job.missing(plan.rows, job.options.shard)
     if not parts:
@@ -183,8 +188,15 @@ def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine,
     longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest, model_length)
+        say(f"starting the engine: policy {job.policy['policy_version']}"
+            + (f", {job.settings['serve']}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):
-            return start_engine(settings)
+            engine = start_engine(settings)
+            if adapter and not engine.moves(plan.rows[0]["prompt_ids"]) and changes_something(adapter):
+                raise StageError(f"The engine does not serve the adapter of policy "
+                                 f"{job.policy['policy_version']}: with and without it, it says the same in "
+                                 f"{engine.dtype}. Nothing was sampled; use --serve merged.")
+            return engine
 
 
 @contextmanager

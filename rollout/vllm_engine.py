@@ -66,6 +66,14 @@ class VllmEngine:
         self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
         self.lora = LoRARequest("policy", 1, settings.adapter) if settings.adapter else None
 
+    def moves(self, prompt_ids: list[int]) -> bool:
+        """True if the adapter changes any logprob of a prompt's tokens; False if it is not served at all."""
+        ask = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        plain, adapted = (
+            self.llm.generate([{"prompt_token_ids": prompt_ids}], ask, lora_request=lora, use_tqdm=False)[0]
+            for lora in (None, self.lora))
+        return plain.prompt_logprobs != adapted.prompt_logprobs
+
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
         """All requests in one continuous batch, each yielded when it finishes, and None after every step.
 

@@ -33,6 +33,9 @@ class ScriptedEngine:
         self.started.append(settings)
         return self
 
+    def moves(self, prompt_ids: list[int]) -> bool:
+        return True
+
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
         waiting = list(requests)
         random.Random(len(waiting)).shuffle(waiting)

@@ -31,6 +31,9 @@ PROGRAMS = ("grid[:, ::-1]", "grid", "grid[::-1]", "grid.T", "grid + 1", "grid["
 class ProgramEngine(ScriptedEngine):
     """Writes small grid programs, one of which mirrors the grid; the request's seed decides which."""
 
+    def moves(self, prompt_ids: list[int]) -> bool:
+        return True
+
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
         for request in requests:
             draw = random.Random(request.seed)

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rollout.merged import SCRATCH, merge, merged_weights
+from tests.building.scripted import ScriptedEngine
 from tests.rollout.test_run import rows, sample
 from tests.runs import arc_file
 from warehouse.init import init_run
 from warehouse.store.checksums import weights_sha256
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 BASE = Path(__file__).parents[2] / "examples" / "starter" / "model"
 
@@ -89,9 +90,8 @@ def test_an_adapter_of_other_modules_is_refused(tmp_path: Path) -> None:
         merge(short, lora, tmp_path / "out", "float32")
 
 
-@pytest.mark.parametrize(("serve", "merged"), [("merged", True), ("adapter", False)])
-def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, serve: str,
-                                                                 merged: bool) -> None:
+def run_with_adapter(tmp_path: Path) -> Warehouse:
+    """A run on the starter whose policy 1 is an adapter."""
     tasks = arc_file(tmp_path, ["t0"])
     init_run(tmp_path / "run", str(BASE), (str(tasks),))
     warehouse = open_warehouse(tmp_path / "run")
@@ -99,7 +99,29 @@ def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, 
     facts = {"policy_version": 1, "parent": 0, "kind": "lora", "sha256": weights_sha256(lora)}
     (lora / "policy.json").write_text(json.dumps(facts))
     assert warehouse.commit_policy(1, lora)
+    return warehouse
+
+
+@pytest.mark.parametrize(("serve", "merged"), [("merged", True), ("adapter", False)])
+def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, serve: str,
+                                                                 merged: bool) -> None:
+    warehouse = run_with_adapter(tmp_path)
     engine = sample(warehouse, iteration=1, serve=serve)
     [settings] = engine.started
     assert (settings.adapter is None) == merged and (SCRATCH in settings.model) == merged
     assert {row["engine"] for row in rows(warehouse, 1)} == {f"scripted 1 ({serve})"}
+
+
+class Deaf(ScriptedEngine):
+    """An engine that was given an adapter and serves the base."""
+
+    def moves(self, prompt_ids: list[int]) -> bool:
+        return False
+
+
+def test_an_engine_that_does_not_serve_the_adapter_is_refused_before_it_samples(tmp_path: Path) -> None:
+    warehouse = run_with_adapter(tmp_path)
+    with pytest.raises(StageError, match=r"does not serve the adapter of policy 1: with and without it"):
+        sample(warehouse, Deaf(), iteration=1, serve="adapter")
+    assert not warehouse.folder("prompts", iteration=1, purpose="train").exists()
+    assert sample(warehouse, Deaf(), iteration=1, serve="merged").served

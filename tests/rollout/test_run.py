@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rollout.cli import rollout
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
@@ -324,3 +326,16 @@ def test_a_changed_base_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
     with pytest.raises(StageError, match="has changed since the run was made"):
         sample(warehouse)
+
+
+@pytest.mark.parametrize(("words", "num_tasks"), [
+    ([], 2), (["--eval"], None), (["--eval", "--num-tasks", "1"], 1)])
+def test_the_number_of_tasks_in_the_config_is_that_of_training(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], num_tasks: int | None) -> None:
+    warehouse = small_run(tmp_path)
+    (warehouse.root / "config.toml").write_text("[rollout]\nnum-tasks = 2\n")
+    asked: list[RolloutOptions] = []
+    monkeypatch.setattr("rollout.run.run_rollout", lambda options, say: asked.append(options) or [])
+    result = CliRunner().invoke(rollout, [str(warehouse.root), *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert [options.num_tasks for options in asked] == [num_tasks]
