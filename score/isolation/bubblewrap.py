@@ -11,7 +11,7 @@ ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID",
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 
-def wrapped(command: list[str], folders: list[str]) -> list[str]:
+def wrap(command: list[str], folders: list[str]) -> list[str]:
     """The command inside new namespaces: no network, no other processes, no /proc, nothing writable."""
     bwrap = shutil.which("bwrap") or "bwrap"
     arguments = [bwrap, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",

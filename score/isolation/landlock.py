@@ -23,15 +23,14 @@ def version() -> int:
 
 def create_ruleset() -> int:
     """A ruleset that denies everything this kernel can deny; its descriptor."""
-    found = version()
-    bits = max(count for since, count in FILE_RIGHTS.items() if since <= found)
+    bits = max(count for since, count in FILE_RIGHTS.items() if since <= version())
     fields = [(1 << bits) - 1]
-    if found >= 4:
+    if version() >= 4:
         fields.append(NET_RIGHTS)
-    if found >= 6:
+    if version() >= 6:
         fields.append(SCOPES)
     attributes = struct.pack(f"<{len(fields)}Q", *fields)
-    return checked(libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
+    return check(libc.syscall(CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
 
 
 def allow_reading(ruleset: int, folder: str) -> None:
@@ -39,17 +38,17 @@ def allow_reading(ruleset: int, folder: str) -> None:
     descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("<Qi", EXECUTE | READ_FILE | READ_DIR, descriptor)
-        checked(libc.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule {folder}")
+        check(libc.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule {folder}")
     finally:
         os.close(descriptor)
 
 
 def restrict_self(ruleset: int) -> None:
     """Put the ruleset on this process and all its future children, for good."""
-    checked(libc.syscall(RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    check(libc.syscall(RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
 
 
-def checked(result: int, what: str) -> int:
+def check(result: int, what: str) -> int:
     """The result of a system call; OSError when it is an error."""
     if result < 0:
         number = ctypes.get_errno()

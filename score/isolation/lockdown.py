@@ -51,7 +51,8 @@ class Lockdown:
         self.layers = Layer(layers)
         self.readable = readable
         self.filters: dict[bool, Filter] = {}
-        self.has_rules = self.has_capabilities = False
+        self.has_rules = Layer.LANDLOCK in self.layers
+        self.has_capabilities = False
         self.is_rehearsal = is_rehearsal        # in the lane itself, which keeps its descriptors and its time
 
     def enter_lane(self) -> int:
@@ -59,9 +60,8 @@ class Lockdown:
         lane_rules = -1
         if Layer.SECCOMP in self.layers:
             self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
-        if Layer.LANDLOCK in self.layers:
+        if self.has_rules:
             lane_rules = self._prepare_rules()
-            self.has_rules = True
         unprivileged = drop_privileges()
         self.has_capabilities = has_capability()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -139,9 +139,7 @@ def has_capability() -> bool:
 def keep_capabilities(mask: int) -> None:
     """Give up every capability outside the mask; OSError if the kernel refuses."""
     data = struct.pack("<6I", mask, mask, 0, 0, 0, 0)
-    if libc.capset(CAPABILITY_HEADER, data) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"capset: {os.strerror(number)}")
+    landlock.check(libc.capset(CAPABILITY_HEADER, data), "capset")
 
 
 def limit_bytes(value: int) -> bytes:
@@ -151,13 +149,9 @@ def limit_bytes(value: int) -> bytes:
 
 def set_limit(which: int, value: int) -> None:
     """setrlimit(2); OSError on failure."""
-    if libc.setrlimit(which, limit_bytes(value)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"setrlimit({which}): {os.strerror(number)}")
+    landlock.check(libc.setrlimit(which, limit_bytes(value)), f"setrlimit({which})")
 
 
 def prctl(option: int, value: int) -> None:
     """prctl(2); OSError on failure."""
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+    landlock.check(libc.prctl(option, value, 0, 0, 0), f"prctl({option})")

@@ -11,7 +11,7 @@ import errno
 import platform
 import struct
 
-# Numbers from the kernel's tables: x86 has its own, aarch64 uses the generic ones.
+# Numbers from the kernel's tables: x86 has its own, aarch64 uses the generic numbers.
 X86_64 = {
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17,
@@ -85,7 +85,7 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
 def search(starts: list[int], first_allowed: bool, to_allow: int) -> list[Instruction]:
     """A binary search for the range that a number is in; ranges are allowed and denied in turn.
 
-    The return that allows comes `to_allow` instructions after the first of these, the one that denies next.
+    The return that allows comes `to_allow` instructions after the first of these, that which denies next.
     """
     if len(starts) == 1:
         return []
@@ -113,7 +113,7 @@ def is_known_machine() -> bool:
 
 
 class Filter:
-    """A filter in memory, ready to be installed by a child with one system call."""
+    """A filter in memory, ready to be installed by a child with a single system call."""
 
     def __init__(self, *, threads: bool) -> None:
         content = filter_bytes(platform.machine(), threads=threads)

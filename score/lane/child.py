@@ -13,8 +13,9 @@ from score.lane.modules import MissingFunction
 from score.lane.ready import ReadyFile
 from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
-from score.wire.frames import RESULT_HEADER, encode_error, encode_result
+from score.wire.frames import RESULT_HEADER, JobKind, encode_error, encode_result
 
+STDIO = int(JobKind.STDIO)
 GENERATORS = ("random", "numpy.random")
 
 
@@ -37,7 +38,7 @@ class Lane(NamedTuple):
 
 
 def run_child(files: tuple[int, ...], link_fd: int, job: list[int], place: int, lane: Lane) -> None:
-    """Never returns. `files` are job, result and, for scripts, stdin and stdout; `job` what ORDER says."""
+    """Never returns. `files` are job, result and what follows in the slot; `job` is what ORDER says."""
     try:
         prepared = prepare(files, link_fd, job, place, lane)
     except BaseException:
@@ -59,7 +60,7 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
     # what the kind itself needs is imported while that is possible
     handler = handler_of(kind, lane.output_bytes - RESULT_HEADER.size)
     seed_generators(seed)
-    arrange_streams(files, link_fd)
+    arrange_streams(files, link_fd, kind)
     lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, lane.threads)
     lane.ready.report(place)             # preparation succeeded, and what it cost
     source_end = names_bytes + source_bytes
@@ -117,14 +118,14 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
     return ErrorClass.RUNTIME
 
 
-def arrange_streams(files: tuple[int, ...], link_fd: int) -> None:
+def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
     """A script's streams on 0 and 1, the result on 3, the link on 4.
 
     Files begin at their beginning: where the program before this one left them is nobody's business.
     """
     if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
-    elif len(files) == 4:
+    elif kind == STDIO:
         for number, stream in enumerate(files[2:]):
             os.dup2(stream, number)
             os.lseek(number, 0, os.SEEK_SET)

@@ -8,6 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
+from io import BufferedReader
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,12 +26,34 @@ class LinkLost(BaseException):
 
 
 class Link:
-    """What became of the program on the other end so far, as tests see it."""
+    """The socket between a program and its tests: a line of JSON per message."""
 
     has_answered = False
-    is_lost = False
+    is_lost = False         # in the test that runs
+
+    @cached_property
+    def lines(self) -> BufferedReader:
+        """The end of this process, once that is in its place."""
+        return open(LINK_FD, "rb", closefd=False)
+
+    def send(self, message: bytes) -> None:
+        """Send a line."""
+        if len(message) > MAX_MESSAGE:
+            raise plain_data.TooLarge(f"{len(message)} bytes of data, at most {MAX_MESSAGE}")
+        left = memoryview(message + b"\n")
+        while left:
+            left = left[os.write(LINK_FD, left):]
+
+    def receive(self) -> bytes:
+        """The next line; empty when the other end is closed, or what comes is none."""
+        try:
+            line = self.lines.readline(MAX_MESSAGE + 1)
+        except OSError:              # it ended and left calls unread
+            line = b""
+        return line if line.endswith(b"\n") else b""
 
 
+link = Link()
 # Errors that iterating and `hasattr` take for an ordinary end, in the methods that they call.
 SWALLOWED = {"IndexError": "__getitem__", "AttributeError": "__getattr__"}
 
@@ -65,17 +89,17 @@ def error_name(error: BaseException) -> str:
 def serve_calls(code: CodeType, payload: bytes) -> bytes:
     """Answer the calls that arrive over the link until it closes."""
     function = function_of(run_module(code, "program", {}), payload.decode())
-    send(["ready"])
-    while (message := receive()) is not None:
+    link.send(b'["ready"]')
+    while message := link.receive():
         arguments, keywords = plain_data.loads(message)
-        send(answer_call(function, arguments, keywords, arguments))
+        link.send(json.dumps(answer_call(function, arguments, keywords, arguments)).encode())
     return b""
 
 
 def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
     order = json.loads(payload)
-    if receive() is None:
+    if not link.receive():
         return encode_units([["", "the program did not start", "lost"]] * order["num_units"], room)
     names: dict[str, Any] = {order["entry_point"]: call_program, "candidate": call_program}
     try:
@@ -83,7 +107,7 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
         compiled = [compile(unit, "test", "exec") for unit in units]
         namespace = run_module(code, "tests", names)
     except BaseException as error:
-        whose = "lost" if Link.is_lost else whose_fault(error) if Link.has_answered else "tests"
+        whose = "lost" if link.is_lost else whose_fault(error) if link.has_answered else "tests"
         failed = [type(error).__name__, str(error), whose]
         return encode_units([failed] * order["num_units"], room)
     return encode_units([run_unit(unit, namespace) for unit in compiled], room)
@@ -91,19 +115,19 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
 
 def run_unit(unit: CodeType, namespace: dict[str, Any]) -> Any:
     """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
-    Link.is_lost = False
+    link.is_lost = False
     verdict: Any = 1
     try:
         exec(unit, namespace)
     except BaseException as error:
         verdict = [type(error).__name__, str(error), whose_fault(error)]
-    return ["", "the program ended during the test", "lost"] if Link.is_lost else verdict
+    return ["", "the program ended during the test", "lost"] if link.is_lost else verdict
 
 
 def whose_fault(error: BaseException) -> str:
     """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
     if isinstance(error, plain_data.NotPlain):
-        return "assertion" if isinstance(error, plain_data.TooLarge) and Link.has_answered else "tests"
+        return "assertion" if isinstance(error, plain_data.TooLarge) and link.has_answered else "tests"
     return "program" if hasattr(error, "raised_by_program") else "assertion"
 
 
@@ -121,17 +145,17 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
 
     Lists, dictionaries and sets among the arguments are updated to what the program made of them.
     """
-    call = framed(plain_data.dumps([list(arguments), keywords]))
+    call = plain_data.dumps([list(arguments), keywords])
     with contextlib.suppress(OSError):      # a program that is gone: whether it answered before is read next
-        os.write(LINK_FD, call)
+        link.send(call)
     try:
-        kind, first, second = json.loads(receive() or b"")
-        Link.has_answered = True
+        kind, first, second = json.loads(link.receive())
+        link.has_answered = True
         if kind == "value":
             update_in_place(arguments, plain_data.untagged(second, 0))
             return plain_data.untagged(first, 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
-        Link.is_lost = True
+        link.is_lost = True
         raise LinkLost("the program ended, or its answer is no plain data") from None
     raise error_again(str(first), str(second), sys._getframe(1))
 
@@ -160,37 +184,3 @@ def update_in_place(arguments: tuple[Any, ...], now: list[Any]) -> None:
         elif isinstance(before, (dict, set)):
             before.clear()
             before.update(after)
-
-
-def framed(content: bytes) -> bytes:
-    """A message for the link: its length, then its bytes."""
-    if len(content) > MAX_MESSAGE:
-        raise plain_data.TooLarge(f"{len(content)} bytes of data, at most {MAX_MESSAGE}")
-    return len(content).to_bytes(4, "little") + content
-
-
-def send(answer: list[Any]) -> None:
-    """Send an answer over the link, in pieces where its buffer is full."""
-    view = memoryview(framed(json.dumps(answer).encode()))
-    while view:
-        view = view[os.write(LINK_FD, view):]
-
-
-def receive() -> bytes | None:
-    """The next message; None when the other end is closed or sends no message."""
-    header = read_exactly(4)
-    length = int.from_bytes(header, "little")
-    if len(header) < 4 or length > MAX_MESSAGE:
-        return None
-    content = read_exactly(length)
-    return content if len(content) == length else None
-
-
-def read_exactly(size: int) -> bytes:
-    """Up to `size` bytes of the link; fewer only at its end, which is an error if it left calls unread."""
-    chunks = []
-    with contextlib.suppress(OSError):
-        while size and (chunk := os.read(LINK_FD, size)):
-            chunks.append(chunk)
-            size -= len(chunk)
-    return b"".join(chunks)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _socket  # without the module `socket`: what a lane imports, every fork pays for
 import gc
+import importlib
 import os
 import struct
 import sys
@@ -51,7 +52,8 @@ def main(config: dict[str, Any]) -> None:
         os.dup2(0, reserved)
     sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
     imports.check_imports(config["imports"])
-    imports.preload((*OFTEN_IMPORTED, *config["preload"]))
+    for name in (*OFTEN_IMPORTED, *config["preload"]):
+        importlib.import_module(name)
     lockdown, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
     address_space = own_address_space()
     layers = lockdown.enter_lane()
@@ -89,9 +91,9 @@ def serve(channel: _socket.socket, lockdown: Lockdown, ready: ReadyFile) -> None
     fillers.extend(bytes(size) for size in range(0, 480, 16) for _ in range(FILLERS_PER_SIZE))
     gc.freeze()
     while order := channel.recv(ORDER.size):
-        number, slot, form, *jobs = ORDER.unpack(order)
+        number, slot, *jobs = ORDER.unpack(order)
         del order                # what is in this frame, the next program can see
-        reports = supervisor.run(slots[slot], form, jobs)
+        reports = supervisor.run(slots[slot], jobs)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
         del reports
 

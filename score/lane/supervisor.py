@@ -15,12 +15,11 @@ import time
 
 from score.isolation.lockdown import SIGKILL
 from score.lane.child import Lane, run_child
-from score.wire.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Form, Verdict
+from score.wire.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Verdict
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
 STARVED_SHARE = 0.02             # of the wall time
 SHORTEST_WAIT = 0.002
-ALONE, STREAMS, PAIR = map(int, Form)
 UNDECIDED = -1
 EXITED, SIGNALED, TIMEOUT_CPU, TIMEOUT_WALL, SETUP_FAILED, FORK_FAILED = map(int, Verdict)
 CHILD_ENDED = [_signal.SIGCHLD]
@@ -43,14 +42,13 @@ class Supervisor:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_ENDED)
 
-    def run(self, files: tuple[int, ...], form: int, jobs: list[int]) -> bytes:
+    def run(self, files: tuple[int, ...], jobs: list[int]) -> bytes:
         """Run what an order is about, to the end of every child; a report on each."""
-        links = _socket.socketpair() if form == PAIR else ()
+        links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before this one
         for place in range(2 if links else 1):
             self.lane.ready.clear(place)
-            own = files[2 * place:] if form != ALONE else files[:2]
             link = links[place].fileno() if links else -1
             started = time.monotonic_ns()
             try:
@@ -60,7 +58,7 @@ class Supervisor:
             if pid == 0:
                 # A program can look into the frames below its own: nothing of its tests stays there.
                 del jobs[5 * place + 5:], jobs[:5 * place]
-                run_child(own, link, jobs, place, self.lane)
+                run_child(files[2 * place:], link, jobs, place, self.lane)
             children.append(Child(pid, place, started))
         for end in links:
             end.close()
@@ -71,12 +69,12 @@ class Supervisor:
         return reports
 
     def wait_for(self, children: list[Child]) -> None:
-        """Wait for all children, killing those that pass a limit; the end of the last one ends the first."""
+        """Wait for all children, killing those that pass a limit; the end of the last ends the first."""
         running = []
         for each in children:
             if each.pid > 0:
                 running.append(each)
-        if len(running) < len(children):               # one could not be forked: the others are not run
+        if len(running) < len(children):               # a fork failed: the others are not run
             for each in running:
                 each.kill(self)
             return

@@ -1,11 +1,9 @@
-"""Running programs: each distinct one once, its outcome shared by all that are equal."""
+"""Running programs: equal programs once, with an outcome that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from score.sandbox.outcomes import Outcome, outcome_of
 from score.sandbox.pool import LanePool
@@ -13,6 +11,7 @@ from score.sandbox.program import Program
 from score.wire.error_classes import ErrorClass
 
 CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
+OVERHEAD_BYTES = 1024
 
 
 @dataclass
@@ -21,7 +20,7 @@ class Executor:
 
     pool: LanePool
     isolated: bool = True
-    outcomes: dict[bytes, Outcome] = field(default_factory=dict)
+    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their bytes, roughly
     cached_bytes: int = 0
     num_run: int = 0             # programs that were really run
 
@@ -33,7 +32,7 @@ class Executor:
         distinct: dict[bytes, Program] = {}
         for program in programs:
             if program.key in self.outcomes:
-                known[program.key] = self.outcomes[program.key]
+                known[program.key] = self.outcomes[program.key][0]
             elif len(program.source_bytes) > limits.source_kib * 1024:
                 known[program.key] = too_large(len(program.source_bytes), limits.source_kib * 1024)
             else:
@@ -44,29 +43,19 @@ class Executor:
             outcome = outcome_of(program, endings, limits, isolated=self.isolated)
             self.num_run += 1
             known[program.key] = outcome
-            self._remember(program, outcome)
+            num_bytes = sum(len(ending.result) + len(ending.stdout or b"") for ending in endings)
+            self._remember(program, outcome, num_bytes)
             finished(outcome)
         return [known[program.key] for program in programs]
 
-    def _remember(self, program: Program, outcome: Outcome) -> None:
-        """Keep an outcome for later parts, the oldest leaving first; never one that says nothing."""
+    def _remember(self, program: Program, outcome: Outcome, num_bytes: int) -> None:
+        """Keep an outcome for later parts, the oldest leaving first, unless it says nothing."""
         if outcome.infrastructure:
             return
-        self.outcomes[program.key] = outcome
-        self.cached_bytes += weight(outcome)
+        self.outcomes[program.key] = outcome, OVERHEAD_BYTES + num_bytes
+        self.cached_bytes += OVERHEAD_BYTES + num_bytes
         while self.cached_bytes > CACHED_BYTES:
-            oldest = next(iter(self.outcomes))
-            self.cached_bytes -= weight(self.outcomes.pop(oldest))
-
-
-def weight(outcome: Outcome) -> int:
-    """Roughly the bytes that an outcome holds."""
-    result = outcome.result
-    if isinstance(result, list):
-        size = sum(item.nbytes if isinstance(item, np.ndarray) else len(str(item)) for item in result)
-    else:
-        size = len(result or "")
-    return 1024 + size + len(outcome.error_message or "")
+            self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
 
 
 def too_large(size: int, limit: int) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from score.sandbox.program import Program
 from score.sandbox.slots import Slot
 from score.wire.allowed_imports import Allowed
-from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, Form, Verdict, whole_frame
+from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict, whole_frame
 
 VERDICTS = tuple(Verdict)       # a tuple is asked faster than an enumeration
 
@@ -39,25 +39,22 @@ class Flight:
         """Fill the slot; the order for its lane."""
         program = self.program
         facts, job = program.job(allowed)
-        form, second_facts = Form.ALONE, NO_JOB
-        contents = [job]
+        tests_facts, second = NO_JOB, program.stdin or b""
         if program.tests is not None:
-            second_facts, second_job = program.tests.job(allowed)
-            form, contents = Form.PAIR, [job, second_job]
-        elif program.stdin is not None:
-            form, contents = Form.STREAMS, [job, program.stdin]
-        slot.fill(contents)
-        return ORDER.pack(self.number, self.slot, form, *facts, *second_facts)
+            tests_facts, second = program.tests.job(allowed)
+        slot.fill([job, second])
+        return ORDER.pack(self.number, self.slot, *facts, *tests_facts)
 
     def endings(self, reply: bytes, slot: Slot, output_bytes: int) -> list[Ending]:
         """What the lane said about each child, with what that child wrote."""
         number, num_children = REPLY_HEADER.unpack_from(reply)
         assert number == self.number, "a lane answers in order"
-        found = []
+        endings = []
         for index in range(num_children):
             verdict, code, cpu, wall, peak = REPLY_CHILD.unpack_from(
                 reply, REPLY_HEADER.size + index * REPLY_CHILD.size)
             result = whole_frame(slot.take(index, output_bytes))
             stdout = None if self.program.stdin is None else slot.take(1, output_bytes)
-            found.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result, stdout))
-        return found
+            endings.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result,
+                                  stdout))
+        return endings

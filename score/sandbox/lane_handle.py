@@ -53,7 +53,7 @@ class LaneProcess:
         self.slots = [Slot() for _ in range(DEPTH)]
         self.free = list(range(DEPTH))
         self.flights: deque[Flight] = deque()
-        self.since = time.monotonic()            # when the oldest one was begun
+        self.since = time.monotonic()            # when the oldest of them was begun
         self.allowed = allowed_modules(config.imports)
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
@@ -162,7 +162,7 @@ def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane.main import main; main({text})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]
     if config.layers & Layer.BUBBLEWRAP:
-        return bubblewrap.wrapped(command, readable_folders(config))
+        return bubblewrap.wrap(command, readable_folders(config))
     return command
 
 

@@ -11,7 +11,7 @@ MIN_OPEN_FILES = 24         # what the lane itself holds while a program runs
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one program. CPU time decides, so that a loaded machine gives the verdicts of an idle one."""
+    """Limits of one program. CPU time decides, so that load does not change verdicts."""
 
     cpu_seconds: float = 1.0         # all grids, or all calls, of one program together
     wall_seconds: float = 5.0        # for programs that sleep; at least cpu_seconds

@@ -42,19 +42,21 @@ class Outcome:
 
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
-# What a lane concludes overrides whatever frame was written before.
-LANE_CLASSES = {Verdict.SETUP_FAILED: ErrorClass.SPAWN_FAILED, Verdict.FORK_FAILED: ErrorClass.SPAWN_FAILED,
-                Verdict.TIMEOUT_CPU: ErrorClass.TIMEOUT_CPU, Verdict.TIMEOUT_WALL: ErrorClass.TIMEOUT_WALL}
+# What a lane concludes, which overrides whatever frame was written before: class and message.
+LANE_VERDICTS = {
+    Verdict.SETUP_FAILED: (ErrorClass.SPAWN_FAILED, "the process ended before the program began"),
+    Verdict.FORK_FAILED: (ErrorClass.SPAWN_FAILED, "no process could be forked"),
+    Verdict.TIMEOUT_CPU: (ErrorClass.TIMEOUT_CPU, "more than {limits.cpu_seconds:g} s of CPU time"),
+    Verdict.TIMEOUT_WALL: (ErrorClass.TIMEOUT_WALL, "more than {limits.wall_seconds:g} s")}
 
 
 def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isolated: bool = True) -> Outcome:
     """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
     if not endings:
         return LOST
-    outcome, *tests = (process_outcome(ending, DECODERS[kind], limits, isolated)
-                       for ending, kind in zip(endings, program.kinds, strict=True))
-    if tests:
-        return pair_outcome(outcome, tests[0])
+    outcome = process_outcome(endings[0], DECODERS.get(program.kind, no_answer), limits, isolated)
+    if program.tests is not None:
+        return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))
     return outcome if program.stdin is None else script_outcome(outcome, endings[0], limits)
 
 
@@ -62,8 +64,9 @@ def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limi
                     isolated: bool) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
     measured = (ending.cpu_seconds, ending.wall_seconds, ending.max_rss_mib)
-    if ending.verdict in LANE_CLASSES:
-        return Outcome(None, LANE_CLASSES[ending.verdict], None, lane_message(ending, limits), *measured)
+    if ending.verdict in LANE_VERDICTS:
+        error_class, message = LANE_VERDICTS[ending.verdict]
+        return Outcome(None, error_class, None, message.format(limits=limits), *measured)
     if ending.verdict == Verdict.SIGNALED:
         return Outcome(None, *crash(ending, isolated), *measured)
     try:
@@ -127,17 +130,15 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
 
 
 def no_answer(_body: bytes) -> None:
-    """What a program leaves in its frame when its answers go elsewhere."""
+    """What programs leave in their frame whose answers go to stdout, or to their tests."""
 
 
 # By kind of job: body of an answer -> result; BadFrame when it is none.
-DECODERS: dict[JobKind, Callable[[bytes], Any]] = {
-    JobKind.GRID: decode_grids, JobKind.CALL: decode_json, JobKind.STDIO: no_answer,
-    JobKind.SERVE: no_answer, JobKind.TEST: decode_units}
+DECODERS: dict[JobKind, Callable[[bytes], Any]] = {JobKind.GRID: decode_grids, JobKind.CALL: decode_json}
 
 
 def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:
-    """Class, name and message: a signal is the program's own, but an isolated one cannot send SIGKILL."""
+    """Class, name and message: a signal is the program's own, but isolated programs cannot send SIGKILL."""
     outside = isolated and ending.code == signal.SIGKILL
     try:
         name = signal.Signals(ending.code).name
@@ -145,11 +146,3 @@ def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:
         name = f"SIG{ending.code}"
     error_class = ErrorClass.KILLED_OUTSIDE if outside else ErrorClass.CRASHED
     return error_class, name, f"ended by signal {ending.code}"
-
-
-def lane_message(ending: Ending, limits: Limits) -> str:
-    """What the lane saw, in words."""
-    return {Verdict.TIMEOUT_CPU: f"more than {limits.cpu_seconds:g} s of CPU time",
-            Verdict.TIMEOUT_WALL: f"more than {limits.wall_seconds:g} s",
-            Verdict.SETUP_FAILED: "the process ended before the program began",
-            Verdict.FORK_FAILED: "no process could be forked"}[ending.verdict]

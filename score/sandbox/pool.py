@@ -113,7 +113,7 @@ class LanePool:
                 yield from ((flight, []) for flight in self._replace(lane))
 
     def _replace(self, lane: LaneProcess) -> list[Flight]:
-        """A fresh lane in place of a lost one; what the lost one was handed comes back."""
+        """A fresh lane in place of a lost lane, whose programs come back."""
         flights = list(lane.flights)
         lane.stop()
         for waiting in flights[1:]:
@@ -142,7 +142,7 @@ def killed_outside(ending: Ending) -> bool:
 
 
 def out_of_wall_time(endings: list[Ending]) -> bool:
-    """True of a program that sleeps, and of one that a machine without time for it kept waiting."""
+    """True of a program that sleeps, or that a machine without time for it kept waiting."""
     return any(ending.verdict == Verdict.TIMEOUT_WALL for ending in endings)
 
 

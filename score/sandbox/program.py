@@ -1,4 +1,4 @@
-"""A program to run: its source, its inputs, and the key by which equal ones are run only once."""
+"""A program to run: its source, its inputs, and the key by which equal programs are run only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from score.wire.frames import Facts, JobKind
 
 @dataclass(frozen=True)
 class Program:
-    """One program with its inputs. `tests` is a second program that judges this one from its own process.
+    """One program with its inputs. `tests` is a second program that judges it from a process of its own.
 
     `source_bytes` is its source in UTF-8, where a lone surrogate stays as bytes that the compiler refuses.
     `key` is the sha256 over everything that the process is given; its seed derives from it.
@@ -33,11 +33,6 @@ class Program:
         lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
         object.__setattr__(self, "source_bytes", source)
         object.__setattr__(self, "key", hashlib.sha256(lengths + b"".join(parts)).digest())
-
-    @property
-    def kinds(self) -> list[JobKind]:
-        """What each of its processes is asked, the program's own first."""
-        return [self.kind, *(self.tests.kinds if self.tests else ())]
 
     def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.

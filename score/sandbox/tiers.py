@@ -1,4 +1,4 @@
-"""Which isolation this machine offers: found out by starting lanes with it and attacking from inside."""
+"""Which isolation this machine offers: seen by starting lanes with it and attacking from inside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSAFE = "D"
 
 @dataclass(frozen=True)
 class Tier:
-    """One degree of isolation: its letter, what it is made of, and what was found out about this machine."""
+    """A degree of isolation: its letter, what it is made of, and what this machine has and lacks."""
 
     name: str
     layers: Layer
@@ -56,7 +56,7 @@ def missing_for(layers: Layer) -> str | None:
 
 def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: int,
                config: Callable[[Layer], LaneConfig]) -> tuple[LanePool, Tier]:
-    """Running lanes of the best tier that holds, or of the one asked for, and that tier.
+    """Running lanes of the best tier that holds, or of the tier asked for, and that tier.
 
     Raises StageError when none holds, unless `unsafe` says that none is wanted.
     """
@@ -65,12 +65,12 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
         layers, words = TIERS[name]
         reason = missing_for(layers)
         if reason is None:
-            found = try_tier(config(layers), limits, num_lanes)
-            if isinstance(found, LanePool):
+            pool = try_tier(config(layers), limits, num_lanes)
+            if isinstance(pool, LanePool):
                 facts = {"kernel": platform.release(), "landlock": landlock.version(), "uid": os.getuid(),
                          "not_available": reasons}
-                return found, Tier(name, Layer(found.lanes[0].layers), words, facts)
-            reason = found
+                return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
+            reason = pool
         reasons[name] = reason
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "

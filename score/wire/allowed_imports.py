@@ -79,12 +79,6 @@ def check_imports(extra: tuple[str, ...]) -> None:
         raise ImportError(message.decode("utf-8", "replace"))
 
 
-def preload(names: tuple[str, ...]) -> None:
-    """Import modules into the lane: free for its programs, but every fork pays for the memory."""
-    for name in names:
-        importlib.import_module(name)
-
-
 def import_all(names: list[str]) -> None:
     """Import what the scorer says a program wants, but for names that this Python does not have.
 

@@ -4,7 +4,7 @@
       |  <----------------- HELLO: layers --  |
       |  -- SETUP: limits, files of slots ->  |
       |  (writes jobs into a slot)            |
-      |  -- ORDER: slot, form, job facts -->  |  -- fork ----------------------> |
+      |  -- ORDER: slot, facts of jobs --->  |  -- fork ----------------------> |
       |                                       |           reads its job, imports, locks the doors
       |                                       |  <------------- time of being ready --  |
       |                                       |           runs; calls go over a link to its tests
@@ -28,15 +28,16 @@ COUNT = struct.Struct("<H")
 # To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, open files, output
 # bytes, threads
 SETUP = struct.Struct("<QQQII?")
-# To a lane, per program: number, slot, form, then for each of two jobs: kind, seed, bytes of modules, of
-# source, of payload. The jobs themselves (modules, source, payload, without gaps) lie in the slot.
-ORDER = struct.Struct("<QBB BQHII BQHII")
+# To a lane, per program: number, slot, then for its own job and that of its tests (zeros: none): kind, seed,
+# bytes of modules, of source, of payload. The jobs themselves (all three without gaps) lie in the slot.
+ORDER = struct.Struct("<QB BQHII BQHII")
 Facts = tuple[int, int, int, int, int]       # what ORDER says of one job
 NO_JOB: Facts = (0, 0, 0, 0, 0)
 # From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
 REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
-FILES_PER_SLOT = 4                           # two to read from, two to write to
+# Job and result of the program, then stdin and stdout of a script, or job and result of the tests.
+FILES_PER_SLOT = 4
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
@@ -55,14 +56,6 @@ class JobKind(IntEnum):
     STDIO = 3        # run as a script, stdin to stdout
     SERVE = 4        # answer calls that arrive over the link, until it closes
     TEST = 5         # run tests whose `candidate` is the program on the other end of the link
-
-
-class Form(IntEnum):
-    """Which processes an order is about, and what the memory files of its slot are to them."""
-
-    ALONE = 0        # one: job; result
-    STREAMS = 1      # one: job and stdin; result and stdout
-    PAIR = 2         # a program and its tests, joined by a link: a job and a result each
 
 
 class Verdict(IntEnum):

@@ -113,10 +113,10 @@ def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
         completed: Warehouse, monkeypatch: pytest.MonkeyPatch, grace: str, kept: int) -> None:
     remember = execution.Executor._remember
 
-    def signalled(self, program, outcome):
+    def signalled(*arguments):
         monkeypatch.undo()
         terminate()
-        remember(self, program, outcome)
+        remember(*arguments)
     monkeypatch.setattr(execution.Executor, "_remember", signalled)
     monkeypatch.setattr("score.run.check_golden", lambda *_: 0)     # its programs are the first to run
     stopped = run_score(completed, "--grace", grace)

@@ -18,7 +18,7 @@ from score.verdicts.judge import measure, run_programs
 
 TASK = load_task("t", "function", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})
 SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \
-       "    os.write(4, len(x).to_bytes(4, 'little') + x)\n"
+       "    os.write(4, x + b'\\n')\n"
 READY = SEND + "send(['ready'])\n"
 REPEATS = 12
 

@@ -90,7 +90,7 @@ CHEATS = {
     "forged verdict": "import os\ndef add(a, b):\n    os.pwrite(3, b'RHR1' + bytes([1, 12, 0, 0, 0]) "
     '+ b\'[[true,"","",""]]\'[:12], 0)\n    os._exit(0)\n',
     "forged answers": "import os\ndef add(a, b):\n"
-    "    while True: os.write(4, b'\\x0b\\0\\0\\0[\"ready\"]   ')\n",
+    "    while True: os.write(4, b'[\"ready\"]\\n')\n",
     "reads the tests": "import sys\ndef add(a, b):\n    for frame in sys._current_frames().values():\n"
     "        while frame:\n            for v in frame.f_locals.values():\n"
     "                if isinstance(v, (str, bytes)) and 'as' + 'sert' in str(v):\n"
