@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from warehouse.care.findings import score_stages
 from warehouse.sql.database import refresh_sql
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import commit_file, json_bytes
+from warehouse.store.commit import flush, json_bytes, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
-from warehouse.store.parts import part_metadata, part_number, part_writer, row_group_size
+from warehouse.store.parts import part_number, part_writer, row_group_size
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -63,25 +63,25 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
         return []
     stages = [rollout, *(stage for stage in others if stage.name == "score" and stage.is_complete())]
     parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
-    steps: list[Step] = []
+    meanwhile = [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
+    scratch, steps = warehouse.scratch("compact"), list[Step]()
     try:
         plan = _plan(parts, part_mib)
-        manifests = [_merge(warehouse, stage, plan) if plan else stage.manifest() or {} for stage in stages]
+        manifests = [_merge(warehouse, stage, plan, scratch, steps) if plan else stage.manifest() or {}
+                     for stage in stages]
     except (StageError, FileNotFoundError):
         if parts == warehouse.parts("completions", iteration=iteration, purpose=purpose):
             raise
-        return [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
-    for stage, manifest in zip(stages, manifests, strict=True):
-        text = json_bytes(manifest).decode()
-        # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain it.
-        copy = stage.folder / f"compacted-{min(plan, default=0):05d}.json"
-        steps += [("write", copy, text), ("write", stage.folder / "manifest.json", text)] if plan else []
+        return meanwhile
     old = [stage.folder / name for stage, manifest in zip(stages, manifests, strict=True)
            for name in manifest.get("replaced", []) if (stage.folder / name).exists()]
     if not steps and not old:
+        scratch.rmdir()
         return []
-    if not carry_out(warehouse.root, "compact", [*steps, *(("remove", path, "") for path in old)]):
-        return [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
+    steps += [*(("remove", path, "") for path in old), ("remove", scratch, "")]
+    if parts != warehouse.parts("completions", iteration=iteration, purpose=purpose) or not carry_out(
+            warehouse.root, "compact", steps):
+        return meanwhile
     return [f"iteration {iteration} ({purpose}): {len(old)} files merged into "
             f"{sum(len(manifest['parts']) for manifest in manifests)}"]
 
@@ -104,38 +104,45 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
     return {first + index: numbers for index, numbers in enumerate(groups)}
 
 
-def _merge(warehouse: Warehouse, stage: Stage, plan: Merged) -> dict[str, Any]:
-    """Write the merged parts of one stage; the manifest that names them instead of the old ones."""
+def _merge(warehouse: Warehouse, stage: Stage, plan: Merged, scratch: Path,
+           steps: list[Step]) -> dict[str, Any]:
+    """Write the merged parts of one stage; the manifest that names them. `steps` put both in their place."""
     manifest = stage.manifest()
     assert manifest is not None
     listed = {part_number(Path(part["name"])) for part in manifest["parts"]}
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
-    paths = [_merge_part(warehouse, stage, number, numbers) for number, numbers in plan.items()]
-    replaced = [*manifest.get("replaced", []), *(part["name"] for part in manifest["parts"])]
-    return {**manifest, "parts": [part_facts(path) for path in paths], "replaced": replaced,
-            "compacted_at": time.time()}
-
-
-def _merge_part(warehouse: Warehouse, stage: Stage, number: int, numbers: list[int]) -> Path:
     table = "completions" if stage.name == "rollout" else "samples"
-    old = [warehouse.part_path(table, one, **stage.identity) for one in numbers]
-    path, merged = warehouse.part_path(table, number, **stage.identity), f"{numbers[0]}-{numbers[-1]}"
-    commit_file(path, lambda temporary: _write(temporary, table, old, warehouse.run_id, merged))
-    if part_metadata(path).get("merged") != merged:
-        raise StageError(f"{path} was made by another compaction. Run `warehouse repair` to put it aside.")
-    return path
+    warehouse.verify(table, **stage.identity)
+    merged = []
+    for number, numbers in plan.items():
+        final = warehouse.part_path(table, number, **stage.identity)
+        path = scratch / str(len(steps)) / final.name
+        old = [warehouse.part_path(table, replaced, **stage.identity) for replaced in numbers]
+        path.parent.mkdir()
+        with saying_why(path):
+            _write(path, table, old, warehouse.run_id)
+            flush(path)
+        merged.append(part_facts(path))
+        steps.append(("move", path, final))
+    replaced = [*manifest.get("replaced", []), *(part["name"] for part in manifest["parts"])]
+    new = {**manifest, "parts": merged, "replaced": replaced, "compacted_at": time.time()}
+    # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain it.
+    steps += [("write", stage.folder / name, json_bytes(new).decode())
+              for name in (f"compacted-{min(plan):05d}.json", "manifest.json")]
+    return new
 
 
-def _write(temporary: Path, table: str, old: list[Path], run_id: str, merged: str) -> None:
+def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:
     """Copy the rows of the old parts, about a row group at a time."""
     num_rows, size = 0, row_group_size(table)
-    with part_writer(temporary, table, {"run_id": run_id, "merged": merged}) as writer:
+    merged = f"{part_number(old[0])}-{part_number(old[-1])}"
+    with part_writer(path, table, {"run_id": run_id, "merged": merged}) as writer:
         for batch in _batches(old, size):
             writer.write_table(batch.cast(writer.schema), row_group_size=size)
             num_rows += batch.num_rows
-    written = pq.read_metadata(temporary).num_rows
-    assert written == num_rows == sum(pq.read_metadata(path).num_rows for path in old), "rows were lost"
+    written = pq.read_metadata(path).num_rows
+    assert written == num_rows == sum(pq.read_metadata(part).num_rows for part in old), "rows were lost"
 
 
 def _batches(paths: list[Path], size: int) -> Iterator[pa.Table]:

@@ -111,7 +111,7 @@ def _bounds(file: Any, group: int, column: str) -> tuple[Any, Any]:
     """Least and greatest value of a column in one row group."""
     metadata = file.metadata.row_group(group)
     names = [metadata.column(index).path_in_schema for index in range(metadata.num_columns)]
-    statistics = metadata.column(names.index(column)).statistics
+    statistics = metadata.column(names.index(column)).statistics if column in names else None
     return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
 
 

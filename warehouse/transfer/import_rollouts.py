@@ -24,13 +24,12 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
 
     Every line is checked before anything is written; a StageError names the line and the field. Sampling
     parameters must stand in the lines unless `plain_sampling` says that there were none: temperature 1,
-    no truncation, no penalty. An import that was killed is finished by the same file.
+    no truncation, no penalty. An import that was killed is finished by the same file; once finished, it
+    changes nothing.
     """
     stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
     way_out = (f"Import into an iteration or purpose that does not, or put it aside with `warehouse discard "
                f"{warehouse.root} --iteration {iteration} --purpose {purpose}`.")
-    if stage.is_complete():
-        raise StageError(f"{stage.title} exists already. {way_out}")
     content = source.read_bytes()
     settings = {"imported_from": source.name, "sha256": hashlib.sha256(content).hexdigest(),
                 "plain_sampling": plain_sampling}
@@ -39,6 +38,10 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
                 or before.get("plain_sampling", plain_sampling) != plain_sampling):
             raise StageError(f"{stage.title} exists already, begun with other rows or options. {way_out}")
         settings = before  # the file may have another name by now
+        if manifest := stage.manifest():
+            return manifest["facts"]["num_completions"]
+    elif stage.is_complete():
+        raise StageError(f"{stage.title} exists already. {way_out}")
     tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling)

@@ -1,0 +1,254 @@
+"""Kill each command that cares for a run at every call that changes a file, and look at what is left.
+
+    python -m tests.chaos.care [--every N]
+
+A killed command leaves a run that the next command finishes: `check` finds nothing that was not wrong before,
+the same command ends well, and the files are those that the command leaves when it is not killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+from click.testing import CliRunner
+
+from tests.synthetic_run import SCORER, build_run
+from warehouse.care.check import check_run
+from warehouse.care.compact import compact_run
+from warehouse.cli import cli
+from warehouse.store.checksums import file_hashes
+from warehouse.store.run_folder import open_warehouse
+
+CALLS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.symlink"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d+")
+PASSING = {"finished_at", "compacted_at", "at", "bytes", "sha256", "bytes_after", "bytes_before"}
+COMPLETIONS, TRAIN = "completions/iteration={}/purpose=train", "train/iteration={}"
+
+
+class Case(NamedTuple):
+    """A command and what makes a run ready for it; words of the command may name {run} and {folder}."""
+
+    name: str
+    words: str
+    prepare: Callable[[Path], None] = lambda run: None
+
+
+def untrain(run: Path) -> None:
+    """Take the last training back: policy 1 is the newest, and iteration 1 was sampled from it."""
+    shutil.rmtree(run / "policies/2")
+    shutil.rmtree(run / TRAIN.format(1))
+
+
+def begin_training(run: Path) -> None:
+    """A training of iteration 1 that has begun."""
+    untrain(run)
+    open_warehouse(run).stage("train", iteration=1).settle({"scorer": SCORER})
+
+
+def damage(*names: str) -> Callable[[Path], None]:
+    """Flip a bit in each of the files."""
+    def flip(run: Path) -> None:
+        for name in names:
+            path = run / name
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 4
+            path.chmod(0o644)
+            path.write_bytes(content)
+    return flip
+
+
+def damage_compacted(run: Path) -> None:
+    """A bit of a merged part, and half of another manifest of merged parts."""
+    compact_run(open_warehouse(run))
+    damage(f"{COMPLETIONS.format(0)}/part-00002.parquet")(run)
+    torn = run / COMPLETIONS.format(1) / "manifest.json"
+    torn.chmod(0o644)
+    torn.write_text("{")
+
+
+def add_foreign(run: Path) -> None:
+    (run / COMPLETIONS.format(0) / "notes.txt").write_text("mine")
+
+
+def lines_to_import(run: Path) -> None:
+    """Rows of this run, to be imported as another iteration."""
+    path = run.parent / "rows.jsonl"
+    rows = [{**row, "prompt_ids": [1, 2, 3], "policy_version": 0} for row in open_warehouse(run).read(
+        "completions", ["task_id", "completion_ids", "behaviour_logprobs", "completion", "finish_reason"],
+        iteration=0, purpose="train").to_pylist()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}"
+CASES = (
+    Case("rollback", "rollback {run} --to 1"),
+    Case("rollback of a sampled policy", "rollback {run} --to 0", untrain),
+    Case("prune", "prune {run} --before 2 --yes"),
+    Case("compact", "compact {run}"),
+    Case("discard eval", "discard {run} --iteration 0 --purpose eval"),
+    Case("discard train", "discard {run} --iteration 1 --purpose train", untrain),
+    Case("discard training", "discard {run} --iteration 1 --training", begin_training),
+    Case("repair completions", "repair {run} --iteration 0",
+         damage(f"{COMPLETIONS.format(0)}/part-00001.parquet")),
+    Case("repair samples", "repair {run} --yes", damage(f"{SAMPLES}/part-00000.parquet")),
+    Case("repair prompts and a foreign file", "repair {run} --yes", lambda run: (
+        damage("prompts/iteration=1/purpose=train/part-00000.parquet")(run), add_foreign(run))[0]),
+    Case("repair a training", "repair {run} --yes", damage(f"{TRAIN.format(1)}/samples-00000.parquet")),
+    Case("repair lost rows", "repair {run} --yes", damage(f"{TRAIN.format(0)}/samples-00000.parquet")),
+    Case("repair merged parts", "repair {run} --yes", damage_compacted),
+    Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
+    Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
+    Case("export trl", "export {run} {folder}/out --to trl"),
+    Case("export hf", "export {run} {folder}/out --to hf"),
+)
+
+
+def prepared(case: Case, whole: Path, folder: Path) -> Path:
+    """A copy of the whole run, made ready for the command."""
+    run = Path(shutil.copytree(whole, folder / "run"))
+    case.prepare(run)
+    return run
+
+
+def kill_everywhere(case: Case, whole: Path, folder: Path, first: int = 1,
+                    every: int = 1) -> Iterator[str | None]:
+    """One kill for each call that changes a file (each `every`th from `first`); what went wrong, or None."""
+    calm = prepared(case, whole, folder / "undisturbed")
+    before = set(check_run(open_warehouse(calm)).problems)
+    status = run_and_die(case, calm, 0)
+    assert status == 0, f"{case.name} exited with {status} undisturbed"
+    wanted = state(calm.parent)
+    allowed = {text.replace(str(calm), "") for text in before | set(check_run(open_warehouse(calm)).problems)}
+    number = first
+    while True:
+        run = prepared(case, whole, folder / f"killed-{number}")
+        status = run_and_die(case, run, number)
+        if status == 0:
+            return
+        if status != -signal.SIGKILL:
+            yield f"{case.name}, call {number}: exit code {status} instead of a kill"
+        else:
+            yield look_at(case, run, number, wanted, allowed)
+        shutil.rmtree(run.parent)
+        number += every
+
+
+def look_at(case: Case, run: Path, number: int, wanted: dict[str, Any], allowed: set[str]) -> str | None:
+    """What is wrong with a run whose command was killed, and that runs it again."""
+    title = f"{case.name}, call {number}"
+    twin = Path(shutil.copytree(run.parent, run.parents[1] / f"twin-{number}")) / "run"
+    problems = {text.replace(str(twin), "") for text in check_run(open_warehouse(twin)).problems}
+    shutil.rmtree(twin.parent)
+    if problems - allowed:
+        return f"{title}: check says {sorted(problems - allowed)[0]}"
+    again = CliRunner().invoke(cli, words(case, run))
+    if again.exit_code or (again.exception and not isinstance(again.exception, SystemExit)):
+        return f"{title}: run again it says {again.output or again.exception!r}"
+    actual = state(run.parent)
+    other = [name for name in sorted(wanted.keys() | actual.keys()) if wanted.get(name) != actual.get(name)]
+    return f"{title}: {other[0]} of {len(other)} differs from an undisturbed run" if other else None
+
+
+def words(case: Case, run: Path) -> list[str]:
+    return [word.format(run=run, folder=run.parent) for word in case.words.split()]
+
+
+def run_and_die(case: Case, run: Path, number: int) -> int:
+    """Exit code of the command in a process of its own, killed before its `number`th call that writes."""
+    child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def audit(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal calls
+            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
+            if (event in CALLS or writes) and str(run.parent) in str(arguments[0]):
+                calls += 1
+                if calls == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(audit)
+        result = CliRunner().invoke(cli, words(case, run))
+        if result.exit_code:
+            sys.__stderr__.write(f"{result.output}{result.exception!r}\n")
+        os._exit(result.exit_code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """What two runs must share: every file by its name, rows of parts, JSON without times and hashes."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = TIMES.sub("TIME", str(path.relative_to(folder)))
+        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/rollup")):
+            continue
+        if path.suffix == ".parquet" and "broken" not in name:
+            found[name] = hashlib.sha256(str(pq.ParquetFile(path).read().drop_columns(
+                [column for column in ("finished_at",) if column in pq.read_schema(path).names]
+            ).to_pylist()).encode()).hexdigest()
+        elif path.name.startswith(("manifest.json", "repair.json", "pruned.jsonl", "compacted-")):
+            found[name] = [_lasting(value) for value in _values(path)]
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _values(path: Path) -> list[Any]:
+    text = path.read_text()
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [text]
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(one) for key, one in value.items() if key not in PASSING}
+    return [_lasting(one) for one in value] if isinstance(value, list) else value
+
+
+def whole_run(folder: Path) -> Path:
+    """Two iterations, rolled out, scored and trained, with an evaluation; policies that hold weights."""
+    build_run(folder, iterations=2, evals=(0,), num_tasks=4, group_size=2)
+    for version in (1, 2):
+        policy = folder / "policies" / str(version)
+        facts = json.loads((policy / "policy.json").read_text())
+        (policy / "policy.json").unlink()
+        (policy / "adapter_model.safetensors").write_bytes(b"weights of %d" % version)
+        (policy / "optimizer.pt").write_bytes(b"moments of %d" % version)
+        files = file_hashes(policy)
+        facts |= {"kind": "lora", "sha256": files["adapter_model.safetensors"], "files": files}
+        (policy / "policy.json").write_text(json.dumps(facts))
+    return folder
+
+
+def main() -> None:
+    """Kill everything everywhere; print a line per command, exit code 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, help="kill at each so-manieth call only")
+    every, wrong, total = parser.parse_args().every, 0, 0
+    with tempfile.TemporaryDirectory(prefix="care-") as folder:
+        whole = whole_run(Path(folder) / "whole")
+        for case in CASES:
+            told = list(kill_everywhere(case, whole, Path(folder) / case.name.replace(" ", "-"), every=every))
+            failures = [text for text in told if text]
+            total, wrong = total + len(told), wrong + len(failures)
+            print(f"  {len(told):4d} kills of {case.name}", *failures[:5], sep="\n    FAILED ", flush=True)
+    print(f"{total} kills of commands that care for a run, {wrong} failures")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
