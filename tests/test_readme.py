@@ -75,6 +75,7 @@ def test_the_task_it_shows_can_be_imported(tmp_path: Path) -> None:
     assert task.task_id == json.loads(line)["task_id"]
 
 
+@pytest.mark.slow("512 completions of the demo's pool, by the real engine")
 @pytest.mark.engine
 def test_the_loop_by_hand_runs_and_the_questions_are_answered(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")

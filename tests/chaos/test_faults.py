@@ -73,6 +73,7 @@ def fill(folder: Path, leave: int) -> Path:
     return path
 
 
+@pytest.mark.slow("nine commands, each with its own imports")
 def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
         small_disk: Path, tmp_path: Path) -> None:
     reference, warehouse = new_run(tmp_path / "reference"), new_run(small_disk / "tight")
@@ -89,6 +90,7 @@ def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
+@pytest.mark.slow("eight commands, each with its own imports")
 def test_a_disk_mounted_read_only_is_one_sentence_in_each_stage(small_disk: Path) -> None:
     warehouse = new_run(small_disk / "archive")
     for name in ("rollout", "score", "train", "compact"):

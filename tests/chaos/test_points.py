@@ -40,6 +40,7 @@ def test_commands_pass_the_instants_that_the_promise_names(
         instant for instant in instants["report"] if "report.html" in instant]
 
 
+@pytest.mark.slow("some forty commands are started and killed, one after the other")
 def test_killed_at_every_instant_a_run_ends_like_an_undisturbed_one(
         undisturbed: tuple[Warehouse, dict[str, list[str]]], tmp_path: Path) -> None:
     reference, instants = undisturbed

@@ -82,6 +82,7 @@ def test_at_staleness_0_the_trainer_agrees_with_the_engine(looped: tuple[Warehou
         assert max(row["log_ratio_abs_mean"] for row in rows) < 5e-6
 
 
+@pytest.mark.slow("starts the engine once more")
 @pytest.mark.engine
 def test_the_same_seeds_give_the_same_rows(looped: tuple[Warehouse, str], tmp_path: Path) -> None:
     first, _ = looped

@@ -45,6 +45,7 @@ def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed:
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
+@pytest.mark.slow("every job is started twice, with its imports")
 def test_slurm_jobs_preempted_and_requeued_give_the_undisturbed_result(undisturbed: Warehouse,
                                                                        tmp_path: Path) -> None:
     warehouse, queue, folder = new_run(tmp_path / "slurm"), tmp_path / "queue.json", tmp_path / "bin"
@@ -77,6 +78,7 @@ def _slurm_task(job: dict, task: int, environment: dict[str, str], folder: Path)
     raise AssertionError(f"the requeued job did not finish: {output}")
 
 
+@pytest.mark.slow("every job is started twice, with its imports")
 def test_condor_jobs_preempted_and_requeued_give_the_undisturbed_result(undisturbed: Warehouse,
                                                                         tmp_path: Path) -> None:
     warehouse, environment = new_run(tmp_path / "condor"), commands(tmp_path / "bin")

@@ -27,6 +27,7 @@ def passed(command: list[str], step: int) -> int:
     return int(counted[1])
 
 
+@pytest.mark.slow("a quarter of the hostile programs again, in every tier")
 def test_attacks_are_contained_when_an_unprivileged_user_scores():
     if os.geteuid() != 0:
         pytest.skip("not root: tests/score/sandbox/test_hostile.py ran as an unprivileged user already")
@@ -36,6 +37,7 @@ def test_attacks_are_contained_when_an_unprivileged_user_scores():
     assert passed([str(HOSTILE / "as_nobody.sh"), *CORPUS], 4) >= 80 * num_tiers
 
 
+@pytest.mark.slow("a quarter of the hostile programs again")
 def test_attacks_are_contained_where_containers_forbid_namespaces_and_the_kernel_has_no_landlock():
     assert passed([*CONFINED, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *CORPUS], 4) >= 80
 

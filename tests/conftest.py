@@ -1,0 +1,31 @@
+"""Slow tests say why they are slow; with --skips-fail a test that could not run is a failed test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skips-fail", metavar="REGEX", default=None,
+                     help="A skipped test fails unless its reason matches this.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in item.iter_markers("slow"):
+            assert mark.args, f"{item.nodeid} is marked slow without a reason"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+        item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    excepted = item.config.getoption("--skips-fail")
+    if report.skipped and excepted is not None and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if not re.search(excepted, reason):
+            report.outcome, report.longrepr = "failed", f"{item.nodeid} was not run: {reason}"
+    return report
