@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from score.look.commands import diff, doctor, explain, limit_options, tier_optio
 from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors, with_version
 
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
-REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5")
+REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
+           "tests-share")
 
 
 class WithDefault(click.Group):
@@ -43,7 +45,8 @@ isolation this machine offers and what would raise it.
 @run_argument
 @iteration_option
 @purpose_option
-@click.option("--reward", type=click.Choice(REWARDS), default="arc-v1", help="How measures become a reward.")
+@click.option("--reward", type=click.Choice(REWARDS), default=None, show_default=False,
+              help="How measures become a reward. [default: arc-v1 for grid tasks, exact for all others]")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
 @click.option("--reward-file", default=None, metavar="FILE.py:NAME",
@@ -81,9 +84,14 @@ def score_rollouts(run: Path, **values: Any) -> None:
     exits with 75, as it does on SIGTERM and at the time limit. With another reward or other limits it is
     another scorer, whose rows stand beside the former ones.
     """
+    from score.rewards.named import default_reward
     from score.run import ScoreOptions, run_score
     from warehouse.stages.shard import Shard
+    from warehouse.store.run_folder import open_warehouse
 
+    if values["reward"] is None:
+        tasks = open_warehouse(run).read("tasks", columns=["kind"])
+        values["reward"] = default_reward(tasks.column("kind").to_pylist())
     scorer = scorer_of(values)
     shard = Shard.parse(values.pop("shard"))
     run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
@@ -120,7 +128,9 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
         try:
             numbers[name] = float(value)
         except ValueError:
-            raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.") from None
+            numbers[name] = math.nan
+        if not math.isfinite(numbers[name]):
+            raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.")
     return numbers
 
 

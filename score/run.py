@@ -73,6 +73,7 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     stop, clock = StopRequest(options.time_limit, options.grace), Clock()
     due = rollouts_to_score(warehouse, scorer.identity, options.iteration, options.purpose)
     if not due:
+        check_any_scored(warehouse, scorer.identity, options.purpose)
         say(f"Nothing to score: {scorer.identity} has scored every complete rollout of {options.run}.")
         return
     with clock.phase("start"):
@@ -168,6 +169,18 @@ def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
         judgements = measure(items, outcomes)
         terms = reward_terms(items, judgements, scorer, completions, repetitions["ngram4_unique_ratio"])
         return samples_table(completions, items, judgements, terms, scorer, session.tier.name, repetitions)
+
+
+def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
+    """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
+    rollouts = [(iteration, name) for iteration in warehouse.iterations("completions")
+                for name in warehouse.purposes("completions", iteration) if purpose in (None, name)]
+    if any(scorer in warehouse.scorers(*rollout) for rollout in rollouts):
+        return
+    missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
+    if rollouts:
+        raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
+    raise StageError(f"{missing}. Run `rollout {warehouse.root}` first.")
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:

@@ -74,7 +74,7 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @run_folder
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
-@click.option("--reward", default="arc-v1", show_default=True, help="Reward to compute.")
+@click.option("--reward", default=None, help="Reward to compute; as `score` would when left out.")
 @limit_options
 @tier_options
 @shows_errors

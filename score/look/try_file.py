@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from score.look.explain import verdict_lines
+from score.rewards.named import default_reward
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -21,7 +22,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
 
-def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, tier: str | None,
+def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str | None, tier: str | None,
              unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
@@ -32,12 +33,12 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str, 
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
-    scorer = Scorer(reward, limits=limits)
+    scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits)
     code = file.read_text()
     items = [Item(task, Answer(code, code))]
     pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1, config=LaneConfig)
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
-    [terms] = registered_terms(judgements, scorer)
+    [terms] = registered_terms(items, judgements, scorer)
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
     return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))

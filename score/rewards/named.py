@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from score.tasks.measures import Measures
@@ -14,15 +14,13 @@ RewardFunction = Callable[[Measures, Parameters], dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A registered reward: its function, the parameters it takes with their defaults, and its range."""
+    """A registered reward: its function and terms, its parameters with their defaults, and its range."""
 
     function: RewardFunction
+    terms: tuple[str, ...]
     defaults: dict[str, float] = field(default_factory=dict)
-    full: Callable[[Parameters], float] = lambda parameters: 10.0
+    full: float = 10.0
     floor: Callable[[Parameters], float] = lambda parameters: 0.0
-
-
-REWARDS: dict[str, Reward] = {}
 
 
 def arc_v1(measures: Measures, parameters: Parameters) -> dict[str, float]:
@@ -62,18 +60,43 @@ def arc_v0_5(measures: Measures, parameters: Parameters) -> dict[str, float]:
     return arc_v1(measures, parameters) if measures.valid_code else {"no_code": -1.0}
 
 
-REWARDS["arc-v1"] = Reward(arc_v1)
-REWARDS["arc-v2-no-pixel-score"] = Reward(arc_v2_no_pixel_score)
-REWARDS["arc-exact-shaped"] = Reward(arc_exact_shaped, {"shaping": 0.1, "invalid": -0.1},
-                                     full=lambda parameters: 1.0,
-                                     floor=lambda parameters: parameters["invalid"])
-REWARDS["arc-v0"] = Reward(arc_v0, full=lambda parameters: 2.0, floor=lambda parameters: -1.0)
-REWARDS["arc-v0.5"] = Reward(arc_v0_5, floor=lambda parameters: -1.0)
+def exact(measures: Measures, parameters: Parameters) -> dict[str, float]:
+    """1 when everything is right, else 0."""
+    return {"exact": 1.0} if measures.correct else {}
 
 
-def reward_named(name: str) -> Reward:
-    """The registered reward; StageError listing them when there is none of that name."""
-    if name not in REWARDS:
+def tests_share(measures: Measures, parameters: Parameters) -> dict[str, float]:
+    """The share of tests (or calls, cases, grids) that are right."""
+    return {"tests": measures.correct_share}
+
+
+ARC_TERMS = ("valid", "correct_grids", "pixel_score")
+REWARDS: dict[str, Reward] = {
+    "arc-v1": Reward(arc_v1, ARC_TERMS),
+    "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score, ARC_TERMS[:2]),
+    "arc-exact-shaped": Reward(arc_exact_shaped, ("exact", "shaping", "invalid"),
+                               {"shaping": 0.1, "invalid": -0.1}, 1.0,
+                               floor=lambda parameters: parameters["invalid"]),
+    "arc-v0": Reward(arc_v0, ("no_code", "train_grids", "test_grids"), full=2.0,
+                     floor=lambda parameters: -1.0),
+    "arc-v0.5": Reward(arc_v0_5, ("no_code", *ARC_TERMS), floor=lambda parameters: -1.0),
+    "exact": Reward(exact, ("exact",), full=1.0),
+    "tests-share": Reward(tests_share, ("tests",), full=1.0)}
+# What tasks get where no reward is named: a program that prints nothing has valid outputs, and earns nothing.
+BY_KIND = "by-kind"
+DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact"}
+
+
+def default_reward(kinds: Iterable[str]) -> str:
+    """The reward of tasks of these kinds where none is named: one for all of them, or by-kind."""
+    names = {DEFAULTS.get(kind, "exact") for kind in kinds}
+    return names.pop() if len(names) == 1 else BY_KIND
+
+
+def rewards_named(name: str) -> dict[str, Reward]:
+    """The registered reward of each kind of task; StageError listing the names where there is none."""
+    names = DEFAULTS if name == BY_KIND else dict.fromkeys(DEFAULTS, name)
+    if not REWARDS.keys() >= set(names.values()):
         raise StageError(f"No reward is called '{name}'. Known: {', '.join(REWARDS)}; "
                          "or name a function of your own as --reward-file FILE.py:NAME.")
-    return REWARDS[name]
+    return {kind: REWARDS[reward] for kind, reward in names.items()}

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from score.rewards.from_file import UserReward
-from score.rewards.named import reward_named
+from score.rewards.named import BY_KIND, DEFAULTS, Reward, rewards_named
 from score.rewards.shaping import Shaping
 from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
@@ -22,7 +22,7 @@ from warehouse.store.errors import StageError
 class Scorer:
     """What `score` computes; equal scorers have equal identities, on every machine."""
 
-    reward: str
+    reward: str                              # by-kind: the default of each kind of task
     parameters: Mapping[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
@@ -30,25 +30,32 @@ class Scorer:
     user: UserReward | None = None           # takes the place of the registered reward
 
     def __post_init__(self) -> None:
-        known = reward_named(self.reward).defaults if self.user is None else {}
-        unknown = set(self.parameters) - set(known)
-        if unknown:
-            raise StageError(f"The reward {self.name} has no parameter '{min(unknown)}'. "
-                             f"Known: {', '.join(known) or 'none'}.")
+        rewards = self.rewards.values()
+        terms = {term: None for reward in rewards for term in reward.terms} or [self.name]
+        defaults = [name for reward in rewards for name in reward.defaults]
+        for what, names, known in (("parameter", self.parameters, dict.fromkeys(defaults)),
+                                   ("term", self.shaping.weights, terms)):
+            unknown = set(names) - set(known)
+            if unknown:
+                raise StageError(f"The reward {self.name} has no {what} '{min(unknown)}'. "
+                                 f"Known: {', '.join(known) or 'none'}.")
 
     @property
     def name(self) -> str:
         return self.reward if self.user is None else self.user.name
 
-    @property
-    def all_parameters(self) -> dict[str, float]:
-        """Defaults and what was set."""
-        return {**reward_named(self.reward).defaults, **self.parameters} if self.user is None else {}
+    @cached_property
+    def rewards(self) -> dict[str, Reward]:
+        """The registered reward of each kind of task; empty where the user's function decides."""
+        return rewards_named(self.reward) if self.user is None else {}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides a verdict, as it is stored with the stage."""
-        return {"reward": self.name, "parameters": self.all_parameters, "limits": asdict(self.limits),
+        parameters = {name: self.parameters.get(name, value)
+                      for reward in self.rewards.values() for name, value in reward.defaults.items()}
+        by_kind = {"rewards": DEFAULTS} if self.name == BY_KIND else {}
+        return {"reward": self.name, **by_kind, "parameters": parameters, "limits": asdict(self.limits),
                 "shaping": asdict(self.shaping), "imports": list(self.imports), "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}
 
@@ -58,16 +65,15 @@ class Scorer:
         text = json.dumps(self.settings, sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
-    def terms(self, measures: Measures) -> dict[str, float]:
+    def terms(self, kind: str, measures: Measures) -> dict[str, float]:
         """Named terms of the registered reward of one completion, before shaping."""
-        return reward_named(self.reward).function(measures, self.all_parameters)
+        if self.user is not None:
+            return {}
+        return self.rewards[kind].function(measures, self.settings["parameters"])
 
-    @property
-    def full(self) -> float | None:
-        """Reward of a perfect answer before shaping; None where the user's function decides."""
-        return reward_named(self.reward).full(self.all_parameters) if self.user is None else None
-
-    @property
-    def floor(self) -> float | None:
-        """Reward of an answer without a program before shaping; None where the user's function decides."""
-        return reward_named(self.reward).floor(self.all_parameters) if self.user is None else None
+    def bounds(self, kind: str) -> tuple[float, float] | None:
+        """Reward of an answer without a program and of a perfect one, before shaping; None for the user's."""
+        if self.user is not None:
+            return None
+        reward = self.rewards[kind]
+        return reward.floor(self.settings["parameters"]), reward.full

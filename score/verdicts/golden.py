@@ -73,10 +73,11 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Iterable[str]) -> in
     golden = golden_items(kinds)
     items = [item for _name, item, _perfect in golden]
     judgements = measure(items, run_programs(executor, items))
-    rewarded = zip(golden, judgements, registered_terms(judgements, scorer), strict=True)
-    for (name, _item, perfect), judgement, terms in rewarded:
+    rewarded = zip(golden, judgements, registered_terms(items, judgements, scorer), strict=True)
+    for (name, item, perfect), judgement, terms in rewarded:
         reward = None if terms is None else float(sum(terms.values()))
-        deserved = scorer.full if perfect else scorer.floor
+        bounds = scorer.bounds(item.task.kind_name)
+        deserved = bounds and bounds[perfect]
         if reward is None or judgement.measures.correct != perfect or not (
                 deserved is None or math.isclose(reward, deserved)):
             outcome = judgement.outcome

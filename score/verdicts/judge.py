@@ -65,7 +65,7 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
 def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
                  completions: pa.Table, ngram4_unique_ratio: np.ndarray) -> list[Terms]:
     """The terms of every reward after shaping; None where nothing could be measured, or none applies."""
-    terms = registered_terms(judgements, scorer)
+    terms = registered_terms(items, judgements, scorer)
     if scorer.user is not None:
         rewards = user_rewards(scorer.user, items, judgements, completions)
         terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
@@ -78,10 +78,11 @@ def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer:
         lengths=completions.column("num_completion_tokens").to_numpy())
 
 
-def registered_terms(judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
+def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
     """The terms of the scorer's registered reward before shaping, none where the user's file decides."""
-    return [None if judgement.outcome.infrastructure else scorer.terms(judgement.measures)
-            for judgement in judgements]
+    return [None if judgement.outcome.infrastructure
+            else scorer.terms(item.task.kind_name, judgement.measures)
+            for item, judgement in zip(items, judgements, strict=True)]
 
 
 def user_rewards(reward: UserReward, items: Sequence[Item], judgements: Sequence[Judgement],

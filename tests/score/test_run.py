@@ -163,12 +163,40 @@ def test_samples_of_completions_that_are_gone_stop_the_stage(warehouse):
     assert result.exit_code == 1 and "Part 9 of score of iteration 0" in result.output
 
 
+def test_score_before_any_rollout_says_what_is_missing(warehouse):
+    result = invoke(warehouse.root)
+    assert result.exit_code == 1
+    assert f"no completions to score. Run `rollout {warehouse.root}` first." in result.output
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    evals = invoke(warehouse.root, "--purpose", "eval")
+    assert evals.exit_code == 1 and "no completions of purpose eval to score. Run" in evals.output
+
+
+def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
+    stdio = ("stdio", {"cases": [{"input": "1 2", "output": "3"}]})
+    answers = [("sum", fenced("print(3)\n")), ("sum", fenced(""))]
+    run = make_run(tmp_path / "scripts", {"sum": stdio})
+    add_rollout(run, answers)
+    assert invoke(run.root).exit_code == 0
+    assert [row["reward"] for row in rows(run, "exact-")] == [1.0, 0.0]
+    run = make_run(tmp_path / "both", {"sum": stdio, "turn": ("grid", TURN)})
+    add_rollout(run, [*answers, ("turn", fenced(FLIP)), ("turn", fenced(SAME))])
+    assert invoke(run.root).exit_code == 0
+    found = rows(run, "by-kind-")
+    assert [row["reward"] for row in found] == [1.0, 0.0, 10.0, pytest.approx(10 / 9)]
+    stage = run.stage("score", iteration=0, purpose="train", scorer=found[0]["scorer"])
+    assert stage.settings()["rewards"] == {"grid": "arc-v1", "function": "exact", "stdio": "exact",
+                                           "answer": "exact"}
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--iteration", "5"], "Iteration 5 has no complete rollout to score. Run `rollout"),
     (["--cpu-seconds", "0"], "The limit cpu_seconds is 0.0: it must be above 0."),
     (["--wall-seconds", "0.5"], "is below cpu_seconds"),
     (["--parameter", "shaping"], "--parameter shaping is not NAME=NUMBER"),
     (["--parameter", "shaping=1"], "The reward arc-v1 has no parameter 'shaping'. Known: none."),
+    (["--weight", "nosuch=2"], "arc-v1 has no term 'nosuch'. Known: valid, correct_grids, pixel_score."),
+    (["--weight", "valid=nan"], "--weight valid=nan is not NAME=NUMBER"),
     (["--allow-import", "no_such_module"], "No module named 'no_such_module'"),
 ])
 def test_bad_input_is_one_sentence_and_writes_nothing(warehouse, arguments, message):

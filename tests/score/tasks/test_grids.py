@@ -85,17 +85,19 @@ NO_CODE = Measures(False, False, SplitScore(3, 0.0, 0.0), SplitScore(1, 0.0, 0.0
     ("arc-exact-shaped", 1.0, 0.05, -0.1, -0.1),
     ("arc-v0", 2.0, 2 / 3, 0.0, -1.0),
     ("arc-v0.5", 10.0, 5.7, 0.0, -1.0),
+    ("exact", 1.0, 0.0, 0.0, 0.0),
+    ("tests-share", 1.0, 0.5, 0.0, 0.0),
 ])
 def test_rewards(reward, solved, half, invalid, no_code):
     scorer = Scorer(reward)
-    values = [sum(scorer.terms(measures).values()) for measures in (SOLVED, HALF, INVALID, NO_CODE)]
+    values = [sum(scorer.terms("grid", measures).values()) for measures in (SOLVED, HALF, INVALID, NO_CODE)]
     assert values == pytest.approx([solved, half, invalid, no_code])
-    assert (values[0], values[3]) == (scorer.full, scorer.floor)
+    assert (values[3], values[0]) == scorer.bounds("grid")
 
 
 def test_parameters_change_the_reward_and_the_identity():
     usual, shaped = Scorer("arc-exact-shaped"), Scorer("arc-exact-shaped", {"shaping": 0.5})
-    assert sum(shaped.terms(HALF).values()) == 0.25
+    assert sum(shaped.terms("grid", HALF).values()) == 0.25
     assert usual.identity != shaped.identity
     assert usual.identity == Scorer("arc-exact-shaped", {"shaping": 0.1}).identity
     with pytest.raises(StageError, match=r"no parameter 'shape'. Known: shaping, invalid"):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from score.isolation.lockdown import Layer
+from score.rewards.named import default_reward
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -54,10 +55,11 @@ class Scored(NamedTuple):
     reward: float | None
 
 
-def scored(executor, kind: str, payload, code: str | None, text: str = "") -> Scored:
+def scored(executor, kind: str, payload, code: str | None, text: str = "",
+           scorer: Scorer = SCORER) -> Scored:
     items = [Item(load_task("t", kind, payload), Answer(text, code))]
     [judgement] = measure(items, run_programs(executor, items))
-    [terms] = registered_terms([judgement], SCORER)
+    [terms] = registered_terms(items, [judgement], scorer)
     return Scored(judgement.outcome, judgement.measures, None if terms is None else sum(terms.values()))
 
 
@@ -229,6 +231,14 @@ def test_scripts_that_are_right(executor, code):
 def test_scripts_that_are_wrong(executor, code, share, error_class):
     row = scored(executor, "stdio", SUMS, code)
     assert (row.measures.test.correct_grids, row.outcome.error_class) == (share, error_class)
+
+
+@pytest.mark.parametrize(("code", "exact", "share"), [
+    ("", 0.0, 0.0), ("print(3)\n", 0.0, 0.5), ("print(sum(map(int, input().split())))\n", 1.0, 1.0)])
+def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share):
+    rewards = [scored(executor, "stdio", SUMS, code, scorer=Scorer(name)).reward
+               for name in (default_reward(["stdio"]), "by-kind", "tests-share")]
+    assert rewards == [exact, exact, share]
 
 
 @pytest.mark.parametrize(
