@@ -31,7 +31,7 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from warehouse.sql.database import connect, explained
-    connection = connect(warehouse)
+    connection = connect(warehouse, strict=True)
     with explained():
         answer = connection.execute(query)
         columns, rows = [column[0] for column in answer.description or []], answer.fetchall()

@@ -11,7 +11,7 @@ import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
-from warehouse.options import run_argument, shows_errors, with_version
+from warehouse.options import run_argument, shows_errors, strict_option, with_version
 from warehouse.transfer.commands import export_command, import_command
 
 
@@ -53,8 +53,9 @@ def init(
               help="Most rows; 0 for all. Default: 200 of a table or Markdown on the terminal, else all.")
 @click.option("--full", is_flag=True, help="Show lists and long text whole.")
 @click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
+@strict_option
 @shows_errors
-def sql(run: Path, query: str | None, file: Path | None, partial: bool, **options: Any) -> None:
+def sql(run: Path, query: str | None, file: Path | None, partial: bool, strict: bool, **options: Any) -> None:
     """Run QUERY over the run's tables and views.
 
     `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
@@ -67,7 +68,7 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, **option
     warehouse = open_warehouse(run)
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
-    write_answers(warehouse, connect(warehouse, partial=partial), script, **options,
+    write_answers(warehouse, connect(warehouse, partial=partial, strict=strict), script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 
@@ -78,8 +79,10 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, **option
 @click.option("--purpose", default="train", show_default=True, help="Of the one line: which purpose.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
 @click.option("--alarm", is_flag=True, help="Evaluate the alarms too; exit code 3 when one fires.")
+@strict_option
 @shows_errors
-def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool) -> None:
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool,
+            strict: bool) -> None:
     """Print one screen about the run."""
     from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
     from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
@@ -88,7 +91,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     keep_rolled_up(warehouse)
-    connection = connect(warehouse)
+    connection = connect(warehouse, strict=strict)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))

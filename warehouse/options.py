@@ -102,6 +102,9 @@ iteration_option = click.option("--iteration", type=click.IntRange(min=0), defau
                                 help="Iteration to work on; the next one due when left out.")
 purpose_option = click.option("--purpose", default=None, help="'train', 'eval' or 'eval-<label>'.")
 
+strict_option = click.option("--strict", is_flag=True,
+                             help="Exit with 1 where something is damaged, rather than leave it out.")
+
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """A StageError becomes one line and exit code 1, a stop exit code 75; a bug keeps its traceback."""

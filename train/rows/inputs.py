@@ -107,7 +107,7 @@ def _replayed(warehouse: Warehouse, iteration: int, scorer: str, settings: Setti
     selected = None
     if settings.replay_select is not None:
         from warehouse.sql.database import connect, run_query
-        relation = run_query(connect(warehouse), settings.replay_select)
+        relation = run_query(connect(warehouse, strict=True), settings.replay_select)
         if relation is None or not {"iteration", "group_id"} <= set(relation.columns):
             raise StageError("--replay-select must return the columns iteration and group_id, for example: "
                              "SELECT iteration, group_id FROM train_samples WHERE drop_reason = "

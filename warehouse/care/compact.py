@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warehouse.care.findings import score_stages
 from warehouse.sql.database import refresh_sql
+from warehouse.store.all_stages import score_stages
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import flush, json_bytes, saying_why
 from warehouse.store.errors import StageError

@@ -9,6 +9,7 @@ from typing import Any
 
 from warehouse.care.check_rows import row_problems
 from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
+from warehouse.store.all_stages import all_stages, readable_manifest
 from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
@@ -39,34 +40,6 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
         yield from wrong
         if rows and not quick:
             yield from _rows(warehouse, stage, {finding.path for finding in wrong})
-
-
-def all_stages(warehouse: Warehouse, iteration: int | None = None) -> list[Stage]:
-    """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-    def numbers(table: str) -> list[int]:
-        return [number for number in warehouse.iterations(table) if iteration in (None, number)]
-
-    stages = [warehouse.stage("rollout", iteration=number, purpose=purpose)
-              for number in numbers("completions") for purpose in warehouse.purposes("completions", number)]
-    stages += [stage for number in numbers("samples") for purpose in warehouse.purposes("samples", number)
-               for stage in score_stages(warehouse, number, purpose)]
-    return stages + [warehouse.stage("train", iteration=number) for number in numbers("train_steps")]
-
-
-def score_stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
-    """Every score of one rollout, finished or not."""
-    folder = warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-    return [warehouse.stage("score", iteration=iteration, purpose=purpose,
-                            scorer=path.name.removeprefix("scorer="))
-            for path in sorted(folder.glob("scorer=*"))]
-
-
-def readable_manifest(stage: Stage) -> dict[str, Any] | None:
-    """The manifest; None if there is none, or if it is damaged."""
-    try:
-        return stage.manifest()
-    except StageError:
-        return None
 
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from warehouse.care.findings import find_damage, readable_manifest, score_stages
+from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
+from warehouse.store.all_stages import readable_manifest, score_stages
 from warehouse.store.commit import json_bytes
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.parts import part_number

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import run_argument, shows_errors
+from warehouse.options import run_argument, shows_errors, strict_option
 
 
 @click.command()
@@ -93,8 +93,9 @@ def shell(run: Path) -> None:
 @click.option("--since", type=click.IntRange(min=0), default=None,
               help="Alarms raised at this iteration or later; since the last rollback by default.")
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
+@strict_option
 @shows_errors
-def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...]) -> None:
+def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when one fires."""
     from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, check_signals, fired_alarms, last_rollback
     from warehouse.sql.database import connect
@@ -103,7 +104,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     check_signals(ignore)
     while True:
         start = last_rollback(warehouse) if since is None else since
-        alarms = fired_alarms(connect(warehouse), since=start, ignored=ignore)
+        alarms = fired_alarms(connect(warehouse, strict=strict), since=start, ignored=ignore)
         if alarms or every is None:
             break
         time.sleep(every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
+MOST_WARNINGS = 5
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -36,7 +38,10 @@ SET parquet_metadata_cache = true;
 
 def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
     """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
-    inventory = take_inventory(warehouse, partial=partial)
+    return _text_of(warehouse, take_inventory(warehouse, partial=partial))
+
+
+def _text_of(warehouse: Warehouse, inventory: Inventory) -> str:
     return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory)
 
 
@@ -54,15 +59,25 @@ def _keep(warehouse: Warehouse, text: str) -> None:
             replace_bytes(path, text.encode())
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(warehouse: Warehouse, *, partial: bool = False,
+            strict: bool = False) -> duckdb.DuckDBPyConnection:
     """An in-memory connection with every table, view and macro of the run.
 
-    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way.
+    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
+    are damaged are left out and named on stderr; with `strict` they are a StageError.
     """
     import duckdb
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
-    text = sql_text(warehouse, partial=partial)
+    inventory = take_inventory(warehouse, partial=partial)
+    if strict and inventory.left_out:
+        raise StageError(inventory.left_out[0])
+    for warning in inventory.left_out[:MOST_WARNINGS]:
+        print(f"warning: {warning}", file=sys.stderr)
+    if len(inventory.left_out) > MOST_WARNINGS:
+        print(f"warning: {len(inventory.left_out) - MOST_WARNINGS} more; `warehouse check` lists them",
+              file=sys.stderr)
+    text = _text_of(warehouse, inventory)
     if not partial:
         _keep(warehouse, text)
     with explained():

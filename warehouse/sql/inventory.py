@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.sql.rollup_files import Rollup, valid_rollup
+from warehouse.sql.verified import find_damage
+from warehouse.store.all_stages import all_stages, readable_manifest
 from warehouse.store.chosen_scorer import Choice, scorer_choices
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
 
 TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
           "fresh_train_samples", "train_steps")
+Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
+
+
+class Held(NamedTuple):
+    """A stage, its manifest once it is complete, and its parts."""
+
+    stage: Stage
+    manifest: dict[str, Any] | None
+    parts: Listed
+    damaged: bool = False
 
 
 class Inventory(NamedTuple):
@@ -21,6 +35,7 @@ class Inventory(NamedTuple):
     rollup: Rollup | None
     manifests: list[Path]
     policies: list[Path]
+    left_out: list[str]  # what cannot be read, and why
 
     @property
     def first_iterations(self) -> list[int]:
@@ -32,59 +47,84 @@ class Inventory(NamedTuple):
 
 def empty_inventory() -> Inventory:
     """A run without any file."""
-    return Inventory({name: [] for name in TABLES}, [], None, [], [])
+    return Inventory({name: [] for name in TABLES}, [], None, [], [], [])
 
 
 def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
-    """What is complete now; with `partial` the parts of unfinished stages too, and no rollup."""
-    choices = scorer_choices(warehouse)
+    """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup."""
+    left_out: list[str] = []
+    tasks, stages = _sound_stages(warehouse, left_out)
+    manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
+    choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
     rollup = None if partial else valid_rollup(warehouse, choices)
     parts: dict[str, list[Path]] = {name: [] for name in TABLES}
-    parts["tasks"] = warehouse.parts("tasks")
-    for iteration in warehouse.iterations("completions"):
-        for purpose in warehouse.purposes("completions", iteration):
-            if partial or warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
-                for table in ("prompts", "completions"):
-                    parts[table] += warehouse.parts(table, iteration=iteration, purpose=purpose)
-    _add_samples(warehouse, choices, rollup, parts, partial)
-    for iteration in warehouse.iterations("train_steps"):
-        if partial or warehouse.stage("train", iteration=iteration).is_complete():
-            found = warehouse.parts("train_samples", iteration=iteration)
-            parts["train_samples"] += found
-            parts["fresh_train_samples"] += [] if rollup and iteration in rollup.trained else found
-            parts["train_steps"] += warehouse.parts("train_steps", iteration=iteration)
-    return Inventory(parts, choices, rollup, _manifests(warehouse), [
-        warehouse.policy_dir(version) / "policy.json" for version in warehouse.policy_versions()])
+    parts["tasks"] = tasks
+    chosen = {(choice.iteration, choice.purpose, choice.scorer) for choice in choices if choice.chosen}
+    scored = {key[:2] for key in chosen}
+    for held in stages:
+        name, keys = held.stage.name, held.stage.identity
+        if held.manifest is None and not partial:
+            continue
+        for part in held.parts:
+            if name == "rollout":
+                parts["completions" if part.parent == held.stage.folder else "prompts"].append(part)
+            elif name == "train":
+                parts[f"train_{part.name.partition('-')[0]}"].append(part)
+        if name == "train" and not (rollup and keys["iteration"] in rollup.trained):
+            parts["fresh_train_samples"] += [part for part in held.parts if part.name.startswith("samples-")]
+        if name == "score":
+            rollout = keys["iteration"], keys["purpose"]
+            parts["all_samples"] += held.parts
+            if (*rollout, keys["scorer"]) in chosen or (held.manifest is None and rollout not in scored):
+                parts["samples"] += held.parts
+                parts["fresh_samples"] += [] if rollup and rollout in rollup.scored else held.parts
+    return Inventory(parts, choices, rollup,
+                     [held.stage.folder / "manifest.json" for held in stages if held.manifest is not None],
+                     _policies(warehouse, left_out), left_out)
 
 
-def _add_samples(warehouse: Warehouse, choices: list[Choice], rollup: Rollup | None,
-                 parts: dict[str, list[Path]], partial: bool) -> None:
-    """Fill all_samples, samples and fresh_samples."""
-    for choice in choices:
-        found = warehouse.parts("samples", iteration=choice.iteration, purpose=choice.purpose,
-                                scorer=choice.scorer)
-        parts["all_samples"] += found
-        if choice.chosen:
-            parts["samples"] += found
-            if not rollup or (choice.iteration, choice.purpose) not in rollup.scored:
-                parts["fresh_samples"] += found
-    if partial:
-        unfinished = _unfinished_scores(warehouse)
-        chosen = {path.parents[1] for path in parts["samples"]}
-        alone = [path for path in unfinished if path.parents[1] not in chosen]
-        parts["all_samples"] += unfinished
-        parts["samples"] += alone
-        parts["fresh_samples"] += alone
+def _sound_stages(warehouse: Warehouse, left_out: list[str]) -> tuple[list[Path], list[Held]]:
+    """The parts of tasks, and every stage with its parts in order; what is damaged is told and left out."""
+    stages = []
+    for stage in all_stages(warehouse):
+        try:
+            manifest = stage.manifest()
+            stages.append(Held(stage, manifest, _listed(stage, manifest)))
+        except StageError as error:
+            left_out.append(f"{error} Until then {stage.title} is left out.")
+    tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
+    asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
+    damage = find_damage(warehouse, asked)
+    left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
+    for number, held in enumerate(stages):
+        bad = [part for part in held.parts if part in damage]
+        again = readable_manifest(held.stage) if bad else None
+        if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
+            stages[number] = Held(held.stage, again, _listed(held.stage, again))
+        elif bad:
+            left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
+            stages[number] = held._replace(parts={}, damaged=True)
+    return [part for part in tasks if part not in damage], stages
 
 
-def _unfinished_scores(warehouse: Warehouse) -> list[Path]:
-    folders = warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*")
-    return [path for folder in sorted(folders) if not (folder / "manifest.json").exists()
-            for path in sorted(folder.glob("part-*.parquet"))]
+def _listed(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
+    """The parts of a stage by path: those of its manifest, or those that exist while there is none."""
+    listed: Listed = {}
+    for folder, key in ((stage.prompts, "prompts"), (stage.folder, "parts")):
+        if folder is not None and manifest is not None and key in manifest:
+            listed |= {folder / facts["name"]: facts for facts in manifest[key]}
+        elif folder is not None:  # not complete, or a rollout from before manifests listed the prompts
+            listed |= {part: {} for part in folder.glob("*-*.parquet")}
+    return dict(sorted(listed.items()))
 
 
-def _manifests(warehouse: Warehouse) -> list[Path]:
-    """Manifests of all complete stages."""
-    return sorted([*warehouse.root.glob("completions/iteration=*/purpose=*/manifest.json"),
-                   *warehouse.root.glob("samples/iteration=*/purpose=*/scorer=*/manifest.json"),
-                   *warehouse.root.glob("train/iteration=*/manifest.json")])
+def _policies(warehouse: Warehouse, left_out: list[str]) -> list[Path]:
+    """policy.json of every policy whose is sound."""
+    documents = []
+    for version in warehouse.policy_versions():
+        try:
+            warehouse.policy(version)
+            documents.append(warehouse.policy_dir(version) / "policy.json")
+        except StageError as error:
+            left_out.append(f"{error} Until then policy {version} is left out.")
+    return documents

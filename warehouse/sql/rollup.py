@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from warehouse.sql.database import connect, explained
 from warehouse.sql.inventory import take_inventory
 from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, rollup_keys
-from warehouse.store.commit import commit_directory
+from warehouse.store.checksums import part_facts
+from warehouse.store.commit import commit_directory, json_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -52,9 +53,12 @@ def write_rollup(warehouse: Warehouse) -> int:
         of_training = table == "rolled_mismatch"
         held = f"iteration IN ({trained})" if of_training else f"(iteration, purpose) IN ({scored})"
         _write(connection, f"FROM {table} WHERE {held} ORDER BY iteration", str(folder / f"{table}.parquet"))
-    (folder / "rollup.json").write_text(json.dumps(keys))
+    files = [part_facts(folder / f"{table}.parquet") for table in ROLLED]
+    (folder / "rollup.json").write_bytes(json_bytes({"stages": keys, "files": files}))
     name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
-    commit_directory(folder, warehouse.root / FOLDER / f"rollup-{definitions()}-{name}")
+    final = warehouse.root / FOLDER / f"rollup-{definitions()}-{name}"
+    shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have served
+    commit_directory(folder, final)
     _remove_old(warehouse)
     return len(keys)
 

@@ -8,7 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.store.checksums import part_damage
 from warehouse.store.chosen_scorer import Choice
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
 
 ROLLED = ("groups", "task_results", "rolled_mismatch", "iteration_stats")  # each made from those before it
@@ -52,8 +55,13 @@ def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:
         return None
     current = {json.dumps(key) for key in rollup_keys(warehouse, choices)}
     for document in documents:
-        keys = json.loads(document.read_text())
-        if all(json.dumps(key) in current for key in keys):
+        try:
+            written = read_json(document, stages=list, files=list) or {"stages": [None]}
+        except StageError:
+            continue  # damaged, or of version 0.2.0: made again
+        keys = written["stages"]
+        if all(json.dumps(key) in current for key in keys) and not any(
+                part_damage(document.parent / str(facts["name"]), facts) for facts in written["files"]):
             return Rollup(document.parent, {(key[0], key[1]) for key in keys},
                           {key[0] for key in keys if key[1] == "train"})
     return None

@@ -8,14 +8,17 @@ asks for a name where only the last of these would decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from warehouse.store.all_stages import readable_manifest
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
 
 LATEST = "finished last"
+ManifestOf = Callable[[Stage], dict[str, Any] | None]
 
 
 class Choice(NamedTuple):
@@ -29,16 +32,16 @@ class Choice(NamedTuple):
     finished_at: float
 
 
-def scorer_choices(warehouse: Warehouse) -> list[Choice]:
-    """Every complete score stage; exactly one per (iteration, purpose) is chosen."""
+def scorer_choices(warehouse: Warehouse, manifest_of: ManifestOf = readable_manifest) -> list[Choice]:
+    """Every complete score stage that can be read; exactly one per (iteration, purpose) is chosen."""
     named = named_scorer(warehouse)
-    trained = [(number, _trained_scorer(warehouse, number))
+    trained = [(number, _trained_scorer(warehouse, number, manifest_of))
                for number in reversed(warehouse.iterations("train_steps"))]
     choices = []
     for iteration in warehouse.iterations("samples"):
         before = [scorer for number, scorer in trained if number <= iteration]
         for purpose in warehouse.purposes("samples", iteration):
-            finished = _finished(warehouse, iteration, purpose)
+            finished = _finished(warehouse, iteration, purpose, manifest_of)
             if finished:
                 scorer, reason = _choose(finished, named, before)
                 choices += [Choice(iteration, purpose, name, name == scorer, reason if name == scorer else "",
@@ -51,7 +54,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
 
     StageError if nothing is scored, or not by a scorer of that name.
     """
-    finished = _finished(warehouse, iteration, purpose)
+    finished = _finished(warehouse, iteration, purpose, Stage.manifest)
     if not finished:
         raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score {warehouse.root} "
                          f"--iteration {iteration}` first.")
@@ -59,7 +62,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
         raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
                          f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
                          f"{warehouse.root} --iteration {iteration}`.")
-    before = (_trained_scorer(warehouse, number)
+    before = (_trained_scorer(warehouse, number, Stage.manifest)
               for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
     return _choose(finished, name or named_scorer(warehouse), before)
 
@@ -74,17 +77,18 @@ def is_named(scorer: str, name: str) -> bool:
     return scorer == name or scorer.rpartition("-")[0] == name
 
 
-def _finished(warehouse: Warehouse, iteration: int, purpose: str) -> dict[str, float]:
+def _finished(warehouse: Warehouse, iteration: int, purpose: str,
+              manifest_of: ManifestOf) -> dict[str, float]:
     """Complete scorers of one rollout and when each finished."""
     manifests: dict[str, dict[str, Any] | None] = {
-        scorer: warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer).manifest()
+        scorer: manifest_of(warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer))
         for scorer in warehouse.scorers(iteration, purpose)}
     return {scorer: manifest["finished_at"] for scorer, manifest in manifests.items() if manifest}
 
 
-def _trained_scorer(warehouse: Warehouse, iteration: int) -> str | None:
+def _trained_scorer(warehouse: Warehouse, iteration: int, manifest_of: ManifestOf) -> str | None:
     """The scorer whose rewards a complete train stage used."""
-    manifest = warehouse.stage("train", iteration=iteration).manifest() or {}
+    manifest = manifest_of(warehouse.stage("train", iteration=iteration)) or {}
     named = manifest.get("facts", {}).get("scorer") or (manifest.get("settings") or {}).get("scorer")
     return named if isinstance(named, str) else None
 

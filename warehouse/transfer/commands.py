@@ -24,7 +24,7 @@ def export_command(
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
     from warehouse.transfer.export_rows import export_rows
-    connection = connect(open_warehouse(run))
+    connection = connect(open_warehouse(run), strict=True)
     for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
         click.echo(path)
 

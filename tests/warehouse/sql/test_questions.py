@@ -87,14 +87,16 @@ def test_errors_are_one_message_without_traceback(run: Warehouse, tmp_path: Path
     assert no_file.exit_code == 1 and "--output" in no_file.stderr
 
 
-def test_a_torn_part_names_the_way_out(tmp_path: Path) -> None:
+def test_a_torn_part_is_left_out_and_named(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
     part = run.parts("completions", iteration=0, purpose="train")[0]
     part.chmod(0o644)
     part.write_bytes(b"torn")
-    result = warehouse("sql", run.root, "SELECT count(*) FROM completions")
-    assert result.exit_code == 1
-    assert "warehouse check" in result.stderr and "part-00000.parquet" in result.stderr
+    result = warehouse("sql", run.root, "SELECT count(*) AS num FROM completions", "--format", "csv")
+    assert (result.exit_code, result.stdout) == (0, "num\n0\n")
+    assert result.stderr == (f"warning: {part} does not match its manifest (sha256 differs): "
+                             "rollout of iteration 0, purpose train is left out.\n")
+    assert warehouse("sql", run.root, "SELECT 1", "--strict").exit_code == 1
 
 
 def cpu_seconds(process: int) -> float:

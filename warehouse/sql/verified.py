@@ -1,0 +1,71 @@
+"""Which parts are still what was written: asked before SQL reads them, so that no flipped bit is a number.
+
+DuckDB verifies no checksum of a page. A part is hashed once, and again when its size, time or inode changed;
+what was found sound is kept in RUN/iterations/verified.json, which may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from warehouse.sql.rollup_files import FOLDER
+from warehouse.store.checksums import part_damage
+from warehouse.store.commit import replace_bytes
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
+from warehouse.store.parts import read_part
+from warehouse.store.run_folder import Warehouse
+
+WORTH_A_WORD = 1 << 30  # bytes to hash that take seconds
+
+
+def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dict[Path, str]:
+    """What is wrong with which of the parts, given how manifests list them.
+
+    A part that no manifest lists (`{}`, as the tasks) is read whole once instead: its pages have checksums.
+    """
+    path = warehouse.root / FOLDER / "verified.json"
+    known: dict[str, Any] = {}
+    with contextlib.suppress(StageError):  # damaged: made again
+        known = read_json(path) or {}
+    entries: dict[Path, list[Any]] = {part: [*_state(part), facts.get("sha256")]
+                                      for part, facts in listed.items()}
+    names = {part: str(part.relative_to(warehouse.root)) for part in listed}
+    unknown = [part for part in listed if known.get(names[part]) != entries[part]]
+    num_bytes = sum(entries[part][0] for part in unknown)
+    if num_bytes > WORTH_A_WORD:
+        print(f"verifying {num_bytes / 1e9:.1f} GB that no command has read here yet ..", file=sys.stderr)
+    with ThreadPoolExecutor() as pool:
+        told = dict(zip(unknown, pool.map(lambda part: _damage(part, listed[part]), unknown), strict=True))
+    sound = {names[part]: entry for part, entry in entries.items() if not told.get(part)}
+    if sound != known:
+        with contextlib.suppress(OSError, StageError):  # a read-only run is verified by every session
+            replace_bytes(path, json.dumps(sound).encode())
+    return {part: why for part, why in told.items() if why}
+
+
+def _state(part: Path) -> list[int]:
+    """Size, time and inode of a file; zeros where there is none."""
+    try:
+        stat = part.stat()
+    except OSError:
+        return [0, 0, 0]
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def _damage(part: Path, facts: dict[str, Any]) -> str:
+    """How a part differs from what was written; '' if it does not."""
+    try:
+        if facts:
+            return part_damage(part, facts)
+        read_part(part)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except StageError:
+        return "cannot be read"
+    return ""
