@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +12,7 @@ from rollout.engine import Sampling
 from rollout.formats import find_format
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
+from warehouse.store.names import check_name
 from warehouse.store.run_folder import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
@@ -79,8 +79,8 @@ def check_options(options: RolloutOptions) -> None:
                              f"Only {', '.join(MAY_CHANGE)} may change.")
     if options.label and not options.evaluate:
         raise StageError("--label names an evaluation. Give it together with --eval.")
-    if options.label and not re.fullmatch(r"[A-Za-z0-9_.-]+", options.label):
-        raise StageError(f"--label {options.label} may only have letters, digits, '_', '.' and '-'.")
+    if options.label:
+        check_name("--label", options.label)
     _check_honest(options)
 
 

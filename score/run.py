@@ -107,6 +107,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     with clock.phase("start"):
         num_golden = check_golden(executor, scorer, questions.kind_names())
     complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
+    warehouse.verify("completions", **keys)
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     check_alike(stage, done - parts.keys())

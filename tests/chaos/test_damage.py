@@ -51,6 +51,10 @@ def flipped(path: Path) -> None:
     overwrite(path, bytes(content))
 
 
+def emptied(path: Path) -> None:
+    overwrite(path, b"")
+
+
 def missing(path: Path) -> None:
     path.unlink()
 
@@ -144,6 +148,19 @@ def test_damage_of_a_policy_that_was_sampled_from_is_not_hidden_by_training_it_a
     done = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
     assert "later rows were sampled from it" in done.output and "nothing to put aside" in done.output
     assert run.policy_dir(1).exists()
+
+
+@pytest.mark.parametrize("damage", [flipped, missing, emptied])
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.pt"])
+def test_each_file_of_a_policy_is_verified_where_it_decides(run: Warehouse, name: str,
+                                                            damage: Damage) -> None:
+    damage(run.policy_dir(1) / name)
+    assert any(str(run.policy_dir(1)) in problem for problem in problems(run))
+    assert to_the_end(STAGES[4], run).code == 0     # the policy that sampled is not asked again
+    if name == "optimizer.pt":
+        stopped = to_the_end(STAGES[5], run)
+        assert stopped.code == 1 and "was changed or damaged" in stopped.output, stopped.output
+        assert 2 not in run.policy_versions()
 
 
 def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Warehouse, run: Warehouse) -> None:

@@ -52,6 +52,8 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None) -> s
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent = warehouse.policy(iteration)
+    if not warehouse.is_pruned(iteration):
+        warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)

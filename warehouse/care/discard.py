@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from warehouse.store.errors import StageError
 from warehouse.store.intent import carry_out
@@ -16,8 +17,10 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     `purpose` None is the training. StageError if a policy was trained from the rows: they are its record.
     """
     training = warehouse.stage("train", iteration=iteration)
-    tables = [] if purpose is None else ["prompts", "completions", "samples"]
-    folders = [warehouse.root / table / f"iteration={iteration}" / f"purpose={purpose}" for table in tables]
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    folders = [] if purpose is None else [
+        warehouse.folder("prompts", **keys), warehouse.folder("completions", **keys),
+        warehouse.folder("samples", **keys, scorer="all").parent]
     if purpose in (None, "train"):
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "

@@ -15,6 +15,7 @@ from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import read_json
+from warehouse.store.names import check_name
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, read_manifest
 
@@ -51,8 +52,9 @@ class Warehouse:
             return self.root / "tasks"
         if table in TRAIN_TABLES:
             return self.root / "train" / f"iteration={iteration}"
-        folder = self.root / table / f"iteration={iteration}" / f"purpose={purpose}"
-        return folder / f"scorer={scorer}" if table == "samples" else folder
+        folder = self.root / table / f"iteration={iteration}"
+        folder /= f"purpose={check_name('The purpose', str(purpose))}"
+        return folder / f"scorer={check_name('The scorer', str(scorer))}" if table == "samples" else folder
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
         """Final path of one part."""
@@ -71,12 +73,16 @@ class Warehouse:
         return sorted(folder / part["name"] for part in listed)
 
     def damage(self, table: str, **keys: Any) -> str:
-        """The first listed part that is not what was written, and how; '' if there is none.
+        """The first listed part, or the manifest, that is not what was written, and how; '' if there is none.
 
         Asking twice costs nothing: a file is hashed again only after it changed.
         """
         folder = self.folder(table, **keys)
-        for part in self._listed(table, **keys) or []:
+        try:
+            listed = self._listed(table, **keys) or []
+        except StageError as error:
+            return str(error).split(". ")[0]
+        for part in listed:
             if why := part_damage(folder / part["name"], part):
                 return f"{folder / part['name']} {why}"
         return ""
@@ -166,9 +172,12 @@ class Warehouse:
             raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
                              "policy.")
         way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
-        found = weights_sha256(folder)
-        if found != stored["sha256"]:
-            raise StageError(f"The weights in {folder} have sha256 {found[:12]}, its policy.json says "
+        try:
+            actual = weights_sha256(folder)
+        except FileNotFoundError as error:
+            raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
+        if actual != stored["sha256"]:
+            raise StageError(f"The weights in {folder} have sha256 {actual[:12]}, its policy.json says "
                              f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
         for name, sha256 in stored.get("files", {}).items():
             if not (folder / name).is_file() or sha256_of(folder / name) != sha256:

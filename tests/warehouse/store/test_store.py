@@ -141,6 +141,25 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_part_that_another_took_the_place_of_is_no_row(tmp_path: Path) -> None:
+    """Whole Parquet of the right columns and run, but not what the stage wrote."""
+    warehouse = small_run(tmp_path)
+    for number in range(2):
+        warehouse.write_part("train_steps", number, steps(2 + number), iteration=0)
+    warehouse.stage("train", iteration=0).complete({})
+    assert warehouse.damage("train_steps", iteration=0) == ""
+    first, second = warehouse.parts("train_steps", iteration=0)
+    os.replace(second, first.with_name("held"))
+    os.replace(first, second)
+    os.replace(first.with_name("held"), first)
+    with pytest.raises(StageError, match=r"steps-00000.parquet does not match its manifest \(sha256"):
+        warehouse.read("train_steps", iteration=0)
+    (warehouse.folder("train_steps", iteration=0) / "manifest.json").chmod(0o644)
+    for text in ("[]", "{}", "5", "{", '{"facts": {}, "parts": [5]}'):
+        (warehouse.folder("train_steps", iteration=0) / "manifest.json").write_text(text)
+        assert "is damaged" in warehouse.damage("train_steps", iteration=0)
+
+
 def test_encoding_of_parts(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     schema = arrow_schema("completions")
