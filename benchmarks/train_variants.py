@@ -32,7 +32,7 @@ from train.update import gradients
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, weigh_rows
 from train.update.checkpoint import Checkpoints
-from train.update.logprob_pass import fill_old_logprobs
+from train.update.logprob_pass import fill_logprobs
 from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.stage import Stage
@@ -57,7 +57,7 @@ def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: 
 
     def step(index: int) -> None:
         if not online:
-            fill_old_logprobs(policy, batch[index:index + 1], processes, chosen)
+            fill_logprobs(policy, batch[index:index + 1], processes, chosen, "old_logprobs")
             weigh_rows(batch[index].forwardable, chosen)
         take_step(learner, index, StopRequest(), lambda: None)
 

@@ -27,7 +27,6 @@ POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
 
 STARTED = time.perf_counter()
-MISMATCH_EXIT = 3
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": HELP_NAMES})
@@ -47,10 +46,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     if version == 0:
         raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
     from train.export import export_policy
-    result = export_policy(warehouse, version, output, dtype=dtype)
-    click.echo(f"policy {result.version} written to {result.folder} in {result.dtype}; its logprobs differ "
-               f"from base and adapter by {result.difference_mean:.1e} nats on average, "
-               f"{result.difference_max:.1e} at most")
+    click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
 
 class RenamedOption(click.Option):
@@ -172,6 +168,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
+    from warehouse.stages.space import saying_the_disk_is_full
     from warehouse.store.run_folder import open_warehouse
     settings = Settings(**options)
     check_settings(settings)
@@ -186,28 +183,19 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     stage = warehouse.stage("train", iteration=iteration)
     if stage.manifest() and not settings.dry_run:
         if before := stage.settings():  # other options than then are refused, not passed over
-            stage.settle(before | settings.results())
+            limit = settings.max_completion_length or before.get("max_completion_length")
+            stage.settle(before | settings.replace(max_completion_length=limit).results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         return
     inputs = read_inputs(warehouse, iteration, scorer_to_train(warehouse, iteration, scorer), settings)
-    settings = settings.filled_in(inputs.groups)
+    settings = settings.fill_in(inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
                    "complete now")
         return
-    _run(warehouse, inputs, settings)
-
-
-def _run(warehouse: Any, inputs: Any, settings: Any) -> None:
     from train.run import train_iteration  # torch loads once rows and options are known to be good
-    from train.update.mismatch import MismatchError
-    from warehouse.stages.space import saying_the_disk_is_full
     with saying_the_disk_is_full(warehouse.root):
-        try:
-            train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
-        except MismatchError as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(MISMATCH_EXIT)
+        train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
 
 
 if __name__ == "__main__":

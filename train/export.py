@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +16,7 @@ from warehouse.store.run_folder import Warehouse
 PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
 
 
-class Export(NamedTuple):
-    """What was written, and how far its logprobs are from those of base and adapter, nats."""
-
-    version: int
-    folder: Path
-    dtype: str
-    difference_mean: float
-    difference_max: float
-
-
-def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> Export:
+def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> str:
     """Write policy `version` to `folder` as a model that needs no PEFT; dtype None is that of its training.
 
     Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
@@ -39,7 +29,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
                          "that.")
     if folder.exists() and any(folder.iterdir()):
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
-    dtype = dtype or policy_json["settings"]["dtype"]
+    dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
                        device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,
                        targets="all-linear", revision=warehouse.facts.get("model_revision"))
@@ -47,15 +37,18 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     with torch.no_grad():
         expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
         model = merge_adapter(policy).to(DTYPES[dtype])
-        found = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
-    differences = (torch.cat(expected) - torch.cat(found)).abs()
-    result = Export(version, folder, dtype, float(differences.mean()), float(differences.max()))
-    if not result.difference_max <= LIMITS[dtype]:
-        raise StageError(f"The merged model is off by {result.difference_max:.3g} nats, more than {dtype} "
+        merged = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
+    differences = (torch.cat(expected) - torch.cat(merged)).abs()
+    if not differences.max() <= LIMITS[dtype]:
+        raise StageError(f"The merged model is off by {differences.max():.3g} nats, more than {dtype} "
                          "explains. Nothing was written; export in --dtype float32.")
-    model.save_pretrained(str(folder))
-    copy_tokenizer(warehouse.model, folder)
-    return result
+    unfinished = folder.with_name(f".{folder.name}-unfinished")     # what a kill leaves, and nobody reads
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.save_pretrained(str(unfinished))
+    copy_tokenizer(warehouse.model, unfinished)
+    unfinished.replace(folder)
+    return (f"policy {version} written to {folder} in {dtype}; its logprobs differ from base and adapter by "
+            f"{differences.mean():.1e} nats on average, {differences.max():.1e} at most")
 
 
 def probe_rows(warehouse: Warehouse, version: int) -> list[Tensor]:

@@ -18,7 +18,7 @@ from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
 from train.update.checkpoint import Checkpoints
-from train.update.logprob_pass import collect, fill_old_logprobs, fill_reference_logprobs, hand_out
+from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from train.update.tables import sample_table, step_table
@@ -44,8 +44,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes = Processes(settings.device)
     say = say if processes.first else _silence
     tokens = settings.tokens_per_batch or DEFAULT_TOKENS_PER_BATCH.get(processes.device.type, 4096)
-    settings = settings.replaced(tokens_per_batch=tokens)
-    with StopRequest(settings.time_limit) as stop, saying_what_to_lower(settings):
+    settings = settings.replace(tokens_per_batch=tokens)
+    with StopRequest(settings.time_limit) as stop, name_what_to_lower(settings):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
         if policy.attention == CACHED_PROMPT:
@@ -67,7 +67,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
                           warehouse.run_id, settings.results())
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log,
-                           before_update=lambda: gate_online(warehouse, inputs, learner, say))
+                           before_update=lambda: gate(warehouse, inputs, learner, say))
         tracker.close()
         clock.lap("gradients")
     if processes.first:
@@ -123,19 +123,23 @@ def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) 
         hand_out(learner.batch, stored)
         return
     policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
-    fill_old_logprobs(policy, *rows, settings, stop)
+    fill_logprobs(policy, *rows, settings, "old_logprobs", stop)
     if settings.kl_beta and policy.is_adapter:
         with policy.without_adapter():
-            fill_reference_logprobs(policy, *rows, settings, stop)
+            fill_logprobs(policy, *rows, settings, "ref_logprobs", stop)
     elif settings.kl_beta:
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
                          revision=warehouse.facts.get("model_revision"))
-        fill_reference_logprobs(base, *rows, settings, stop)
+        fill_logprobs(base, *rows, settings, "ref_logprobs", stop)
 
 
 def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this."""
+    """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this.
+
+    The forward of a single step gave pi_old of the rows with a gradient alone; the others are added here.
+    """
     settings = learner.settings
+    fill_logprobs(learner.policy, learner.batch, learner.processes, settings, "old_logprobs")
     for group in learner.batch:
         weigh_rows(group.forwardable, settings)
     table = mismatch_table(learner.batch)
@@ -148,12 +152,6 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
         inputs.stage.settle(stage_settings(inputs, settings))
         learner.checkpoints.save_logprobs(collect(learner.batch))
     learner.processes.wait()
-
-
-def gate_online(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """The same for a single step, whose forward gave pi_old of the rows with a gradient: add the others."""
-    fill_old_logprobs(learner.policy, learner.batch, learner.processes, learner.settings)
-    gate(warehouse, inputs, learner, say)
 
 
 def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
@@ -201,7 +199,7 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, c
 
 
 @contextlib.contextmanager
-def saying_what_to_lower(settings: Settings) -> Iterator[None]:
+def name_what_to_lower(settings: Settings) -> Iterator[None]:
     """Turn running out of memory into a sentence that names the option to lower."""
     try:
         yield

@@ -107,13 +107,15 @@ strict_option = click.option("--strict", is_flag=True,
 
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A StageError becomes one line and exit code 1, a stop exit code 75; a bug keeps its traceback."""
+    """A StageError becomes one line and its exit code, a stop exit code 75; a bug keeps its traceback."""
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:
         try:
             return command(*arguments, **options)
         except StageError as error:
-            raise click.ClickException(str(error)) from error
+            shown = click.ClickException(str(error))
+            shown.exit_code = error.exit_code  # type: ignore[misc]
+            raise shown from error
         except StageStopped as stopped:
             click.echo(str(stopped), err=True)
             sys.exit(STOPPED_EXIT_CODE)

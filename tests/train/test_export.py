@@ -31,6 +31,22 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
     assert (before - expected).abs().max() > 1e-2
 
 
+def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(base, folder):
+        raise Killed
+
+    arguments = ["export", str(run.root), "--output", str(tmp_path / "merged")]
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("train.export.copy_tokenizer", kill)
+        CliRunner().invoke(train_command, arguments, catch_exceptions=False)
+    assert not (tmp_path / "merged").exists()
+    assert CliRunner().invoke(train_command, arguments).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
 def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -14,15 +15,16 @@ import train.run
 import train.update.steps
 from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
 from train.cli import train as train_command
-from train.objective.correction import importance_weights, off_policy_masked
+from train.objective.correction import importance_weights, off_policy_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.groups import load_groups
 from train.rows.settings import Settings, correction_of
+from train.update import gradients
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
 from train.update.gradients import accumulate
-from train.update.logprob_pass import fill_old_logprobs, fill_reference_logprobs
+from train.update.logprob_pass import fill_logprobs
 from train.update.steps import learning_rate
 
 GROUPS = 7
@@ -100,7 +102,7 @@ def plain_gradient(policy, batch, settings, total_tokens):
         per_token = per_token * importance_weights(old - behaviour, ones, correction=correction, low=low,
                                                    high=high)[0]
     if settings.off_policy_threshold is not None:
-        per_token = per_token * ~off_policy_masked(policy_logprobs, behaviour, advantages, mask,
+        per_token = per_token * ~off_policy_mask(policy_logprobs, behaviour, advantages, mask,
                                                    threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * padded([row.mask for _, row in rows])
     if settings.kl_beta:
@@ -114,7 +116,8 @@ def plain_gradient(policy, batch, settings, total_tokens):
         loss = (per_token * mask).sum() / counts.sum()
     else:
         loss = (per_token * mask).sum(1).mean() / (mask.shape[1] if spec.reduction == "fixed" else 1)
-    loss = loss - settings.entropy_coef * (padded(entropies) * mask).sum() / counts.sum()
+    in_bonus = mask * padded([row.mask for _, row in rows])
+    loss = loss - settings.entropy_coef * (padded(entropies) * in_bonus).sum() / counts.sum()
     loss.backward()
     return float(loss.detach()), {name: parameter.grad.clone() for name,
                                   parameter in policy.trainable().items()}
@@ -124,7 +127,7 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES),
                 ["--correction", "sequence-mask", "--correction-low", "0.2", "--correction-high", "5"],
                 ["--correction", "geometric-mask", "--correction-low", "0.9", "--correction-high", "1.1"],
                 ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],
-                ["--entropy-quantile", "0.3"],
+                ["--entropy-quantile", "0.3"], ["--entropy-quantile", "0.3", "--entropy-coef", "0.05"],
                 ["--mask-truncated"], ["--off-policy-threshold", "0.05"], ["--veto", "0.3"],
                 ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
 
@@ -134,10 +137,10 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
     settings = settings_of(trained, *options)
     policy = load_policy(trained, 1)
     batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
-    fill_old_logprobs(policy, batch, Processes("cpu"), settings)
+    fill_logprobs(policy, batch, Processes("cpu"), settings, "old_logprobs")
     if settings.kl_beta:
         with policy.without_adapter():
-            fill_reference_logprobs(policy, batch, Processes("cpu"), settings)
+            fill_logprobs(policy, batch, Processes("cpu"), settings, "ref_logprobs")
     weigh_rows([row for group in batch for row in group.rows], settings)
     for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
         parameter.data.mul_(1.1)
@@ -174,6 +177,50 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
     columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
     assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
                                                                                 columns=columns)
+
+
+def test_a_step_tried_again_shares_every_group_once_between_processes(trained, monkeypatch):
+    """A process that drops a group by its weights tells the others, who take other shares else."""
+    settings, barrier = settings_of(trained, "--veto", "0.5"), threading.Barrier(2, timeout=60)
+    told, taken = {}, {0: [], 1: []}
+
+    class Two:
+        count = 2
+
+        def __init__(self, index):
+            self.index = index
+
+        def gather(self, values):
+            told[self.index] = values
+            barrier.wait()
+            everything = told[0] + told[1]
+            barrier.wait()
+            return everything
+
+    def forward(policy, group, rows, total_tokens, sums, settings, *, online):
+        number = int(rows[0].rollout.task_id.removeprefix("task-"))
+        taken[policy].append(number)
+        for row in rows:
+            row.old_logprobs = row.behaviour_logprobs - (2.0 if number % 3 == 1 else 0.0)
+            row.entropy = torch.ones(len(row.old_logprobs))
+        gradients.weigh_rows(rows, settings)
+
+    def train_twice(index):
+        batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+        for _ in range(2):
+            total = plan_step(batch, list(range(GROUPS)), 0, settings)
+            taken[index].append("again")
+            accumulate(index, batch, list(range(GROUPS)), total, Two(index), settings, online=True,
+                       interrupted=lambda: False)
+
+    monkeypatch.setattr(gradients, "_backward", forward)
+    threads = [threading.Thread(target=train_twice, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    second = [taken[index][taken[index].index("again", 1) + 1:] for index in (0, 1)]
+    assert sorted(second[0] + second[1]) == [2, 3, 5, 6]       # 0 and 4 have no signal, 1 and 4 are vetoed
 
 
 @pytest.mark.parametrize("updates", ["1", "3"])

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from tests.train_run import OPTIONS, copy_run, make_run, rewrite, sample_rows
 from train.cli import train as train_command
+from warehouse.sql.database import connect, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +124,8 @@ def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_starte
 
 def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mode(trained, tmp_path):
     facts = []
-    for more in ([], ["--kl-beta", "1e-9"]):        # taken from the step's own forward, and computed before
-        run = copy_run(trained, tmp_path / f"run{len(more)}")
+    for more in ([], ["--kl-beta", "1e-9"], ["--mask-truncated"]):  # from the step's own forward, or before
+        run = copy_run(trained, tmp_path / "-".join(["run", *more]))
         sample_rows(run, 1, sampled_by=0)
         result = invoke(run, "--updates-per-batch", "1", *more)
         assert result.exit_code == 0, result.output
@@ -137,6 +138,11 @@ def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mo
         mean = sum(row["entropy"] * row["num_trainable_tokens"] for row in samples) / line["num_tokens"]
         assert step["entropy"] == pytest.approx(mean, rel=1e-5)
         facts.append((step["ess"], step["entropy"], step["clip_fraction"]))
+        connection, shared = connect(run), "kept_fraction, importance_weight_mean, num_tokens"
+        view, = rows_of(connection, f"SELECT ess, mismatch_kl, {shared} FROM mismatch WHERE iteration = 1")
+        tried, = rows_of(connection, f"SELECT {shared} FROM whatif(1, 'token-truncate')")
+        for name, value in [*view.items(), *tried.items()]:
+            assert value == pytest.approx(line[name], rel=1e-5), name
     assert facts[0] == pytest.approx(facts[1], rel=1e-4)
 
 
@@ -205,8 +211,9 @@ def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
 def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
     given = copy_run(run, tmp_path / "given")
     assert invoke(run, "--loss", "dr_grpo").exit_code == 0
+    assert "trained already" in invoke(run, "--loss", "dr_grpo", "--iteration", "0").stdout
     assert invoke(given, "--loss", "dr_grpo", "--max-completion-length", "10").exit_code == 0
-    losses = [one.read("train_steps", iteration=0).column("loss").to_pylist() for one in (run, given)]
+    losses = [copy.read("train_steps", iteration=0).column("loss").to_pylist() for copy in (run, given)]
     assert losses[0] == losses[1]
     assert run.policy(1)["settings"]["max_completion_length"] == 10
 

@@ -32,7 +32,7 @@ class Prefix:
         """Tokens that the last of the queries attends to."""
         return (self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0) + num_queries
 
-    def joined(self) -> PromptKV:
+    def join(self) -> PromptKV:
         """Keys and values of prefix and row of a single row, per layer."""
         if not self.prompt_kv:
             return self.own_kv

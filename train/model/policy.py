@@ -41,7 +41,7 @@ class Policy:
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         half = torch.float16 in (autocast, getattr(model, "dtype", None))
         self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
-        # What some architectures do after the head; `_checked` refuses those that do anything else.
+        # What some architectures do after the head; `_choose_attention` refuses those that do anything else.
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
@@ -128,7 +128,7 @@ class Policy:
                                    prefix=prefix)
         if len(prefix.own_kv) != self.config.num_hidden_layers:
             raise NotImplementedError("its layers do not hand the prompt on to their attention")
-        return output.last_hidden_state, prefix.joined
+        return output.last_hidden_state, prefix.join
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
@@ -144,7 +144,7 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
     `revision` is the commit of a base that comes from the hub.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
-    model = _pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
+    model = _load_pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
     if parent is not None:
         try:
             adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
@@ -167,9 +167,9 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
 
 def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None) -> Policy:
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
-    model = _pretrained(weights, revision, dtype=torch.float32)
+    model = _load_pretrained(weights, revision, dtype=torch.float32)
     autocast = None if dtype == "float32" else DTYPES[dtype]
-    return _checked(Policy(model, is_adapter=False, device=device, autocast=autocast))
+    return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast))
 
 
 def merge_adapter(policy: Policy) -> Any:
@@ -177,7 +177,7 @@ def merge_adapter(policy: Policy) -> Any:
     return policy.model.merge_and_unload()  # type: ignore[operator]
 
 
-def _pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
+def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
                 ) -> nn.Module:
     options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": "sdpa"}
     if load_in_4bit:
@@ -200,13 +200,13 @@ def _pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_i
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
     if dtype == "float32":
-        return _checked(Policy(adapted, is_adapter=True, device=device))
+        return _choose_attention(Policy(adapted, is_adapter=True, device=device))
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
             # Else PEFT makes a float32 copy of every activation.
             module.cast_input_dtype_enabled = False  # type: ignore[assignment]
-    return _checked(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype]))
+    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype]))
 
 
 def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
@@ -221,7 +221,7 @@ def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
     return cache
 
 
-def _checked(policy: Policy) -> Policy:
+def _choose_attention(policy: Policy) -> Policy:
     """The policy with the first way of sharing prompts that gives the model's own logits on a probe.
 
     StageError if not even the prompt in a cache, which suits most architectures, gives them.

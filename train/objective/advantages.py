@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SCALES = ("group", "batch", "none")
 STD_EPSILON = 1e-4
 
 
@@ -23,10 +22,8 @@ def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "grou
         scaled = centered
     elif scale == "batch":
         scaled = centered / (sample_std(rewards[present]) + STD_EPSILON)
-    elif scale == "group":
-        scaled = centered / (group_stds(rewards, group_index)[group_index] + STD_EPSILON)
     else:
-        raise ValueError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+        scaled = centered / (group_stds(rewards, group_index)[group_index] + STD_EPSILON)
     return torch.where(present, scaled, 0.0)
 
 

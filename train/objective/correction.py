@@ -35,12 +35,12 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     return torch.where(inside, ratio, 0.0), inside
 
 
-def vetoed(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
+def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
     """Completions, [B], with any rho_t below `threshold`: a token that the trainer holds for impossible."""
     return ((log_ratio < torch.tensor(threshold).log()) & loss_mask.bool()).any(dim=1)
 
 
-def off_policy_masked(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
                       loss_mask: Tensor, *, threshold: float) -> Tensor:
     """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556."""
     gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask

@@ -28,16 +28,16 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
     if loss == "cispo":
         result = capped_policy_gradient(ratio, policy_logprobs, advantages, cap=clip_high)
     elif loss == "sapo":
-        result = soft_gated(ratio, advantages)
+        result = soft_gate(ratio, advantages)
     elif loss == "soft_clip":
-        result = tanh_clipped(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
+        result = tanh_clip(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
     elif loss == "vespo":
         result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs,
                                         advantages, loss_mask)
     elif loss == "dppo":
-        result = divergence_masked(ratio, policy_logprobs, behaviour_logprobs, advantages)
+        result = divergence_mask(ratio, policy_logprobs, behaviour_logprobs, advantages)
     elif loss == "topr":
-        result = tapered(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
+        result = taper(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
     elif loss == "m2po":
         result = -ratio * advantages, torch.zeros_like(ratio)
     else:
@@ -69,14 +69,14 @@ def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: T
     return -ratio.detach().clamp(max=cap) * advantages * policy_logprobs, (ratio > cap).float()
 
 
-def soft_gated(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
+def soft_gate(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
                tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
     """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
     tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
     return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
 
 
-def tanh_clipped(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor,
+def tanh_clip(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor,
                                                                                                    Tensor]:
     """-A (1 + e tanh((r - 1) / e)), e the clip range on r's side: slope 1 at r = 1, flat far from it."""
     distance = ratio - 1
@@ -101,7 +101,7 @@ def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behavi
     return -shape * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
 
 
-def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+def divergence_mask(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
                       *,
                       limit: float = 0.2) -> tuple[Tensor, Tensor]:
     """DPPO, binary total variation: -w A, 0 where pi(token) - mu(token) has A's sign and exceeds `limit`."""
@@ -110,7 +110,7 @@ def divergence_masked(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs
     return torch.where(masked, 0.0, -ratio * advantages), masked.float()
 
 
-def tapered(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+def taper(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
             loss_mask: Tensor) -> tuple[Tensor, Tensor]:
     """TOPR: -A log pi, for A < 0 times clip(prod_t pi/mu, 0, 1): data of any policy; arXiv 2503.14286."""
     log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)

@@ -57,7 +57,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
-    groups += _replayed(warehouse, iteration, scorer, settings)
+    groups += _load_replay(warehouse, iteration, scorer, settings)
     for group in groups:
         _check_policy_of(group, warehouse, iteration)
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
@@ -104,7 +104,7 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     inputs.stage.complete(facts)
 
 
-def _replayed(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> list[Group]:
+def _load_replay(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> list[Group]:
     """Groups of earlier iterations, at most `--replay` policy versions old, that the query selects."""
     selected = None
     if settings.replay_select is not None:

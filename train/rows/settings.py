@@ -21,7 +21,7 @@ STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json a
 class Settings(SimpleNamespace):
     """Every option of `train` by its name: those that shape the result, and those that do not (NOT_RESULTS).
 
-    The command line is where each is declared; what is set here is never changed, but copied by `replaced`.
+    The command line is where each is declared; what is set here is never changed, but copied by `replace`.
     """
 
     def results(self) -> dict[str, Any]:
@@ -29,24 +29,24 @@ class Settings(SimpleNamespace):
         return {STORED_AS.get(key, key): value for key, value in vars(self).items()
                 if key not in NOT_RESULTS and not (key == "dtype" and value == "auto")}
 
-    def replaced(self, **changes: Any) -> Settings:
+    def replace(self, **changes: Any) -> Settings:
         """The same with other values."""
         return Settings(**{**vars(self), **changes})
 
-    def filled_in(self, groups: list[Group]) -> Settings:
+    def fill_in(self, groups: list[Group]) -> Settings:
         """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
         settings, engine_dtype = self, groups[0].dtype
         if self.dtype == "auto":
             if engine_dtype not in DTYPES:
                 raise StageError(f"The rows were sampled in {engine_dtype}, which is no dtype to train in. "
                                  f"Choose one with --dtype: {', '.join(DTYPES)}.")
-            settings = settings.replaced(dtype=engine_dtype)
+            settings = settings.replace(dtype=engine_dtype)
         if LOSSES[self.loss].reduction == "fixed" and not self.max_completion_length:
             limits = [group.max_tokens for group in groups]
             if None in limits:
                 raise StageError(f"The loss {self.loss} divides by the limit on completion tokens, which the "
                                  "rows do not tell. Give it with --max-completion-length.")
-            settings = settings.replaced(max_completion_length=max(limit for limit in limits if limit))
+            settings = settings.replace(max_completion_length=max(limit for limit in limits if limit))
         return settings
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.objective.advantages import group_advantages
-from train.objective.correction import importance_weights, second_moment_mask, vetoed
+from train.objective.correction import importance_weights, second_moment_mask, veto_mask
 from train.objective.losses import entropy_mask, loss_scales
 from train.rows.groups import Group, Rollout
 from train.rows.settings import Settings, correction_of
 
 M2PO_LIMIT = 0.04
+UNKNOWN = torch.empty(0)
 
 
 @dataclass
@@ -29,12 +30,12 @@ class Row:
     advantage: float = 0.0
     drop_reason: str | None = None
     trainable: bool = True                      # its tokens are in the loss mask
-    old_logprobs: Tensor = field(default_factory=lambda: torch.empty(0))
-    entropy: Tensor = field(default_factory=lambda: torch.empty(0))
-    ref_logprobs: Tensor | None = None
-    weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    kept: Tensor = field(default_factory=lambda: torch.empty(0))    # weight neither 0 nor changed by a bound
-    mask: Tensor = field(default_factory=lambda: torch.empty(0))    # 0 where the loss leaves the token out
+    old_logprobs: Tensor = UNKNOWN
+    entropy: Tensor = UNKNOWN
+    ref_logprobs: Tensor = UNKNOWN
+    weights: Tensor = UNKNOWN
+    kept: Tensor = UNKNOWN                      # weight neither 0 nor changed by a bound
+    mask: Tensor = UNKNOWN                      # 0 where the loss leaves the token out
     scale: float = 0.0                          # see losses.loss_scales
     step: int | None = None
 
@@ -104,7 +105,7 @@ def weigh_rows(rows: list[Row], settings: Settings) -> None:
     weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
     veto = torch.zeros(len(rows), dtype=torch.bool)
     if settings.veto:
-        veto = vetoed(log_ratio, mask, threshold=settings.veto)
+        veto = veto_mask(log_ratio, mask, threshold=settings.veto)
     weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
     for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
         length = len(row.completion_ids)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_group
-from train.objective.correction import clamp_log_ratio, k3, off_policy_masked
+from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
@@ -93,12 +93,12 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: 
                                       clip_low=low, clip_high=high, delta=settings.delta, level=spec.level)
     factor = alive * padded([row.weights for row in rows])
     if settings.off_policy_threshold is not None:
-        factor = factor * ~off_policy_masked(logprobs, behaviour, advantages, mask,
+        factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
                                              threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * factor
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
-        reference = padded([row.ref_logprobs for row in rows if row.ref_logprobs is not None])
+        reference = padded([row.ref_logprobs for row in rows])
         per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference, ratio)
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:

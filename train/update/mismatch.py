@@ -21,6 +21,8 @@ HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-12, 100
 class MismatchError(StageError):
     """The engine sampled from another distribution than the trainer computes for the same weights."""
 
+    exit_code = 3
+
 
 class Mismatch(NamedTuple):
     """How far log pi_old and log mu are apart over the trainable tokens of one staleness, nats."""

@@ -97,7 +97,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
             learner.optimizer.zero_grad()
             return None, None
         metrics = sums.metrics(processes, total_tokens)
-        grad_norm = _reduced_norm(policy, parameters, processes, settings)
+        grad_norm = _reduce_gradients(policy, parameters, processes, settings)
         if math.isfinite(grad_norm):
             break
         learner.optimizer.zero_grad()
@@ -107,7 +107,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
                              f"{learner.stage.way_to_discard()}.")
     if learner.online:
         before_update()
-    elif reason := _drifted(metrics, settings):
+    elif reason := _drift_reason(metrics, settings):
         learner.optimizer.zero_grad()
         return None, reason
     rows = [row for index in groups for row in learner.batch[index].rows]
@@ -167,7 +167,7 @@ def learning_rate(global_step: int, settings: Settings) -> float:
     return peak * (1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
 
 
-def _reduced_norm(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
+def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
                   settings: Settings) -> float:
     """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
     processes.sum_gradients(parameters)
@@ -200,7 +200,7 @@ def _old_policy_metrics(rows: list[Row]) -> dict[str, float]:
             "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
 
 
-def _drifted(metrics: dict[str, Any], settings: Settings) -> str | None:
+def _drift_reason(metrics: dict[str, Any], settings: Settings) -> str | None:
     if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
         return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
     if settings.min_ess is not None and metrics["policy_ess"] < settings.min_ess:

@@ -2,4 +2,6 @@
 
 
 class StageError(Exception):
-    """A problem that the user can mend; commands print it without a traceback and exit with code 1."""
+    """A problem that the user can mend; commands print it without a traceback and exit with `exit_code`."""
+
+    exit_code = 1

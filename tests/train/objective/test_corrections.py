@@ -7,7 +7,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.synthetic_run import build_run
-from train.objective.correction import effective_sample_size, importance_weights, off_policy_masked, vetoed
+from train.objective.correction import effective_sample_size, importance_weights, off_policy_mask, veto_mask
 from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.database import connect, rows_of
 
@@ -34,8 +34,8 @@ def stored(run):
 def correct(name, low, high, old, behaviour, mask, advantages):
     """Weights and kept tokens as `train` has them."""
     if name in DROPS:
-        dropped = (vetoed(old - behaviour, mask, threshold=low) if name == "veto" else
-                   off_policy_masked(old, behaviour, advantages, mask, threshold=high))
+        dropped = (veto_mask(old - behaviour, mask, threshold=low) if name == "veto" else
+                   off_policy_mask(old, behaviour, advantages, mask, threshold=high))
         kept = ~dropped[:, None].expand_as(mask)
         return kept.double(), kept
     return importance_weights(old - behaviour, mask, correction=name, low=low, high=high)

@@ -15,9 +15,9 @@ from train.objective.advantages import group_advantages
 from train.objective.correction import (
     effective_sample_size,
     importance_weights,
-    off_policy_masked,
+    off_policy_mask,
     second_moment_mask,
-    vetoed,
+    veto_mask,
 )
 from train.objective.loss_table import LOSSES
 from train.objective.losses import (
@@ -78,7 +78,7 @@ def step_loss(config, policy, advantages):
                                 clip_low=config["epsilon"],
                                 clip_high=high, delta=config["delta"], level=level)
     if config["off_policy_mask_threshold"] is not None:
-        dropped = off_policy_masked(policy, behaviour, advantages, mask,
+        dropped = off_policy_mask(policy, behaviour, advantages, mask,
                                     threshold=config["off_policy_mask_threshold"])
         per_token = per_token * ~dropped[:, None]
     if config["top_entropy_quantile"] < 1:
@@ -243,7 +243,7 @@ def test_second_moment_mask_removes_as_few_tokens_as_meet_the_limit(rows, limit)
 def test_a_veto_drops_completions_with_an_impossible_token():
     log_ratio = torch.tensor([[0.0, -9.3, 5.0], [0.0, -9.1, 0.0], [0.0, 0.0, -50.0]])
     mask = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 1, 0]])
-    assert vetoed(log_ratio, mask, threshold=1e-4).tolist() == [True, False, False]      # log 1e-4 = -9.21
+    assert veto_mask(log_ratio, mask, threshold=1e-4).tolist() == [True, False, False]      # log 1e-4 = -9.21
 
 
 def test_effective_sample_size_is_one_for_equal_weights_and_falls_with_their_spread():

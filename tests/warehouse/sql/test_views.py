@@ -243,7 +243,7 @@ def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
     views = [name for name, in connection.execute(
         "SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
     assert len(views) >= 25
-    filled = {"tasks", "policies", "policy_documents", "parts", "part_files"}
+    filled = {"importance_corrections", "tasks", "policies", "policy_documents", "parts", "part_files"}
     assert {name for name in views if one(connection, f"SELECT count(*) FROM {name}")} == filled
 
 
