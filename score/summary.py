@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from score.wire.error_classes import INFRASTRUCTURE
+from score.wire.error_classes import INFRASTRUCTURE, ErrorClass
 
 
 def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], num_run: int) -> list[str]:
@@ -27,13 +27,17 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
-    classes = samples.filter(pc.is_null(samples.column("reward"))).column("error_class").to_pylist()
-    failed = sum(name in INFRASTRUCTURE for name in classes)
-    if failed:
-        lines.append(f"  {failed} completions have no reward: the machine failed, not the program. "
-                     "Training leaves them out.")
-    if len(classes) > failed:
-        lines.append(f"  {len(classes) - failed} completions have no reward: it does not apply to them. "
-                     "Training leaves them out.")
+    unscored = samples.filter(pc.is_null(samples.column("reward"))).column("error_class").to_pylist()
+    for reason, count in Counter(map(reason_for_none, unscored)).items():
+        lines.append(f"  {count} completions have no reward: {reason}. Training leaves them out.")
     lines.append("  seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     return lines
+
+
+def reason_for_none(error_class: str | None) -> str:
+    """Why a completion has no reward."""
+    if error_class == ErrorClass.UNTESTABLE:
+        return "the tests of their tasks cannot be run"
+    if error_class in INFRASTRUCTURE:
+        return "the machine failed, not the program"
+    return "it does not apply to them"

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,8 @@ class UserReward:
         try:
             given = self.function(prompts=prompts, completions=completions, completion_ids=completion_ids,
                                   **columns)
-            if inspect.isawaitable(given):
-                given = asyncio.run(awaited(given))
+            if inspect.iscoroutine(given):
+                given = asyncio.run(given)
         except Exception as error:
             line = line_in(error, self.path)
             raise StageError(f"{where} raised {type(error).__name__}: {error}{line}. Nothing of this part "
@@ -42,20 +43,9 @@ class UserReward:
                              "completion.")
         if len(given) != len(completions):
             raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions.")
-        return [self._checked(value, index, where) for index, value in enumerate(given)]
-
-    @staticmethod
-    def _checked(value: Any, index: int, where: str) -> float | None:
-        if value is None:
-            return None
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if isinstance(value, str) or not math.isfinite(number):
-            raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is "
-                             "a finite number, or None where it does not apply.")
-        return number
+        return [None if value is None else finite_number(value, f"{where} returned {value!r} for completion "
+                                                                f"{index} of the part")
+                for index, value in enumerate(given)]
 
 
 def load_user_reward(text: str) -> UserReward:
@@ -81,17 +71,19 @@ def load_user_reward(text: str) -> UserReward:
     return UserReward(name, path, function, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
 
 
+def finite_number(value: Any, where: str) -> float:
+    """A reward; StageError for text and for what is no finite number."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise StageError(f"{where}: a reward is a finite number, or None where it does not apply.")
+    return number
+
+
 def line_in(error: BaseException, path: Path) -> str:
     """Where in the user's file an error came from, in words; empty if nowhere."""
-    numbers = []
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            numbers.append(trace.tb_lineno)
-        trace = trace.tb_next
+    numbers = [number for frame, number in traceback.walk_tb(error.__traceback__)
+               if frame.f_code.co_filename == str(path)]
     return f" (line {numbers[-1]})" if numbers else ""
-
-
-async def awaited(value: Any) -> Any:
-    """The result of an awaitable."""
-    return await value

@@ -11,8 +11,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures
-from score.tasks.units import unit_measures
+from score.tasks.measures import Answer, Measures, unit_measures
 from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000

@@ -12,8 +12,7 @@ import numpy as np
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.grid_metrics import split_score
-from score.tasks.measures import Answer, Measures
-from score.tasks.units import NO_CODE
+from score.tasks.measures import NO_CODE, Answer, Measures
 from score.wire.frames import JobKind, encode_grids
 from warehouse.tasks.augmentation import augment, undo
 

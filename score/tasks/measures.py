@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.grid_metrics import SplitScore
+from score.wire.error_classes import ErrorClass
 
 NOTHING = SplitScore(0, 0.0, 0.0)
 
@@ -56,6 +59,19 @@ class Measures:
     def _over_all(self, train: float, test: float) -> float:
         total = train * self.train.num_pairs + test * self.test.num_pairs
         return total / self.num_units if self.num_units else 0.0
+
+
+NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
+
+
+def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[bool], num_units: int,
+                  outputs: Any = None, fingerprint: str | None = None) -> Measures:
+    """Units (tests, calls, cases) passed out of `num_units`; none where the program gave no valid outputs."""
+    valid = outcome.error_class is None
+    share = sum(passed) / num_units if valid and num_units else 0.0
+    return Measures(valid_code=answer.code is not None, valid_outputs=valid,
+                    test=SplitScore(num_units, share, share), fingerprint=fingerprint if valid else None,
+                    outputs=json.dumps({"test": outputs}, separators=(",", ":")) if valid else None)
 
 
 class TaskKind(Protocol):

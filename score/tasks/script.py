@@ -9,8 +9,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures
-from score.tasks.units import NO_CODE, unit_measures
+from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
 from score.wire.frames import JobKind
 
 

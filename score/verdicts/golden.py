@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Container
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.tasks.code_block import first_code_block
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.verdicts.completions import Item
@@ -19,6 +18,7 @@ from warehouse.store.errors import StageError
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
 PAIR = {"input": GRID.tolist(), "output": np.rot90(GRID, 2).tolist()}
+GRIDS = {"train": [PAIR, PAIR], "test": [PAIR]}
 AUGMENTATION = (True, 1, (0, 2, 3, 4, 5, 6, 7, 8, 9, 1))
 PERFECT_GRIDS = """import numpy as np
 import random
@@ -36,53 +36,43 @@ TESTS = {"entry_point": "add", "tests": "def check(candidate):\n    assert candi
 CASES = {"cases": [{"input": "1 2\n3", "output": "6\n"}, {"input": "", "output": "0"}]}
 
 
-def golden_items(kinds: Iterable[str]) -> list[tuple[str, Item, bool]]:
-    """Name, item, and whether it deserves the full reward (or else the floor), for the kinds given."""
-    tasks: dict[str, tuple[dict[str, Any], str]] = {
-        "grid": ({"train": [PAIR, PAIR], "test": [PAIR]}, PERFECT_GRIDS),
-        "function": (TESTS, PERFECT_FUNCTION), "stdio": (CASES, PERFECT_SCRIPT)}
-    items = []
-    for kind in kinds:
-        if kind in tasks:
-            payload, code = tasks[kind]
-            items += [("perfect", golden_item(kind, payload, fenced(code)), True),
-                      ("empty", golden_item(kind, payload, ""), False)]
-    if "grid" in kinds:
-        text = fenced(PERFECT_GRIDS)
-        items.append(("perfect, augmented", golden_item("grid", tasks["grid"][0], text, *AUGMENTATION), True))
-    if "function" in kinds:
-        items += [("perfect, by calls", golden_item("function", CALLS, fenced(PERFECT_FUNCTION)), True),
-                  ("equal to everything", golden_item("function", TESTS, fenced(EQUAL_TO_ALL)), False)]
-    return items
+class Golden(NamedTuple):
+    """An answer to a task of our own, and whether it deserves the full reward or else the floor."""
+
+    name: str
+    kind: str
+    payload: dict[str, Any]
+    code: str | None
+    perfect: bool
+    augmentation: tuple[Any, ...] = ()
 
 
-def golden_item(kind_name: str, payload: dict[str, Any], text: str, flip: bool | None = None,
-                rotations: int | None = None, color_map: tuple[int, ...] | None = None) -> Item:
-    """An answer to a task of our own."""
-    answer = Answer(text, first_code_block(text), flip, rotations, color_map)
-    return Item(load_task("golden", kind_name, payload), answer)
+GOLDEN = (
+    Golden("perfect", "grid", GRIDS, PERFECT_GRIDS, True), Golden("empty", "grid", GRIDS, None, False),
+    Golden("perfect, augmented", "grid", GRIDS, PERFECT_GRIDS, True, AUGMENTATION),
+    Golden("perfect", "function", TESTS, PERFECT_FUNCTION, True),
+    Golden("empty", "function", TESTS, None, False),
+    Golden("perfect, by calls", "function", CALLS, PERFECT_FUNCTION, True),
+    Golden("equal to everything", "function", TESTS, EQUAL_TO_ALL, False),
+    Golden("perfect", "stdio", CASES, PERFECT_SCRIPT, True), Golden("empty", "stdio", CASES, None, False))
 
 
-def fenced(code: str) -> str:
-    """A program as a model writes it."""
-    return f"```python\n{code}```"
-
-
-def check_golden(executor: Executor, scorer: Scorer, kinds: Iterable[str]) -> int:
+def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> int:
     """Number of golden answers judged as they deserve; StageError with the reason when one is not."""
-    golden = golden_items(kinds)
-    items = [item for _name, item, _perfect in golden]
+    golden = [each for each in GOLDEN if each.kind in kinds]
+    items = [Item(load_task("golden", each.kind, each.payload), Answer("", each.code, *each.augmentation))
+             for each in golden]
     judgements = measure(items, run_programs(executor, items))
-    rewarded = zip(golden, judgements, registered_terms(items, judgements, scorer), strict=True)
-    for (name, item, perfect), judgement, terms in rewarded:
+    rewards = registered_terms(items, judgements, scorer)
+    for each, judgement, terms in zip(golden, judgements, rewards, strict=True):
         reward = None if terms is None else float(sum(terms.values()))
-        bounds = scorer.bounds(item.task.kind_name)
-        deserved = bounds and bounds[perfect]
-        if reward is None or judgement.measures.correct != perfect or not (
+        bounds = scorer.bounds(each.kind)
+        deserved = bounds and bounds[each.perfect]
+        if reward is None or judgement.measures.correct != each.perfect or not (
                 deserved is None or math.isclose(reward, deserved)):
             outcome = judgement.outcome
             reason = " ".join(filter(None, (outcome.error_class, outcome.error_name, outcome.error_message)))
-            raise StageError(f"The golden answer '{name}' got reward {reward}"
+            raise StageError(f"The golden answer '{each.name}' got reward {reward}"
                              f"{'' if deserved is None else f' instead of {deserved:g}'}"
                              f"{f' ({reason})' if reason else ''}: rewards would be wrong, so nothing was "
                              "scored. Run `score doctor` to see what is missing.")

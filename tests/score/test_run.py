@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from score import run
 from score.cli import score
+from score.verdicts.golden import GOLDEN
 from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
@@ -216,8 +217,8 @@ def test_completions_without_their_task_are_refused(warehouse):
 
 def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):
     add_rollout(warehouse, [("turn", fenced(FLIP))])
-    monkeypatch.setattr("score.verdicts.golden.PERFECT_GRIDS",
-                        "import missing\ndef transform(grid):\n    return grid")
+    broken = GOLDEN[0]._replace(code="import missing\ndef transform(grid):\n    return grid")
+    monkeypatch.setattr("score.verdicts.golden.GOLDEN", [broken])
     result = invoke(warehouse.root)
     assert result.exit_code == 1
     assert "The golden answer 'perfect' got reward 0.0 instead of 10 (import_not_allowed" in result.output

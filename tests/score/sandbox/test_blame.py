@@ -140,6 +140,7 @@ def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path,
     told = ("The tests of 2 of 3 programs of part-00000.parquet cannot be run from outside of the program "
             "(2 x untestable; ")
     assert (told in scored.output) == stops and "That is this machine" not in scored.output
+    assert ("1 completions have no reward: the tests of their tasks cannot be run." in scored.output) != stops
 
 
 def test_programs_that_could_not_be_run_stop_the_stage_as_the_machines_fault():
