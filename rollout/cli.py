@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from warehouse.options import iteration_option, run_argument, shows_errors, with_version
+from warehouse.options import FiniteRange, iteration_option, run_argument, shows_errors, with_version
 
 
 @with_version
@@ -41,23 +41,24 @@ from warehouse.options import iteration_option, run_argument, shows_errors, with
               help="Leave out longer prompts. [default: what the model holds less --max-tokens]",
               show_default=False)
 @click.option("--max-tokens", type=click.IntRange(min=1), default=1024, help="Limit on completion tokens.")
-@click.option("--temperature", type=click.FloatRange(min=0), default=1.0,
+@click.option("--temperature", type=FiniteRange(min=0), default=1.0,
               help="Sampling temperature; 0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="Nucleus truncation; 1 is none.")
+@click.option("--top-p", type=FiniteRange(0, 1), default=1.0, help="Nucleus truncation; 1 is none.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="Top-k truncation; 0 is none.")
-@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Min-p truncation; 0 is none.")
-@click.option("--repetition-penalty", type=float, default=1.0,
+@click.option("--min-p", type=FiniteRange(0, 1), default=0.0, help="Min-p truncation; 0 is none.")
+@click.option("--repetition-penalty", type=FiniteRange(), default=1.0,
               help="1 is none; counts the prompt's tokens too.")
-@click.option("--presence-penalty", type=float, default=0.0, help="0 is none.")
-@click.option("--frequency-penalty", type=float, default=0.0, help="0 is none.")
+@click.option("--presence-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
+@click.option("--frequency-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
 @click.option("--allow-truncated-sampling", is_flag=True,
               help="Allow truncation and penalties in a training rollout.")
 @click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
 @click.option("--part-size", type=click.IntRange(min=1), default=2048, help="Completions per part.")
-@click.option("--dtype", default="auto", help="Weights and activations: auto, float32, bfloat16 or float16.")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
+              help="Weights and activations.")
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=128,
               help="Completions sampled at a time.")
-@click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1), default=0.9,
+@click.option("--gpu-memory-utilization", type=FiniteRange(0, 1, min_open=True), default=0.9,
               help="Share of the GPU's memory the engine takes.")
 @click.option("--tensor-parallel-size", type=click.IntRange(min=1), default=1, help="GPUs the engine spans.")
 @click.option("--quantization", default=None, help="vLLM's quantization, for example fp8 or bitsandbytes.")
@@ -66,11 +67,11 @@ from warehouse.options import iteration_option, run_argument, shows_errors, with
               "CPU, else beside it.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
-@click.option("--spill-seconds", type=click.FloatRange(min=0), default=60.0,
+@click.option("--spill-seconds", type=FiniteRange(min=0), default=60.0,
               help="Save what is finished of unfinished parts this often.")
-@click.option("--time-limit", type=click.FloatRange(min=0), default=None,
+@click.option("--time-limit", type=FiniteRange(min=0), default=None,
               help="Seconds after which to stop and exit with 75, to be run again.")
-@click.option("--grace", type=click.FloatRange(min=0), default=0.0,
+@click.option("--grace", type=FiniteRange(min=0), default=0.0,
               help="Seconds to go on sampling after SIGTERM or SIGINT before stopping with 75.")
 @click.option("--accept-change", multiple=True, metavar="SETTING",
               help="Go on although this setting differs from the earlier run's; recorded. May be repeated.")

@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from score.look.commands import diff, doctor, explain, limit_options, tier_options, try_program
-from warehouse.options import iteration_option, purpose_option, run_argument, shows_errors, with_version
+from warehouse.options import (
+    FiniteRange,
+    iteration_option,
+    purpose_option,
+    run_argument,
+    shows_errors,
+    with_version,
+)
 
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
@@ -55,9 +62,9 @@ isolation this machine offers and what would raise it.
 @click.option("--weight", multiple=True, metavar="TERM=FACTOR",
               help="Factor of a term of the reward, for example pixel_score=0; may be repeated.")
 @click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")
-@click.option("--ngram-penalty", type=click.FloatRange(min=0), default=0.0,
+@click.option("--ngram-penalty", type=FiniteRange(min=0), default=0.0,
               help="Take off this much times the share of 4-grams that repeat an earlier one.")
-@click.option("--length-tie-break", type=click.FloatRange(min=0), default=0.0,
+@click.option("--length-tie-break", type=FiniteRange(min=0), default=0.0,
               help="Add up to this much to the shortest of a group's right answers.")
 @limit_options
 @click.option("--allow-import", multiple=True, metavar="MODULE",
@@ -70,9 +77,9 @@ isolation this machine offers and what would raise it.
               help="Programs running at a time. [default: one per usable core]")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
-@click.option("--time-limit", type=click.FloatRange(min=0), default=None,
+@click.option("--time-limit", type=FiniteRange(min=0), default=None,
               help="Seconds after which to stop and exit with 75, to be run again.")
-@click.option("--grace", type=click.FloatRange(min=0), default=30.0,
+@click.option("--grace", type=FiniteRange(min=0), default=30.0,
               help="Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.")
 @tier_options
 @shows_errors

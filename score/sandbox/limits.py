@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from warehouse.store.errors import StageError
 
 MIN_OPEN_FILES = 24         # what the lane itself holds while a program runs
+MOST = 1_000_000            # seconds, MiB, KiB or files; NaN is not at most this either
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name != "threads" and value <= 0:
-                raise StageError(f"The limit {name} is {value}: it must be above 0.")
+            if name != "threads" and not 0 < value <= MOST:
+                raise StageError(f"The limit {name} is {value}: it must be above 0 and at most {MOST}.")
         if self.wall_seconds < self.cpu_seconds:
             raise StageError(f"The limit wall_seconds ({self.wall_seconds:g}) is below cpu_seconds "
                              f"({self.cpu_seconds:g}): raise it, or the CPU limit can never be reached.")

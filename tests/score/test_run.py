@@ -192,7 +192,7 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--iteration", "5"], "Iteration 5 has no complete rollout to score. Run `rollout"),
-    (["--cpu-seconds", "0"], "The limit cpu_seconds is 0.0: it must be above 0."),
+    (["--cpu-seconds", "0"], "The limit cpu_seconds is 0.0: it must be above 0 and at most"),
     (["--wall-seconds", "0.5"], "is below cpu_seconds"),
     (["--parameter", "shaping"], "--parameter shaping is not NAME=NUMBER"),
     (["--parameter", "shaping=1"], "The reward arc-v1 has no parameter 'shaping'. Known: none."),
