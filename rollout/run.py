@@ -71,6 +71,10 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         engine = start(job, plan, encoder.model_length, start_engine, stop, say)
         clock["started"] = time.perf_counter()
         writing, sampled = sample(job, plan, engine, stop)
+    if job.stage.settings() is None:
+        raise StageError(f"The rollout of {job.title} was put aside while it ran. Put aside what it wrote since, "
+                         f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
+                         f"--purpose {job.keys['purpose']}`, then run it again.")
     elsewhere = job.missing(read_prompts(job), Shard())
     if elsewhere and not job.stage.is_complete():
         return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the other "

@@ -234,21 +234,21 @@ def whole_run(folder: Path) -> Path:
     return folder
 
 
-def main() -> None:
-    """Kill everything everywhere; print a line per command, exit code 1 if something is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--every", type=int, default=1, help="kill at each so-manieth call only")
-    every, wrong, total = parser.parse_args().every, 0, 0
+def kill_all(every: int = 1) -> tuple[int, list[str]]:
+    """Kill everything everywhere and print a line per command: how many died, and what went wrong."""
+    total, failures = 0, []
     with tempfile.TemporaryDirectory(prefix="care-") as folder:
         whole = whole_run(Path(folder) / "whole")
         for case in CASES:
             told = list(kill_everywhere(case, whole, Path(folder) / case.name.replace(" ", "-"), every=every))
-            failures = [text for text in told if text]
-            total, wrong = total + len(told), wrong + len(failures)
-            print(f"  {len(told):4d} kills of {case.name}", *failures[:5], sep="\n    FAILED ", flush=True)
-    print(f"{total} kills of commands that care for a run, {wrong} failures")
-    sys.exit(bool(wrong))
+            total, failures = total + len(told), failures + [text for text in told if text]
+            print(f"  {len(told):4d} kills of {case.name}", flush=True)
+    return total, failures
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, help="kill at each so-manieth call only")
+    total, failures = kill_all(parser.parse_args().every)
+    print(*(f"FAILED {text}" for text in failures), f"{total} kills, {len(failures)} failures", sep="\n")
+    sys.exit(bool(failures))

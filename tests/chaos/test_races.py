@@ -14,7 +14,9 @@ from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.runs import small_run
 from tests.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.care.discard import discard
 from warehouse.stages.shard import Shard
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 WORKERS = 8
@@ -49,6 +51,25 @@ def test_eight_workers_on_one_iteration_write_each_row_once(tmp_path: Path, shar
     assert contents(shared) == contents(alone)
     assert leftovers(shared) == problems(shared) == []
     assert not list(shared.root.rglob("*.tmp-*"))
+
+
+def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+
+    class Discarding(ScriptedEngine):
+        def sample(self, requests, sampling):
+            for count, sampled in enumerate(super().sample(requests, sampling)):
+                if count == 13:
+                    discard(warehouse, 0, "train")
+                yield sampled
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact", part_size=8, spill_seconds=0.0)
+    with pytest.raises(StageError, match="was put aside while it ran"):
+        run_rollout(options, Discarding().start, ScriptedEncoder)
+    discard(warehouse, 0, "train")
+    sample(warehouse, Shard())
+    assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
+    assert problems(warehouse) == []
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,14 @@ import re
 
 from warehouse.store.errors import StageError
 
-FOLDER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+PURPOSE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+SCORER = re.compile(r"[^/\x00-\x1f\ud800-\udfff]{1,200}")  # a file of rewards may have any name
+MOST_BYTES = 200  # of a name, which is only part of the folder's
 
 
-def check_name(what: str, name: str) -> str:
-    """The name; StageError if it cannot be a part of a folder's name on every filesystem."""
-    if not FOLDER_NAME.fullmatch(name):
+def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
+    """The name; StageError if it cannot be a part of a folder's name."""
+    if not fitting.fullmatch(name) or len(name.encode()) > MOST_BYTES:
         shown = ascii(name if len(name) <= 40 else f"{name[:40]}..")
         raise StageError(f"{what} {shown} is not possible: it may have up to 100 letters (A to Z), digits, "
                          "'_', '.' and '-'. Choose another name.")

@@ -15,7 +15,7 @@ from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import read_json
-from warehouse.store.names import check_name
+from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, read_manifest
 
@@ -54,7 +54,9 @@ class Warehouse:
             return self.root / "train" / f"iteration={iteration}"
         folder = self.root / table / f"iteration={iteration}"
         folder /= f"purpose={check_name('The purpose', str(purpose))}"
-        return folder / f"scorer={check_name('The scorer', str(scorer))}" if table == "samples" else folder
+        if table != "samples":
+            return folder
+        return folder / f"scorer={check_name('The scorer', str(scorer), SCORER)}"
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
         """Final path of one part."""
