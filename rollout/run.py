@@ -72,7 +72,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         clock["started"] = time.perf_counter()
         writing, sampled = sample(job, plan, engine, stop)
     if job.stage.settings() is None:
-        raise StageError(f"The rollout of {job.title} was put aside while it ran. Put aside what it wrote since, "
+        raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
                          f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
                          f"--purpose {job.keys['purpose']}`, then run it again.")
     elsewhere = job.missing(read_prompts(job), Shard())
