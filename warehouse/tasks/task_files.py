@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload, read_json
 
+HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
 KINDS = ("grid", "function", "stdio", "answer")
 
 
@@ -59,12 +61,10 @@ def read_arc_json(path: Path) -> Iterator[Task]:
 def _load_json(path: Path) -> dict[str, Any]:
     try:
         content = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
-        value = read_json(content)
-    except json.JSONDecodeError as error:
-        raise StageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}, "
-                         f"column {error.colno}. Correct it.") from error
+        text = content.decode()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise StageError(f"{path} cannot be read: {error}. Fetch it again.") from error
+    value = _parse_json(text, path)
     if not isinstance(value, dict):
         raise StageError(f"{path} holds a {type(value).__name__}, not an object of tasks by id. Correct it.")
     return value
@@ -73,14 +73,25 @@ def _load_json(path: Path) -> dict[str, Any]:
 def read_jsonl(path: Path) -> Iterator[Task]:
     """Generic tasks, one JSON object per line: task_id, kind, payload, and messages (not for grids)."""
     for number, line in enumerate(_lines(path), start=1):
-        where = f"{path}, line {number}"
         if line.strip():
-            try:
-                row = read_json(line)
-            except json.JSONDecodeError as error:
-                raise StageError(f"{where} is not valid JSON: {error.msg}, column {error.colno}. "
-                                 "Correct it.") from error
-            yield _generic_task(row, where)
+            yield _generic_task(_parse_json(line, path, number), f"{path}, line {number}")
+
+
+def _parse_json(text: str, path: Path, line: int = 0) -> Any:
+    """The value of a file, or of one line of it; StageError naming it if it cannot be read or stored."""
+    where = f"{path}, line {line}" if line else str(path)
+    try:
+        value = read_json(text)
+        half = HALF_LETTER.search(json.dumps(value, ensure_ascii=False))
+    except json.JSONDecodeError as error:
+        place = f"{error.msg}, column" if line else f"{error.msg} at line {error.lineno}, column"
+        raise StageError(f"{where} is not valid JSON: {place} {error.colno}. Correct it.") from error
+    except (ValueError, RecursionError) as error:  # thousands of brackets inside each other
+        raise StageError(f"{where} cannot be read: {error}. Correct it.") from error
+    if half:
+        raise StageError(f"{where} holds {half[0]!a}, half of a surrogate pair, which is no text. "
+                         "Correct it.")
+    return value
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -94,7 +105,7 @@ def _lines(path: Path) -> Iterator[str]:
             for line in io.TextIOWrapper(source, encoding="utf-8"):
                 number += 1
                 yield line
-    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (OSError, zstandard.ZstdError, UnicodeDecodeError) as error:
         raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 from warehouse.store.schema import arrow_schema
+from warehouse.tasks.task_files import HALF_LETTER
 
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
             "policy_version")
@@ -26,7 +27,6 @@ OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
 FLOAT32_MOST = 3.4028234e38
 FLOATS = re.compile("float|double")
-HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
 
 
 def read_lines(content: bytes, source: Path, tasks: dict[str, str],

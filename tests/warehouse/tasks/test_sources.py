@@ -61,6 +61,37 @@ def test_the_kind_of_a_task_may_go_by_its_former_name(tmp_path: Path) -> None:
     assert tasks[0] == tasks[1] and tasks[0].kind == "answer"
 
 
+@pytest.mark.parametrize(("line", "words"), [
+    ("[" * 100_000, "cannot be read: maximum recursion depth"),
+    ('{"a": ' + "9" * 5000 + "}", "field 'task_id' is missing|task a has no list"),
+    ('{"task_id": "\\ud800", "kind": "answer", "payload": {}}', r"holds '\\ud800', half of a surrogate pair"),
+    ('{"task_id": "q", "kind": "answer", "payload": {"answer": "\\udfff"}}', "half of a surrogate pair"),
+])
+def test_what_no_table_holds_is_one_sentence(tmp_path: Path, line: str, words: str) -> None:
+    for name in ("a.jsonl", "a.json"):
+        (tmp_path / name).write_text(line)
+        with pytest.raises(StageError, match=words):
+            read(str(tmp_path / name))
+
+
+def test_folders_and_binary_files_are_one_sentence(tmp_path: Path) -> None:
+    for name in ("a.json", "a.json.gz", "a.jsonl", "a.jsonl.zst", "ids"):
+        place = f"synthetic:1@{tmp_path / name}" if name == "ids" else str(tmp_path / name)
+        (tmp_path / name).mkdir()
+        with pytest.raises(StageError, match=r"cannot be read.*Is a directory"):
+            read(place)
+        (tmp_path / name).rmdir()
+        (tmp_path / name).write_bytes(b"\xff\xfe\x00binary")
+        with pytest.raises(StageError, match="cannot be read"):
+            read(place)
+
+
+@pytest.mark.parametrize("place", ["synthetic:99999999999999999999:7", "synthetic:3:" + "9" * 5000])
+def test_more_synthetic_tasks_than_there_is_time_for_are_refused(place: str) -> None:
+    with pytest.raises(StageError, match="is too much: at most 9999999 tasks"):
+        read(place)
+
+
 def test_a_file_of_ids_chooses_tasks_in_its_order(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("# two tasks\n00d62c1b\n007bbfb7  # the first\n")
     chosen = read(f"arc-agi-1:training@{tmp_path / 'ids.txt'}")
