@@ -147,9 +147,11 @@ def limit_bytes(value: int) -> bytes:
     return struct.pack("<2Q", value, value)
 
 
-def set_limit(which: int, value: int) -> None:
-    """setrlimit(2); OSError on failure."""
-    landlock.check(libc.setrlimit(which, limit_bytes(value)), f"setrlimit({which})")
+def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:
+    """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched."""
+    for which, value in ((RLIMIT_AS, address_space), (RLIMIT_NOFILE, open_files), (RLIMIT_CORE, 0),
+                         (RLIMIT_FSIZE, output_bytes), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0)):
+        landlock.check(libc.setrlimit(which, limit_bytes(value)), f"setrlimit({which})")
 
 
 def prctl(option: int, value: int) -> None:

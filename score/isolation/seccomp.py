@@ -42,6 +42,7 @@ X32_BIT = 0x40000000            # x86 only: the same kernel entry with other num
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+DENY = ERRNO | errno.EPERM
 NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32      # offsets in struct seccomp_data
 PROT_EXEC, CLONE_THREAD = 0x4, 0x10000
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
@@ -66,39 +67,21 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
     # glibc falls back to clone, whose flags can be looked at, when clone3 is not there.
     program += [(JUMP_EQUAL, 0, 1, numbers["clone3"]), (RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     for name in ("mmap", "mprotect"):       # no new code in memory
-        program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=ERRNO | errno.EPERM,
+        program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=DENY,
                                  if_not=ALLOW)
     for name, bits in OWN_ONLY.items():
-        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=ERRNO | errno.EPERM,
+        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=DENY,
                                  if_not=ALLOW)
     if threads:
         program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
-                                 if_not=ERRNO | errno.EPERM)
+                                 if_not=DENY)
     plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect", *OWN_ONLY}}
-    # Where the answer changes: a filter is assembled and asked about every number each time it is installed.
-    edges = [number for number in range(1, max(plain) + 2) if (number in plain) != (number - 1 in plain)]
-    program += [*search([0, *edges], 0 in plain, len(edges)), (RETURN, 0, 0, ALLOW),
-                (RETURN, 0, 0, ERRNO | errno.EPERM)]
+    for number in range(1, max(plain) + 2):      # a return where the answer changes, not one per number
+        if (number in plain) != (number - 1 in plain):
+            below = ALLOW if number - 1 in plain else DENY
+            program += [(JUMP_GREATER_EQUAL, 1, 0, number), (RETURN, 0, 0, below)]
+    program.append((RETURN, 0, 0, DENY))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
-
-
-def search(starts: list[int], first_allowed: bool, to_allow: int) -> list[Instruction]:
-    """A binary search for the range that a number is in; ranges are allowed and denied in turn.
-
-    The return that allows comes `to_allow` instructions after the first of these, that which denies next.
-    """
-    if len(starts) == 1:
-        return []
-    middle = len(starts) // 2
-    second_allowed = first_allowed == (middle % 2 == 0)
-    below = search(starts[:middle], first_allowed, to_allow - 1)
-    above = search(starts[middle:], second_allowed, to_allow - 1 - len(below))
-    here = [to_allow - 1 if allowed else to_allow for allowed in (second_allowed, first_allowed)]
-    if above:
-        here[0] = len(below)
-    if below:
-        here[1] = 0
-    return [(JUMP_GREATER_EQUAL, here[0], here[1], starts[middle]), *below, *above]
 
 
 def when_argument(number: int, offset: int, bits: int, *, if_set: int, if_not: int) -> list[Instruction]:

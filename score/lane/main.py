@@ -14,21 +14,8 @@ import sys
 import warnings
 from typing import Any
 
-from score.isolation.lockdown import (
-    LINK_FD,
-    READY_FD,
-    RESULT_FD,
-    RLIMIT_AS,
-    RLIMIT_CORE,
-    RLIMIT_FSIZE,
-    RLIMIT_MEMLOCK,
-    RLIMIT_MSGQUEUE,
-    RLIMIT_NOFILE,
-    RULESET_FD,
-    Lockdown,
-    limit_bytes,
-    set_limit,
-)
+from score.isolation import lockdown
+from score.isolation.lockdown import LINK_FD, READY_FD, RESULT_FD, RULESET_FD, Lockdown
 from score.lane.child import Lane
 from score.lane.ready import ReadyFile
 from score.lane.supervisor import Supervisor
@@ -54,14 +41,14 @@ def main(config: dict[str, Any]) -> None:
     imports.check_imports(config["imports"])
     for name in (*OFTEN_IMPORTED, *config["preload"]):
         importlib.import_module(name)
-    lockdown, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
+    doors, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
     address_space = own_address_space()
-    layers = lockdown.enter_lane()
+    layers = doors.enter_lane()
     warnings.simplefilter("ignore")
     rehearse(ready)
     os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
-    serve(channel, lockdown, ready)
+    serve(channel, doors, ready)
 
 
 def own_address_space() -> int:
@@ -73,7 +60,7 @@ def own_address_space() -> int:
         return 0
 
 
-def serve(channel: _socket.socket, lockdown: Lockdown, ready: ReadyFile) -> None:
+def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:
     """Take the limits and the slots, then run one order after the other."""
     message, ancillary, _flags, _address = channel.recvmsg(SETUP.size, FDS_SPACE)
     if not message:
@@ -81,12 +68,12 @@ def serve(channel: _socket.socket, lockdown: Lockdown, ready: ReadyFile) -> None
     fds = struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])
     slots = [fds[start:start + FILES_PER_SLOT] for start in range(0, len(fds), FILES_PER_SLOT)]
     cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = SETUP.unpack(message)
-    set_limits(address_space, open_files, output_bytes)
+    lockdown.set_limits(address_space, open_files, output_bytes)
     # threads of one program use up CPU time at most as many times faster as there are cores
     supervisor = Supervisor(Lane(
-        os.getpid(), lockdown, ready, cpu_ns, wall_ns, output_bytes, threads,
+        os.getpid(), doors, ready, cpu_ns, wall_ns, output_bytes, threads,
         (os.cpu_count() or 1) if threads else 1,
-        limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9)))
+        lockdown.limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9)))
     gc.collect()
     fillers.extend(bytes(size) for size in range(0, 480, 16) for _ in range(FILLERS_PER_SIZE))
     gc.freeze()
@@ -96,12 +83,3 @@ def serve(channel: _socket.socket, lockdown: Lockdown, ready: ReadyFile) -> None
         reports = supervisor.run(slots[slot], jobs)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
         del reports
-
-
-def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:
-    """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched."""
-    set_limit(RLIMIT_AS, address_space)
-    set_limit(RLIMIT_NOFILE, open_files)
-    set_limit(RLIMIT_FSIZE, output_bytes)
-    for which in (RLIMIT_CORE, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE):
-        set_limit(which, 0)

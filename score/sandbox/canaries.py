@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,10 +48,10 @@ BODIES = {
     "change its limits": "return libc.setrlimit(7, (ctypes.c_ulong * 2)(24, 24)) == 0",
     "change its identity": "os.setuid(os.getuid())\nreturn True",
     "leave its namespaces": "return libc.unshare(0x10000000) == 0",
-    "find an open descriptor": "return [fd for fd in range(4, 64) if is_open(fd)]\n"
-                               "def is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n"
+    "find an open descriptor": "def is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n"
                                "    except OSError as error:\n"
-                               "        return error.errno != 9\n    return True",
+                               "        return error.errno != 9\n    return True\n"
+                               "return [fd for fd in range(4, 64) if is_open(fd)]",
 }
 
 
@@ -65,12 +66,8 @@ def reached_effects(pool: LanePool) -> list[str]:
 def canary(body: str, path: Path) -> Program:
     """One attack as a grid program, with the file that it goes for."""
     forged = "".join(f"\\\\{byte:03o}" for byte in encode_result(encode_grids([np.full((1, 1), REACHED)])))
-    lines = body.replace("{path!r}", repr(str(path))).replace("{frame}", forged).splitlines()
-    helpers = [index for index, line in enumerate(lines) if line.startswith("def ")]
-    split = helpers[0] if helpers else len(lines)
-    attempt = "\n".join("    " + line for line in lines[:split])
-    source = "\n".join(lines[split:]) + "\n" + ATTACK.format(body=attempt)
-    return Program(JobKind.GRID, source, encode_grids([np.zeros((1, 1), np.uint8)]))
+    body = textwrap.indent(body.replace("{path!r}", repr(str(path))).replace("{frame}", forged), "    ")
+    return Program(JobKind.GRID, ATTACK.format(body=body), encode_grids([np.zeros((1, 1), np.uint8)]))
 
 
 def contained(endings: list[Ending]) -> bool:

@@ -12,14 +12,13 @@ import sys
 import tempfile
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from score.isolation import bubblewrap
 from score.isolation.lockdown import Layer
-from score.sandbox.flight import Ending, Flight
+from score.sandbox.flight import Ending, Flight, Slot
 from score.sandbox.limits import Limits
-from score.sandbox.slots import Slot
 from score.wire.allowed_imports import allowed_modules
 from score.wire.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
 from warehouse.store.errors import StageError
@@ -156,9 +155,8 @@ class LaneProcess:
 
 def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
     """Command line of a lane: no user site, no bytecode written, nothing of the caller's sys.path."""
-    text = repr({"scorer": os.getpid(), "socket": socket_number, "layers": int(config.layers),
-                       "imports": config.imports, "preload": config.preload,
-                       "import_paths": config.import_paths, "readable": readable_folders(config)})
+    text = repr({**asdict(config), "scorer": os.getpid(), "socket": socket_number,
+                 "layers": int(config.layers), "readable": readable_folders(config)})
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane.main import main; main({text})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]
     if config.layers & Layer.BUBBLEWRAP:

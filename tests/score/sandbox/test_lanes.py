@@ -11,11 +11,11 @@ import pytest
 
 from score.isolation.lockdown import Layer, Lockdown, limit_bytes
 from score.sandbox.executor import Executor
+from score.sandbox.flight import Slot
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.sandbox.slots import Slot
 from score.wire.frames import JobKind, Verdict, encode_grids, split_result
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
