@@ -76,11 +76,12 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
         program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
                                  if_not=DENY)
     plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect", *OWN_ONLY}}
-    for number in range(1, max(plain) + 2):      # a return where the answer changes, not one per number
-        if (number in plain) != (number - 1 in plain):
-            below = ALLOW if number - 1 in plain else DENY
-            program += [(JUMP_GREATER_EQUAL, 1, 0, number), (RETURN, 0, 0, below)]
-    program.append((RETURN, 0, 0, DENY))
+    # A jump where the answer changes, to returns that all share: every child has its filter compiled.
+    starts = [number for number in range(max(plain) + 2)
+              if number == 0 or (number in plain) != (number - 1 in plain)]
+    for start in reversed(starts):
+        program.append((JUMP_GREATER_EQUAL, starts.index(start) + (start in plain), 0, start))
+    program += [(RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
