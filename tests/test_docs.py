@@ -1,0 +1,68 @@
+"""The pages link what exists and one another, show what the commands print, and repeat what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from warehouse.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
+         ROOT / "tests/fixtures/README.md", ROOT / "examples/starter/MODEL.md",
+         *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = ("rollout", "score", "train", "warehouse", "reports")
+
+
+def links(page: Path) -> list[Path]:
+    """The files that a page links to."""
+    found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    return [(page.parent / target).resolve() for target in found if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    assert [target for target in links(page) if not target.exists()] == []
+
+
+def test_the_index_links_every_page() -> None:
+    linked = set(links(ROOT / "docs" / "index.md"))
+    pages = {*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "index.md"}
+    assert pages <= linked
+
+
+def test_the_picture_of_the_rooms_is_what_its_script_draws() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_rooms.py"))["draw"]()
+    assert (ROOT / "docs" / "rooms.svg").read_text() == drawn, "run: python docs/draw_rooms.py"
+
+
+def test_the_design_repeats_the_rule_of_every_room() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("__init__.py"):
+            if docstring := ast.get_docstring(ast.parse(path.read_text())):
+                line = f"| {path.parent.relative_to(ROOT)}/ | {docstring.splitlines()[0]} |"
+                assert line in text, f"docs/design.md lacks: {line}"
+
+
+def test_the_words_of_the_glossary_are_in_order() -> None:
+    words = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)[2:]
+    assert len(words) >= 30 and words == sorted(words, key=str.lower)
+
+
+def test_the_walk_along_one_completion_shows_what_its_queries_answer(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "fixtures" / "run-0.2.0", tmp_path / "run")
+    text = (ROOT / "docs" / "one-completion.md").read_text()
+    steps = re.findall(r"```bash\n(warehouse sql [^\n]*)\n```\n\n```json\n(.*?)```", text, flags=re.DOTALL)
+    assert len(steps) == text.count("warehouse sql") >= 7
+    for line, shown in steps:
+        words = shlex.split(line.replace("/tmp/run", str(tmp_path / "run")))
+        result = CliRunner().invoke(cli, words[1:])
+        assert (result.exit_code, result.stdout) == (0, shown), line
