@@ -86,10 +86,10 @@ isolation this machine offers and what would raise it.
 def score_rollouts(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
 
-    Scores every complete rollout that this scorer has not scored, or the one named. Run again after a
+    Scores every complete rollout that this scorer has not scored, or the iteration named. Run again after a
     kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
     exits with 75, as it does on SIGTERM and at the time limit. With another reward or other limits it is
-    another scorer, whose rows stand beside the former ones.
+    another scorer, whose rows stand beside those of the former.
     """
     from score.rewards.named import default_reward
     from score.run import ScoreOptions, run_score

@@ -95,7 +95,7 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
 
 
 def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) -> bool:
-    """Score one rollout part by part, those that stand are kept; False if the rollout is still under way.
+    """Score a rollout part by part, parts that are written are kept; False if the rollout is still under way.
 
     Raises StageStopped after the part in hand when told to stop, and without that part when `stop` is due.
     """

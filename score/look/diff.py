@@ -23,7 +23,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     joined = changes(scored_by(warehouse, first), scored_by(warehouse, second))
     if joined.is_empty():
         raise StageError(f"No completion was scored by both {first} and {second}. Run `score {run}` with the "
-                         "options of the one that is missing.")
+                         "options of the scorer that is missing.")
     lines = [f"{joined.height} completions in {joined['task_id'].n_unique()} tasks, {first} against {second}"]
     for column, words in CHANGES.items():
         count = int(joined[column].sum())
@@ -37,26 +37,21 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
 
 def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
     """Rows of a scorer over all iterations, with advantages (reward minus the mean of the group)."""
-    tables = []
+    tables, scorers = [], set()
     for iteration in warehouse.iterations("samples"):
         for purpose in warehouse.purposes("samples", iteration):
-            if any(is_named(scorer, name) for scorer in warehouse.scorers(iteration, purpose)):
+            complete = warehouse.scorers(iteration, purpose)
+            scorers |= set(complete)
+            if any(is_named(scorer, name) for scorer in complete):
                 scorer, _ = choose_scorer(warehouse, iteration, purpose, name)
                 tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
                                              scorer=scorer))
     if not tables:
         raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
-                         f"There are: {', '.join(sorted(all_scorers(warehouse))) or 'none'}.")
+                         f"There are: {', '.join(sorted(scorers)) or 'none'}.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     return rows.with_columns(advantage=pl.col("reward") - pl.col("reward").mean().over(
         "iteration", "purpose", "group_id"))
-
-
-def all_scorers(warehouse: Warehouse) -> set[str]:
-    """Every scorer that completed something."""
-    return {scorer for iteration in warehouse.iterations("samples")
-            for purpose in warehouse.purposes("samples", iteration)
-            for scorer in warehouse.scorers(iteration, purpose)}
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:

@@ -38,16 +38,16 @@ def doctor_lines() -> Iterator[str]:
         if name == UNSAFE:
             continue
         reason = missing_for(layers)
-        found = reason if reason is not None else try_tier(LaneConfig(layers), Limits(), 1)
-        if isinstance(found, LanePool):
+        trial = reason if reason is not None else try_tier(LaneConfig(layers), Limits(), 1)
+        if isinstance(trial, LanePool):
             best = best or name
-            with found:
-                dropped = Layer.UNPRIVILEGED in Layer(found.lanes[0].layers)
+            with trial:
+                dropped = Layer.UNPRIVILEGED in Layer(trial.lanes[0].layers)
                 yield (f"tier {name} ({words}): holds, {len(BODIES)} attacks contained, "
-                       f"{programs_per_second(found):.0f} programs/s per lane"
+                       f"{programs_per_second(trial):.0f} programs/s per lane"
                        f"{'' if dropped else ', but as root'}")
         else:
-            yield f"tier {name} ({words}): not here: {found}"
+            yield f"tier {name} ({words}): not here: {trial}"
             lacking = "B" if name == "A" and landlock.version() == 0 else name
             yield f"       it takes {ADVICE[lacking]}"
     yield f"`score` uses tier {best}." if best else (

@@ -88,7 +88,7 @@ DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "
 
 
 def default_reward(kinds: Iterable[str]) -> str:
-    """The reward of tasks of these kinds where none is named: one for all of them, or by-kind."""
+    """The reward of tasks of these kinds where none is named: the same for all of them, or by-kind."""
     names = {DEFAULTS.get(kind, "exact") for kind in kinds}
     return names.pop() if len(names) == 1 else BY_KIND
 

@@ -17,8 +17,8 @@ class Shaping:
 
     weights: dict[str, float] = field(default_factory=dict)    # factor of a term, by its name
     truncated_zero: bool = False                               # a completion that was cut off gets 0
-    ngram_penalty: float = 0.0          # times the share of 4-grams that repeat an earlier one, taken off
-    length_tie_break: float = 0.0       # up to this much for the shortest of a group's equally right ones
+    ngram_penalty: float = 0.0          # times the share of 4-grams that repeat an earlier 4-gram, taken off
+    length_tie_break: float = 0.0       # up to this much for the shortest of a group's right answers
 
     def apply(self, rewards: Sequence[Terms], *, truncated: np.ndarray, ngram4_unique_ratio: np.ndarray,
               correct: Sequence[bool], groups: Sequence[str], lengths: np.ndarray) -> list[Terms]:

@@ -1,7 +1,7 @@
 """The version of the code that decides verdicts: part of every scorer's identity.
 
 A release that changes no verdict keeps the version, so that nothing is scored again. Code that was edited
-since it was sealed has its own hash as its version: its rows stand beside the former ones, never among them.
+since it was sealed has its own hash as its version: its rows stand beside the former rows, never among them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def code_version() -> str:
-    """VERDICT_VERSION where the code is the one that it was given to, else a hash of the code."""
+    """VERDICT_VERSION where the code is the code that it was given to, else a hash of the code."""
     code = code_hash(verdict_files())
     return VERDICT_VERSION if code == SEALED_CODE else code
 

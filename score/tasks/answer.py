@@ -106,7 +106,7 @@ def plain_fraction(latex: re.Match[str]) -> str:
 
 
 def last_choice(text: str, choices: list[str]) -> str | None:
-    """The choice that a text ends on; None where it is one of several, as in `A or B`, or what it is not.
+    """The choice that a text ends on; None where several are left, as in `A or B`, or it is ruled out.
 
     After `B)` comes what the choice says: in `B) A cat` the A is an article.
     """
@@ -137,7 +137,7 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
 
 
 def bare_text(text: str) -> str:
-    """A text without quotes around it and a full stop at its end, in one case."""
+    """A text without quotes around it and a full stop at its end, in lower case."""
     words = " ".join(text.split())
     return (words.strip(QUOTES).rstrip(".").strip(QUOTES) or words).casefold()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # An unclosed block, which is what truncation leaves behind, does not match. Blanks are never given back: each
-# would be one more search through the rest of the text.
+# would be another search through the rest of the text.
 CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 
 

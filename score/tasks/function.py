@@ -111,7 +111,7 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
         return value is expected
     if isinstance(expected, (int, float)):
         if isinstance(value, int) and isinstance(expected, int) and not tolerance:
-            return value == expected                                # as floats, large ones may be equal
+            return value == expected                                # as floats, large integers may be equal
         return isinstance(value, (int, float)) and (
             value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
             or (value != value and expected != expected))           # both are NaN

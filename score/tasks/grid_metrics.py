@@ -1,4 +1,4 @@
-"""How close output grids are to the expected ones: the ARC metrics."""
+"""How close output grids are to the expected grids: the ARC metrics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SplitScore:
 
 
 def split_score(outputs: list[np.ndarray] | None, expected: list[np.ndarray]) -> SplitScore:
-    """Mean pixel score and share of exact grids; `outputs` is None when the program gave no valid ones."""
+    """Mean pixel score and share of exact grids; `outputs` is None when the program gave no valid grid."""
     if outputs is None or not expected:
         return SplitScore(len(expected), 0.0, 0.0)
     pixels = [pixel_score(output, target) for output, target in zip(outputs, expected, strict=True)]
-    exact = pixels.count(1.0)           # grids of different shapes coincide in less than the larger one
+    exact = pixels.count(1.0)           # grids of different shapes coincide in less than the larger of them
     return SplitScore(len(pixels), sum(pixels) / len(pixels), exact / len(pixels))
 
 

@@ -47,19 +47,19 @@ class ScriptKind:
 
 
 def is_expected(written: str, expected: str, task: ScriptTask) -> bool:
-    """True if the output is the expected one, blanks at the ends of lines and of the text left aside."""
+    """True if the output is what was expected, blanks at the ends of lines and of the text left aside."""
     if task.compare == "lines":
         return [line.rstrip() for line in written.rstrip().splitlines()] == [
             line.rstrip() for line in expected.rstrip().splitlines()]
     ours, theirs = written.split(), expected.split()
     return len(ours) == len(theirs) and all(
-        one == other or (task.tolerance > 0 and is_close(one, other, task.tolerance))
-        for one, other in zip(ours, theirs, strict=True))
+        word == wanted or (task.tolerance > 0 and is_close(word, wanted, task.tolerance))
+        for word, wanted in zip(ours, theirs, strict=True))
 
 
-def is_close(one: str, other: str, tolerance: float) -> bool:
+def is_close(word: str, wanted: str, tolerance: float) -> bool:
     """True if both are numbers, and near each other."""
     try:
-        return math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=tolerance)
+        return math.isclose(float(word), float(wanted), rel_tol=tolerance, abs_tol=tolerance)
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""Golden answers: judged first, in the very lanes that will be used; one that fails stops the stage."""
+"""Golden answers: judged first, in the very lanes that will be used; an answer that fails stops the stage."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ GOLDEN = (
 
 
 def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> int:
-    """Number of golden answers judged as they deserve; StageError with the reason when one is not."""
+    """Number of golden answers judged as they deserve; StageError for the first that is not."""
     golden = [each for each in GOLDEN if each.kind in kinds]
     items = [Item(load_task("golden", each.kind, each.payload), Answer("", each.code, *each.augmentation))
              for each in golden]

@@ -80,5 +80,5 @@ def within(counts: np.ndarray) -> np.ndarray:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Each value as its place among the distinct ones, so that products of two stay below 2**63."""
+    """Each value as its place among the distinct values, so that products of two stay below 2**63."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)

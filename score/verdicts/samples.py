@@ -82,7 +82,7 @@ def storable(text: str | None) -> str | None:
 
 
 def logprob_columns(completions: pa.Table) -> dict[str, np.ndarray]:
-    """Sum, smallest and minus mean of the behaviour logprobs; StageError where one is not a number."""
+    """Sum, smallest and minus mean of the behaviour logprobs; StageError where a logprob is not a number."""
     values, lengths = flattened(completions, "behaviour_logprobs")
     if not np.all(np.isfinite(values)):
         raise StageError("A completion has a behaviour logprob that is missing or not finite: the rollout "

@@ -95,30 +95,31 @@ def _cell(value: Any, full: bool) -> str:
 
 def _short_list(values: Sequence[Any]) -> str:
     """A few numbers, or a few names that fit a cell, as they are; else how many there are."""
-    numbers = len(values) <= MOST_NUMBERS and all(isinstance(one, int | float) for one in values)
-    names = len(values) <= MOST_NAMES and all(isinstance(one, str) for one in values)
-    text = "[" + ", ".join(_cell(one, False) for one in values) + "]" if numbers or names else ""
+    numbers = len(values) <= MOST_NUMBERS and all(isinstance(value, int | float) for value in values)
+    names = len(values) <= MOST_NAMES and all(isinstance(value, str) for value in values)
+    text = "[" + ", ".join(_cell(value, False) for value in values) + "]" if numbers or names else ""
     return text if numbers or (names and len(text) <= LONGEST_CELL) else f"[{len(values)} values]"
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """Names of which none is there twice: a, a becomes a, a_1, as DuckDB writes them to Parquet."""
-    found: list[str] = []
+    keys: list[str] = []
     for name in names:
         number, key = 0, name
-        while key in found or (number and key in names):
+        while key in keys or (number and key in names):
             number += 1
             key = f"{name}_{number}"
-        found.append(key)
-    return found
+        keys.append(key)
+    return keys
 
 
 def _plain(value: Any) -> Any:
     """A value of DuckDB as JSON knows it."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(_plain(key)): _plain(one) for key, one in value.items()}
+        return {name if isinstance(name, str) else str(_plain(name)): _plain(item)
+                for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float):

@@ -16,7 +16,7 @@ LONGEST_INTEGER = 4000      # digits that Python reads and writes without being 
 
 
 def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
-    """StageError naming the task and the field where a payload is not one of its kind."""
+    """StageError naming the task and the field where a payload does not fit its kind."""
     if kind == "grid":
         for split in ("train", "test"):
             _check_pairs(payload, split, where)
@@ -39,7 +39,7 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """JSON in which an integer of any length is a number: a very long one comes as the tag of its value."""
+    """JSON in which an integer of any length is a number: a very long one comes tagged, as hex digits."""
     return json.loads(text, parse_int=_read_integer)
 
 
