@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
 from score.lane.grids_and_scripts import Handler, InvalidOutput, handler_of
-from score.lane.modules import MissingFunction
+from score.lane.modules import MissingFunction, message_of
 from score.lane.ready import ReadyFile
 from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
@@ -87,12 +87,8 @@ def answer(handler: Handler, source: bytes, payload: bytes) -> bytes:
 
 
 def failure(error: BaseException, phase: str) -> bytes:
-    """The frame of an error; its text is asked for only once and under guard, for it is foreign code too."""
-    error_class = classify(error, phase)
-    try:
-        message = str(error)
-    except BaseException:
-        message = "(no message)"
+    """The frame of an error; what it looks like is foreign code too."""
+    error_class, message = classify(error, phase), message_of(error)
     name = error.flaw if isinstance(error, InvalidOutput) else type(error).__name__
     try:
         return encode_error(CHILD_CLASSES.index(error_class), str(name), message)

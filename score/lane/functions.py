@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from score.isolation.lockdown import LINK_FD
-from score.lane.modules import function_of, run_module
+from score.lane.modules import function_of, message_of, run_module
 from score.wire import plain_data
 
 MAX_MESSAGE = 1 << 20       # bytes of one call or one answer
@@ -108,7 +108,7 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
         namespace = run_module(code, "tests", names)
     except BaseException as error:
         whose = "lost" if link.is_lost else whose_fault(error) if link.has_answered else "tests"
-        failed = [type(error).__name__, str(error), whose]
+        failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * order["num_units"], room)
     return encode_units([run_unit(unit, namespace) for unit in compiled], room)
 
@@ -120,7 +120,7 @@ def run_unit(unit: CodeType, namespace: dict[str, Any]) -> Any:
     try:
         exec(unit, namespace)
     except BaseException as error:
-        verdict = [type(error).__name__, str(error), whose_fault(error)]
+        verdict = [type(error).__name__, message_of(error), whose_fault(error)]
     return ["", "the program ended during the test", "lost"] if link.is_lost else verdict
 
 
@@ -160,7 +160,7 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
     raise error_again(str(first), str(second), sys._getframe(1))
 
 
-def error_again(name: str, message: str, frame: FrameType | None) -> Exception:
+def error_again(name: str, message: str, frame: FrameType | None) -> Any:
     """The program's exception: the builtin class of that name, unless that would pass for an ordinary end."""
     kind: Any = getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)) or name.startswith("Stop"):
@@ -169,8 +169,11 @@ def error_again(name: str, message: str, frame: FrameType | None) -> Exception:
         if frame.f_code.co_name == SWALLOWED.get(name):
             kind = RuntimeError
         frame = frame.f_back
-    error: Exception = kind(message)
-    error.raised_by_program = True  # type: ignore[attr-defined]
+    try:
+        error = kind(message)
+    except TypeError:                   # it takes more, as UnicodeDecodeError does
+        error = ValueError(message)
+    error.raised_by_program = True
     return error
 
 

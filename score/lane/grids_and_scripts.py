@@ -77,8 +77,8 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
             raise
     finally:
         atexit._run_exitfuncs()
-        output.flush()
-        if sys.stdout is not output:
+        if not output.closed:
+            output.flush()
             sys.stdout.flush()
     return b""
 

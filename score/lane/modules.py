@@ -1,4 +1,4 @@
-"""Running a program's top level, and finding what it defines."""
+"""Running a program's top level, finding what it defines, and the text of what it raises."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
     if not callable(function):
         raise MissingFunction(f"the program defines no function {name}")
     return function
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error, asked for only once and under guard, for it is foreign code too."""
+    try:
+        return str(error)
+    except BaseException:
+        return "(no message)"

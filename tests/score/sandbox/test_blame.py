@@ -46,6 +46,7 @@ def judged(executor: Executor, payload: object, code: str) -> tuple[Outcome, Mea
     ([f"assert f({n}) == 1" for n in range(40)], "def f(x):\n    raise ValueError('\\0' * 5000)"),
     ([f"assert f({n}) == 1" for n in range(1500)], "def f(x):\n    raise ValueError('é' * 5000)"),
     ([f"assert f({n}) == 1, f({n})" for n in range(40)], "def f(x):\n    return '\\1' * 5000"),
+    (["assert f(1) == 2, f(1)"], "def f(x):\n    return 10 ** 5000"),
     (["x = [1]\nf(x)\nassert f(x) == 1"], "def f(x):\n    x.append(print)"),
     (["x = [1]\nf(x)\nassert f(x) == 1"], f"def f(y):\n    {DEEP_ARGUMENT}"),
     (["assert f([f(1)]) == 1"], f"def f(y):\n    {DEEP}"),
@@ -54,7 +55,8 @@ def judged(executor: Executor, payload: object, code: str) -> tuple[Outcome, Mea
     ("value = candidate(1)\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    raise ValueError('no')"),
     ("value = candidate(1)[0]\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    return None"),
     ("value = candidate(1)\ndef check(c):\n    assert c(2) == 2\n", "import os\ndef f(x):\n    os._exit(0)"),
-], ids=["long messages", "many long messages", "long messages of tests", "argument that cannot cross",
+], ids=["long messages", "many long messages", "long messages of tests",
+        "message of too many digits", "argument that cannot cross",
         "deep argument passed on", "deep answer passed on", "large answer passed on",
         "deep answer in one of two", "raises in setup", "wrong in setup", "exits in setup"])
 def test_what_a_program_brings_about_is_wrong_and_not_unknown(executor, tests, code):
@@ -94,6 +96,11 @@ def test_errors_that_tests_would_swallow_pass_none(executor, test, code):
 def test_errors_that_tests_expect_pass(executor, error):
     test = f"def call():\n    try:\n        f(1)\n    except {error}:\n        return True\nassert call()"
     assert judged(executor, {"tests": [test]}, f"def f(x):\n    raise {error}('x')\n")[1].correct
+
+
+def test_errors_that_take_more_than_a_message_arrive_as_their_base(executor):
+    test = "try:\n    f(1)\n    assert False\nexcept ValueError:\n    pass"
+    assert judged(executor, {"tests": [test]}, "def f(x):\n    return b'\\xff'.decode()\n")[1].correct
 
 
 @pytest.mark.parametrize("forged", [

@@ -72,6 +72,10 @@ def test_no_grids(executor, body):
     "import os\nprint(sum(map(int, open(0).read().split())), flush=True)\nos._exit(0)\n",
     "import atexit\natexit.register(print, 6)\n",
     "print(6)\nquit()\n",
+    "import sys\nprint(6)\nsys.stdout.close()\n",
+    "import io, os, sys\nclass Wrapper(io.StringIO):\n    def flush(self):\n"
+    "        os.write(1, self.getvalue().encode())\n"
+    "        self.truncate(0)\nsys.stdout = Wrapper()\nprint(6)\n",
     "import sys\nprint(6)\nsys.exit()\n",
     "größe = sum(map(int, open(0).read().split()))\nprint(größe)\n",
     "from io import BytesIO, IOBase\nimport os, sys\nbuffer = BytesIO()\nfd = sys.stdin.fileno()\n"
