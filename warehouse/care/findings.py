@@ -12,7 +12,7 @@ from warehouse.care.part_findings import Consequence, Finding, find_damaged_part
 from warehouse.store.all_stages import all_stages, readable_manifest
 from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
+from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage
@@ -107,12 +107,12 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
 
 def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and what it says of others."""
+    manifest = readable_manifest(stage)
     for path in (stage.folder / "manifest.json", stage.folder / "settings.json"):
         try:
-            stage.manifest() if path.name == "manifest.json" else read_json(path)
+            stage.manifest() if path.name == "manifest.json" else _check_settings(path, manifest)
         except StageError as error:
             yield Finding(path, str(error), "aside", stage)
-    manifest = readable_manifest(stage)
     if manifest is None and not stage.is_complete():
         yield Finding(stage.folder, f"{stage.title} is not complete; run it again to finish it.", "note")
     for table, keys, folder in _tables(stage):
@@ -124,6 +124,12 @@ def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Findi
         yield from _scored_parts(warehouse, stage, complete=manifest is not None)
     if manifest and stage.name == "train":
         yield from _training(warehouse, stage, manifest)
+
+
+def _check_settings(path: Path, manifest: dict[str, Any] | None) -> None:
+    settings = read_json(path)
+    if settings is not None and manifest and manifest.get("settings", settings) != settings:
+        raise damaged(path, "the manifest says that the settings were others")
 
 
 def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:

@@ -224,12 +224,12 @@ def open_warehouse(path: str | Path) -> Warehouse:
     """Open a run folder; StageError if it is none, or was written by a newer version."""
     root = Path(path).resolve()
     marker = root / "warehouse.json"
-    facts = read_json(marker)
+    facts = read_json(marker, schema_version=int)
     if facts is None:
         raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
                          f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
-    if facts.get("schema_version") != SCHEMA_VERSION:
-        raise StageError(f"{path} has schema version {facts.get('schema_version')}, this Rollhouse reads "
+    if facts["schema_version"] != SCHEMA_VERSION:
+        raise StageError(f"{path} has schema version {facts['schema_version']}, this Rollhouse reads "
                          f"{SCHEMA_VERSION}. Install the version of Rollhouse that wrote it.")
     read_json(marker, run_id=str, model=str)
     return Warehouse(root, facts, finish_intent(root))
