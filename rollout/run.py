@@ -28,11 +28,11 @@ from rollout.options import (
 from rollout.parts import Part, missing_parts, num_parts, rollout_facts, sample_parts
 from rollout.plan import Plan, PlanSettings, make_plan
 from rollout.selection import choose_tasks, training_visits
+from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.base_model import check_base
 from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse

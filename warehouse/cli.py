@@ -31,9 +31,8 @@ def cli() -> None:
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="TOML file to copy to RUN/config.toml: options of every stage.")
 @shows_errors
-def init(
-    run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...], config: Path | None
-) -> None:
+def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
+         config: Path | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     for line in init_run(run, model, tasks, heldout, config):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from warehouse.options import check_config
-from warehouse.store.base_model import find_model
+from warehouse.stages.base_model import find_model
 from warehouse.store.commit import commit_bytes, commit_json
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from train.rows.groups import Group, load_groups
 from train.rows.settings import Settings
+from warehouse.stages.base_model import check_base
 from warehouse.stages.due import train_due
-from warehouse.store.base_model import check_base
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.sql.database import refresh_sql
-from warehouse.store.all_stages import score_stages
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import flush, json_bytes, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.parts import part_number, part_writer, row_group_size
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, score_stages
 from warehouse.store.stage import Stage
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order

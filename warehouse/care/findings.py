@@ -9,13 +9,12 @@ from typing import Any
 
 from warehouse.care.check_rows import row_problems
 from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
-from warehouse.store.all_stages import all_stages, readable_manifest
 from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import TRAIN_TABLES, Warehouse, all_stages
+from warehouse.store.stage import Stage, readable_manifest
 from warehouse.tasks.task_files import tasks_sha256
 
 EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
-from warehouse.store.all_stages import readable_manifest, score_stages
 from warehouse.store.commit import json_bytes
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Warehouse, score_stages
+from warehouse.store.stage import Stage, readable_manifest
 
 
 class Move(NamedTuple):

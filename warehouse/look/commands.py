@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
+import warehouse
 from warehouse.options import run_argument, shows_errors, strict_option
 
 
 @click.command()
 @run_argument
-@click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations to keep; all "
-                                                                             "by default.")
+@click.option("--iteration", multiple=True, type=click.IntRange(min=0),
+              help="Iterations to keep; all by default.")
 @click.option("--purpose", multiple=True, help="Purposes to keep, for example eval.")
 @click.option("--split", multiple=True, help="Splits to keep.")
 @click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to keep.")
@@ -31,21 +32,11 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
 
     Shares per task, means over tasks.
     """
-    from warehouse.look.render import as_csv, as_markdown, as_table
+    from warehouse.look.render import WRITERS
     from warehouse.look.results import result_table
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
-    grouping = () if pool else by or ("iteration", "purpose")
-    names, rows = result_table(
-        connect(open_warehouse(run)),
-        by=grouping,
-        iteration=iteration,
-        purpose=purpose,
-        split=split,
-        policy=policy,
-    )
-    click.echo(as_csv(names, rows) if style == "csv" else as_markdown(names, rows) if style == "markdown"
-               else as_table(names, rows))
+    names, rows = result_table(warehouse.open(run), by=() if pool else by or ("iteration", "purpose"),
+                               iteration=iteration, purpose=purpose, split=split, policy=policy)
+    click.echo(WRITERS[style](names, rows))
 
 
 @click.command()
@@ -60,10 +51,8 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
     It is named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE.
     """
     from warehouse.look.show import completion_lines
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
     colored = sys.stdout.isatty() if color is None else color
-    lines = completion_lines(connect(open_warehouse(run)), completion, color=colored, prompt=prompt)
+    lines = completion_lines(warehouse.open(run), completion, color=colored, prompt=prompt)
     click.echo("\n".join(lines), color=colored)
 
 
@@ -125,8 +114,8 @@ def rollup(run: Path) -> None:
 
 @click.command()
 @run_argument
-@click.option("--iteration", type=click.IntRange(min=0), default=None, help="Training iteration; the "
-                                                                            "last one.")
+@click.option("--iteration", type=click.IntRange(min=0), default=None,
+              help="Training iteration; the last when left out.")
 @click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
 @shows_errors
 def gaps(run: Path, iteration: int | None, num: int) -> None:

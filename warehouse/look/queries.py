@@ -9,16 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.look.render import as_csv, as_json, as_markdown, as_table
+from warehouse.look.render import WRITERS
 from warehouse.sql.catalog import quoted_name
-from warehouse.sql.database import (
-    changes,
-    explained,
-    interruptible,
-    run_query,
-    split_statements,
-    unwritable,
-)
+from warehouse.sql.database import changes, explained, interruptible, run_query, split_statements, unwritable
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -75,17 +68,9 @@ def script_statements(script: str) -> list[str]:
     return [*statements, pending] if pending else statements
 
 
-def write_answer(
-    warehouse: Warehouse,
-    connection: duckdb.DuckDBPyConnection,
-    query: str,
-    *,
-    style: str | None = None,
-    output: Path | None = None,
-    limit: int | None = None,
-    full: bool = False,
-    width: int | None = None,
-) -> str:
+def write_answer(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, query: str, *,
+                 style: str | None = None, output: Path | None = None, limit: int | None = None,
+                 full: bool = False, width: int | None = None) -> str:
     """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
 
     A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
@@ -113,10 +98,7 @@ def write_answer(
         most = limit if limit is not None else SHOWN_ROWS if shortened else 0
         rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
     shown = rows[:most] if most else rows
-    text = {"table": lambda: as_table(names, shown, full=full, width=width),
-            "markdown": lambda: as_markdown(names, shown, full=full),
-            "csv": lambda: as_csv(names, shown),
-            "json": lambda: as_json(names, shown)}[style]()
+    text = WRITERS[style](names, shown, full=full, width=width)
     if output:
         with _writable(output):
             output.write_text(text + "\n" if text else "")

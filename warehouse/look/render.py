@@ -8,10 +8,9 @@ import decimal
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-FORMATS = ("table", "csv", "json", "parquet", "markdown")
 LONGEST_CELL = 60
 MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
 
@@ -21,10 +20,8 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     """An aligned table; lists elided and long cells cut unless `full`; numbers to the right."""
     cells = [[_cell(value, full) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
-    right = [
-        all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
-        for i in range(len(names))
-    ]
+    right = [all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
+             for i in range(len(names))]
     lines = [[name.rjust(size) if turned else name.ljust(size)
               for name, size, turned in zip(names, widths, right, strict=True)]]
     lines.append(["-" * size for size in widths])
@@ -36,7 +33,8 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     return "\n".join(joined)
 
 
-def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False) -> str:
+def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
+                **_: Any) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
@@ -44,7 +42,7 @@ def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bo
     return "\n".join(lines)
 
 
-def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
     """CSV with a header; lists as JSON, everything in full."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -55,10 +53,14 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return stream.getvalue().rstrip("\n")
 
 
-def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
     """One JSON object per line, everything in full; what is no number in JSON (NaN, infinity) is null."""
     keys = _distinct(names)
     return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
+
+
+WRITERS: dict[str, Callable[..., str]] = {"table": as_table, "markdown": as_markdown, "csv": as_csv,
+                                          "json": as_json}
 
 
 def printable(text: str, *, kept: str = "\n\t") -> str:

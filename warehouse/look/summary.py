@@ -73,10 +73,10 @@ def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpos
 
 def latest_iteration(connection: duckdb.DuckDBPyConnection, purpose: str = "train") -> int:
     """The latest iteration that is scored."""
-    found = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
-    if found[0]["latest"] is None:
+    [row] = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
+    if row["latest"] is None:
         raise StageError(f"Nothing of purpose '{purpose}' is scored yet. Run `score` first.")
-    return found[0]["latest"]
+    return row["latest"]
 
 
 def sparkline(values: list[float | None], width: int = 60) -> str:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
-from warehouse.store.all_stages import all_stages, readable_manifest
 from warehouse.store.chosen_scorer import Choice, scorer_choices
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Warehouse, all_stages
+from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
           "fresh_train_samples", "train_steps")
@@ -40,9 +39,8 @@ class Inventory(NamedTuple):
     @property
     def first_iterations(self) -> list[int]:
         """Training iterations that are scored, in order."""
-        return sorted(
-            choice.iteration for choice in self.choices if choice.chosen and choice.purpose == "train"
-        )
+        return sorted(choice.iteration for choice in self.choices
+                      if choice.chosen and choice.purpose == "train")
 
 
 def empty_inventory() -> Inventory:

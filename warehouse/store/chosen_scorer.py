@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from warehouse.store.all_stages import readable_manifest
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.stage import Stage, readable_manifest
 
 LATEST = "finished last"
 ManifestOf = Callable[[Stage], dict[str, Any] | None]

@@ -122,6 +122,14 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def readable_manifest(stage: Stage) -> dict[str, Any] | None:
+    """The manifest; None if there is none, or if it is damaged."""
+    try:
+        return stage.manifest()
+    except StageError:
+        return None
+
+
 def _version() -> str:
     from importlib.metadata import version
     return version("rollhouse")

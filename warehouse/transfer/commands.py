@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+import warehouse
 from warehouse.options import run_argument, shows_errors
 
 
@@ -17,14 +18,11 @@ from warehouse.options import run_argument, shows_errors
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
 @click.option("--purpose", default=None, help="One purpose; all by default.")
 @shows_errors
-def export_command(
-    run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None
-) -> None:
+def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...],
+                   purpose: str | None) -> None:
     """Write completions with tokens and rewards for other tools."""
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
     from warehouse.transfer.export_rows import export_rows
-    connection = connect(open_warehouse(run), strict=True)
+    connection = warehouse.open(run, strict=True)
     for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
         click.echo(path)
 

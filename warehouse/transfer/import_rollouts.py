@@ -104,18 +104,10 @@ def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[st
     """One prompt row per group."""
     prompts: dict[str, dict[str, Any]] = {}
     for row in rows:
-        prompt = prompts.setdefault(
-            row["group_id"],
-            {
-                **row,
-                "group_size": 0,
-                "split": splits[row["task_id"]],
-                "prompt": row.get("prompt") or "",
-                "prompt_format": row["prompt_format"] or "imported",
-                "prefill": row["prefill"] or "",
-                "seed": None,
-            },
-        )
+        prompt = prompts.setdefault(row["group_id"], {
+            **row, "group_size": 0, "split": splits[row["task_id"]], "prompt": row["prompt"] or "",
+            "prompt_format": row["prompt_format"] or "imported", "prefill": row["prefill"] or "",
+            "seed": None})
         prompt["group_size"] += 1
     return list(prompts.values())
 

@@ -12,7 +12,7 @@ import zstandard
 from tests.runs import GRID_TASK, arc_file, fake_model
 from warehouse.care.check import check_run
 from warehouse.init import init_run
-from warehouse.store.base_model import find_model
+from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 from warehouse.tasks.sources import parse_source, read_source
