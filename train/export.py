@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from train.model.policy import DTYPES, load_lora, merge_adapter
+from train.model.policy import DTYPES, load_lora
 from train.model.saving import copy_tokenizer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -36,7 +36,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     rows = probe_rows(warehouse, version)
     with torch.no_grad():
         expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
-        model = merge_adapter(policy).to(DTYPES[dtype])
+        model = policy.model.merge_and_unload().to(DTYPES[dtype])  # type: ignore[operator]
         merged = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
     differences = (torch.cat(expected) - torch.cat(merged)).abs()
     if not differences.max() <= LIMITS[dtype]:

@@ -42,7 +42,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
-    say = say if processes.first else _silence
+    say = say if processes.first else lambda line: None
     tokens = settings.tokens_per_batch or DEFAULT_TOKENS_PER_BATCH.get(processes.device.type, 4096)
     settings = settings.replace(tokens_per_batch=tokens)
     with StopRequest(settings.time_limit) as stop, name_what_to_lower(settings):
@@ -209,7 +209,3 @@ def name_what_to_lower(settings: Settings) -> Iterator[None]:
             raise
         raise StageError(f"Out of memory: {str(error).splitlines()[0]} Lower --tokens-per-batch, now "
                          f"{settings.tokens_per_batch}; what was saved so far is kept.") from error
-
-
-def _silence(line: str) -> None:
-    """What processes other than the first say."""

@@ -26,8 +26,8 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
     base = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
     ids = torch.arange(30)[None]
     with torch.no_grad():
-        expected, found, before = load_policy(run, 1).full_logits(ids), merged(ids).logits, base(ids).logits
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        expected, actual, before = load_policy(run, 1).full_logits(ids), merged(ids).logits, base(ids).logits
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert (before - expected).abs().max() > 1e-2
 
 

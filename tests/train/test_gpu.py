@@ -57,9 +57,9 @@ def results(policy, token_budget=200):
     return torch.cat(logprobs).cpu(), gradients
 
 
-def assert_near(found, expected, tolerance):
-    for one, other in zip(found, expected, strict=True):
-        assert (one - other).norm() <= tolerance * other.norm()
+def assert_near(actual, expected, tolerance):
+    for tensor, other in zip(actual, expected, strict=True):
+        assert (tensor - other).norm() <= tolerance * other.norm()
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -70,16 +70,16 @@ def test_merged_attention_is_attention_over_the_prompt_copied_to_each_row(head_d
                for shape in shapes]
     attended = MergedAttention.apply(*tensors, head_dim**-0.5)
     gradient = torch.randn_like(attended)
-    found = torch.autograd.grad(attended, tensors, gradient)
-    query, key, value, prompt_keys, prompt_values = exact = [one.detach().double().requires_grad_()
-                                                             for one in tensors]
+    actual = torch.autograd.grad(attended, tensors, gradient)
+    query, key, value, prompt_keys, prompt_values = exact = [tensor.detach().double().requires_grad_()
+                                                             for tensor in tensors]
     mask = torch.cat([torch.ones(40, 300), torch.ones(40, 40).tril()], dim=1).bool().cuda()
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, torch.cat([prompt_keys.expand(5, -1, -1, -1), key], dim=2),
         torch.cat([prompt_values.expand(5, -1, -1, -1), value], dim=2), attn_mask=mask, enable_gqa=True)
     assert_near([attended.double()], [expected], 5e-3)
     wanted = torch.autograd.grad(expected, exact, gradient.double())
-    assert_near([one.double() for one in found], wanted, 1e-2)
+    assert_near([tensor.double() for tensor in actual], wanted, 1e-2)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 3e-2), ("float16", 5e-3)])
@@ -98,9 +98,9 @@ def test_gradients_of_all_weights_are_those_of_a_cpu(base, dtype, tolerance):
 
 def test_an_adapter_trains_over_a_4_bit_base(base):
     pytest.importorskip("bitsandbytes")
-    found = results(lora(base, "bfloat16", "cuda", load_in_4bit=True))
-    assert_near(found, results(lora(base, "float32", "cpu")), 0.4)
-    assert found[1].norm() > 0
+    actual = results(lora(base, "bfloat16", "cuda", load_in_4bit=True))
+    assert_near(actual, results(lora(base, "float32", "cpu")), 0.4)
+    assert actual[1].norm() > 0
 
 
 def adapter(folder):
@@ -115,14 +115,14 @@ def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
     folders = [copy_run(run, tmp_path / name).root for name in ("cpu", "gpu", "gpus")]
     CliRunner().invoke(train_command, [str(folders[0]), *OPTIONS], catch_exceptions=False)
     CliRunner().invoke(train_command, [str(folders[1]), *options], catch_exceptions=False)
-    expected, found = adapter(folders[0]), adapter(folders[1])
-    assert expected.keys() == found.keys()
+    expected, actual = adapter(folders[0]), adapter(folders[1])
+    assert expected.keys() == actual.keys()
     for name, values in expected.items():
-        torch.testing.assert_close(found[name], values, rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(actual[name], values, rtol=2e-3, atol=2e-4)
     if torch.cuda.device_count() < 2:
         return
     subprocess.run([sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes",
                     "2", "-m", "train.cli", str(folders[2]), *options], check=True,
                    cwd=Path(__file__).parents[2])
     for name, values in adapter(folders[2]).items():
-        torch.testing.assert_close(found[name], values, rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(actual[name], values, rtol=2e-3, atol=2e-4)

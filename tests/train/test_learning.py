@@ -60,11 +60,11 @@ def adapter(warehouse, version):
     return load_file(str(warehouse.policy_dir(version) / "adapter_model.safetensors"))
 
 
-def assert_same_update(start, found, expected, tolerance=1e-5):
+def assert_same_update(start, actual, expected, tolerance=1e-5):
     for name, tensor in expected.items():
         update = (tensor - start[name]).norm()
         assert update > 0, name
-        assert (found[name] - tensor).norm() <= tolerance * update, name
+        assert (actual[name] - tensor).norm() <= tolerance * update, name
 
 
 def step_gradient(policy, batch, settings, total_tokens):
@@ -80,11 +80,11 @@ def step_gradient(policy, batch, settings, total_tokens):
 def plain_gradient(policy, batch, settings, total_tokens):
     """The same loss by forwarding every row alone with its prompt, zero-advantage rows included."""
     policy.model.zero_grad()
-    rows = [(one, row) for one in batch for row in one.rows]
+    rows = [(group, row) for group in batch for row in group.rows]
     logprobs, entropies = [], []
-    for one, row in rows:
-        logits = policy.full_logits(torch.cat([one.prompt_ids, row.completion_ids])[None])[0]
-        scores = logits[len(one.prompt_ids) - 1:-1].log_softmax(-1)
+    for group, row in rows:
+        logits = policy.full_logits(torch.cat([group.prompt_ids, row.completion_ids])[None])[0]
+        scores = logits[len(group.prompt_ids) - 1:-1].log_softmax(-1)
         logprobs.append(scores.gather(1, row.completion_ids[:, None]).squeeze(1))
         entropies.append(-(scores.exp() * scores).sum(1))
     def padded(values):
@@ -146,15 +146,15 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
         parameter.data.mul_(1.1)
     total = plan_step(batch, list(range(GROUPS)), 0, settings)
     expected_loss, expected = plain_gradient(policy, batch, settings, total)
-    assert any(not has_gradient(row, settings) for one in batch for row in one.rows) or settings.kl_beta \
+    assert any(not has_gradient(row, settings) for group in batch for row in group.rows) or settings.kl_beta \
         or settings.entropy_coef
     for budget in (1, 4096):
         packed = settings_of(trained, *options, "--tokens-per-batch", str(budget))
-        loss, found = step_gradient(policy, batch, packed, total)
+        loss, actual = step_gradient(policy, batch, packed, total)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
         scale = max(float(gradient.norm()) for gradient in expected.values())
         for name, gradient in expected.items():
-            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6 * scale, name
+            assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6 * scale, name
 
 
 def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_path, monkeypatch):
@@ -170,10 +170,11 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
     monkeypatch.setattr(train.run, "prepare", prepare)
     assert invoke(twice, *once).exit_code == 0
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(twice, 2))
-    found, expected = (pad_sequence([torch.tensor(row["old_logprobs"]) for row in
-                                     one.read("train_samples", iteration=1).to_pylist()]) for one in (run,
-                                                                                                      twice))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    actual, expected = (
+        pad_sequence([torch.tensor(row["old_logprobs"])
+                      for row in warehouse.read("train_samples", iteration=1).to_pylist()])
+        for warehouse in (run, twice))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
     assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
                                                                                 columns=columns)
@@ -276,8 +277,8 @@ def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
 
 def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
     free = copy_run(trained, tmp_path / "free")
-    for one, beta in ((free, "0"), (run, "20")):
-        assert invoke(one, "--kl-beta", beta, "--updates-per-batch", "7").exit_code == 0
+    for warehouse, beta in ((free, "0"), (run, "20")):
+        assert invoke(warehouse, "--kl-beta", beta, "--updates-per-batch", "7").exit_code == 0
     def distance(warehouse):
         ids = torch.arange(40)[None] % 61
         with torch.no_grad():
@@ -333,7 +334,7 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
 def test_extra_metrics_are_json(run):
     assert invoke(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    assert all(set(one) == {"policy_k2", "policy_ess", "num_forwarded_tokens"} for one in extra)
+    assert all(set(metrics) == {"policy_k2", "policy_ess", "num_forwarded_tokens"} for metrics in extra)
 
 
 def test_only_the_last_policies_keep_their_weights_when_asked(run):

@@ -160,6 +160,10 @@ def test_a_missing_optimizer_is_said(trained, tmp_path):
     run = copy_run(trained, tmp_path / "run")
     sample_rows(run, 1)
     (run.policy_dir(1) / "optimizer.pt").unlink()
+    assert "optimizer.pt is missing" in refused(run)
+    policy = run.policy(1)
+    policy.pop("files")     # as version 0.2.0 wrote it
+    (run.policy_dir(1) / "policy.json").write_text(json.dumps(policy))
     result = invoke(run)
     assert result.exit_code == 0
     assert "optimizer.pt is missing: AdamW starts with fresh moments" in result.stdout
@@ -221,7 +225,9 @@ def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
 def test_a_policy_whose_adapter_is_gone_is_refused(trained, tmp_path):
     run = copy_run(trained, tmp_path / "run")
     sample_rows(run, 1)
-    (run.policy_dir(1) / "adapter_config.json").unlink()
+    for path in run.policy_dir(1).iterdir():
+        if path.name != "policy.json":
+            path.unlink()       # pruned: no new adapter takes its place without a word
     assert "cannot be loaded" in refused(run)
 
 

@@ -181,8 +181,8 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
     monkeypatch.undo()
     result = invoke(run, "--iteration", "0")
     assert result.exit_code == 0, result.output
-    expected, found = adapter(whole, 1), adapter(run, 1)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    expected, actual = adapter(whole, 1), adapter(run, 1)
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
     columns = ["reward", "advantage", "old_logprobs", "optimizer_step"]
     assert run.read("train_samples", iteration=0, columns=columns) == whole.read("train_samples", iteration=0,
                                                                                 columns=columns)
@@ -209,8 +209,8 @@ def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run
     assert result.returncode == 75, result.stderr
     assert "with 1 of 3 steps taken and saved" in result.stderr
     assert invoke(run).exit_code == 0
-    expected, found = adapter(whole, 1), adapter(run, 1)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    expected, actual = adapter(whole, 1), adapter(run, 1)
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
 def test_rows_of_another_adapter_stop_the_stage_before_the_first_gradient(run):

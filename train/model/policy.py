@@ -172,11 +172,6 @@ def load_full(weights: str, *, dtype: str, device: torch.device, revision: str |
     return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast))
 
 
-def merge_adapter(policy: Policy) -> Any:
-    """The base model with the adapter added into its weights; `policy` is used up."""
-    return policy.model.merge_and_unload()  # type: ignore[operator]
-
-
 def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
                 ) -> nn.Module:
     options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": "sdpa"}

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor
 
 from warehouse.store.errors import StageError
 
@@ -77,14 +76,6 @@ class Processes:
             parameter.grad = values.to(parameter.dtype)
             start += parameter.numel()
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Elementwise sum over processes."""
-        return self._reduce(values, torch.distributed.ReduceOp.SUM)
-
-    def max(self, values: Tensor) -> Tensor:
-        """Elementwise maximum over processes."""
-        return self._reduce(values, torch.distributed.ReduceOp.MAX)
-
     def gather(self, values: list[Any]) -> list[Any]:
         """The lists of all processes, one after the other, in every process."""
         return gather_object(values) if self.count > 1 else values
@@ -97,13 +88,6 @@ class Processes:
         """Leave the process group."""
         if self.count > 1:
             self._state.destroy_process_group()
-
-    def _reduce(self, values: Tensor, operation: Any) -> Tensor:
-        if self.count == 1:
-            return values
-        values = values.to(self.device)
-        torch.distributed.all_reduce(values, op=operation)
-        return values.cpu()
 
 
 def _check_device(name: str | None) -> None:

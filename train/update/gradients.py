@@ -41,12 +41,13 @@ class StepSums:
 
     def metrics(self, processes: Processes, total_tokens: int) -> dict[str, Any]:
         """Sums and means over all processes; `total_tokens` are the trainable ones of the step."""
-        total = dict(zip(SUMS, processes.sum(self.sums).tolist(), strict=True))
+        everywhere = torch.stack(processes.gather([self.sums])).sum(dim=0)
+        total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
         ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["weight_squared"] else 1.0
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "policy_ess": ess, "ratio_max": float(processes.max(self.ratio_max)),
+                "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
                 "num_forwarded_tokens": int(total["tokens"])}
 
 

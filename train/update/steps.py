@@ -45,8 +45,7 @@ class Learner:
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
                say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Every step from the latest checkpoint on, and its metrics; StageStopped, with all saved, when told to
-    stop.
+    """Every step from the latest checkpoint on, and its metrics; StageStopped, all saved, when told to stop.
 
     `before_update` runs before the first update of an online stage, with the old logprobs at hand.
     """
@@ -58,8 +57,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
                      leave=False):
         try:
             metrics, reason = take_step(learner, step, stop, before_update)
-        except (RuntimeError,
-                MemoryError):     # of the accelerator or of its memory: keep the steps before it
+        except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before
             if first and len(steps) > saved:
                 learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
             raise
@@ -70,7 +68,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         if metrics is not None:
             steps.append(metrics)
             log(metrics)
-        stopping = bool(learner.processes.max(torch.tensor([float(stop.due())])))
+        stopping = any(learner.processes.gather([stop.due()]))
         due = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
         if first and len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
             learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
@@ -107,7 +105,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
                              f"{learner.stage.way_to_discard()}.")
     if learner.online:
         before_update()
-    elif reason := _drift_reason(metrics, settings):
+    elif step and (reason := _drift_reason(metrics, settings)):    # of step 0 the gate has judged
         learner.optimizer.zero_grad()
         return None, reason
     rows = [row for index in groups for row in learner.batch[index].rows]

@@ -104,7 +104,7 @@ def _at_staleness_0(connection: duckdb.DuckDBPyConnection, signal: str, iteratio
     """True for a mismatch in an iteration that trained on nothing but rows of its own policy."""
     if signal not in MISMATCH_SIGNALS:
         return False
-    query = "SELECT max(staleness) AS greatest FROM mismatch WHERE iteration = $1"
+    query = "SELECT max(staleness) AS greatest FROM rolled_mismatch WHERE iteration = $1"
     return rows_of(connection, query, [iteration])[0]["greatest"] == 0
 
 

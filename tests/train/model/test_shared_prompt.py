@@ -72,10 +72,10 @@ def plain_logprobs(policy, prompt_ids, completion_ids):
 def assert_scored_right(policy, token_budget, prompt_ids, completions):
     logprobs, entropies = group_logprobs(policy, prompt_ids, completions, temperature=TEMPERATURE,
                                       token_budget=token_budget)
-    for ids, found, entropy in zip(completions, logprobs, entropies, strict=True):
+    for ids, actual, entropy in zip(completions, logprobs, entropies, strict=True):
         with torch.no_grad():
             expected, expected_entropy = plain_logprobs(policy, prompt_ids, ids)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
 
 
@@ -180,10 +180,10 @@ def shared_gradients(policy, prompt_ids, completions, weights, token_budget):
     return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()}
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+        assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
 
 
 @pytest.mark.parametrize("token_budget", [1, 40, 10_000])

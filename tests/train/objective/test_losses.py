@@ -52,7 +52,7 @@ def loss_mask(config):
 
 
 def advantages_of(config):
-    parts = torch.tensor([[math.nan if one is None else one for one in row] for row in INPUTS["rewards"]])
+    parts = torch.tensor([[math.nan if part is None else part for part in row] for row in INPUTS["rewards"]])
     weights = torch.tensor(config["reward_weights"] or [1.0, 1.0])
     missing = parts.isnan().all(dim=1)
     rewards = torch.where(missing, torch.nan, (parts.nan_to_num() * weights).sum(dim=1))
@@ -134,8 +134,8 @@ def case_of(name, row):
     if name == "m2po":
         return [-w[t] * advantage for t in range(length)]
     if name == "soft_clip":
-        widths = [0.2 if one < 1 else 0.3 for one in r]
-        return [-advantage * (1 + e * math.tanh((one - 1) / e)) for one, e in zip(r, widths, strict=True)]
+        widths = [0.2 if ratio < 1 else 0.3 for ratio in r]
+        return [-advantage * (1 + e * math.tanh((ratio - 1) / e)) for ratio, e in zip(r, widths, strict=True)]
     if name == "gspo":
         s = math.exp(sum(new[t] - old[t] for t in range(length)) / length)
         return [-min(s * advantage, min(max(s, 0.8), 1.3) * advantage)] * length
@@ -155,10 +155,10 @@ def test_losses_without_golden_numbers_are_their_formulas_in_float64(name, sprea
     new, old, mu = (torch.tensor(INPUTS[key], dtype=torch.float64) for key in ("new", "old", "sampling"))
     mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).double()
     level = LOSSES[name].level
-    found, _ = token_losses(name, new, old, mu, torch.tensor(BRUTE_ADVANTAGES, dtype=torch.float64), mask,
+    actual, _ = token_losses(name, new, old, mu, torch.tensor(BRUTE_ADVANTAGES, dtype=torch.float64), mask,
                             clip_low=0.2, clip_high=0.3, level=level)
     for row in range(8):
-        assert found[row][:INPUTS["lens"][row]].tolist() == pytest.approx(case_of(name, row), abs=1e-12)
+        assert actual[row][:INPUTS["lens"][row]].tolist() == pytest.approx(case_of(name, row), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "cispo", "soft_clip", "sapo", "vespo"])
@@ -187,13 +187,13 @@ def test_gradients_are_those_of_central_differences(name):
 
 def brute_weights(correction, log_ratio, low, high):
     """Weights of one completion, in float64 with plain Python."""
-    ratios = [math.exp(min(20, max(-20, one))) for one in log_ratio]
+    ratios = [math.exp(min(20, max(-20, gap))) for gap in log_ratio]
     product = math.exp(min(20, max(-20, sum(log_ratio))))
     mean = math.exp(sum(log_ratio) / len(log_ratio))
     if correction == "token-truncate":
-        return [min(max(one, low), high) for one in ratios]
+        return [min(max(ratio, low), high) for ratio in ratios]
     if correction == "token-mask":
-        return [one if low <= one <= high else 0.0 for one in ratios]
+        return [ratio if low <= ratio <= high else 0.0 for ratio in ratios]
     if correction == "sequence-truncate":
         return [min(max(product, low), high)] * len(ratios)
     if correction == "sequence-mask":
@@ -231,7 +231,7 @@ def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction,
 def test_second_moment_mask_removes_as_few_tokens_as_meet_the_limit(rows, limit):
     tokens = torch.tensor([gap for row in rows for gap in row], dtype=torch.float64)
     kept = second_moment_mask(tokens, limit=limit)
-    moments = sorted(one * one for row in rows for one in row)
+    moments = sorted(gap * gap for row in rows for gap in row)
     fewest, most = (max(count for count in range(len(moments) + 1)
                         if sum(moments[:count]) <= limit * count * slack + (slack > 1) * 1e-30)
                     for slack in (1 - 1e-9, 1 + 1e-9))      # rounding decides between the two
@@ -268,22 +268,23 @@ def test_entropies_that_differ_by_rounding_alone_are_in_together_or_out_together
 
 
 @settings(max_examples=60, deadline=None)
-@given(groups=st.lists(st.lists(st.none() | st.floats(-10, 10).map(lambda one: round(one, 3)), min_size=2,
+@given(groups=st.lists(st.lists(st.none() | st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2,
                                 max_size=6), min_size=1, max_size=5),
        scale=st.sampled_from(["group", "none"]))
 def test_advantages_leave_missing_rewards_out_and_are_zero_for_equal_ones(groups, scale):
-    rewards = torch.tensor([math.nan if one is None else one for group in groups for one in group],
+    rewards = torch.tensor([math.nan if reward is None else reward for group in groups for reward in group],
                            dtype=torch.float64)
     index = torch.tensor([number for number, group in enumerate(groups) for _ in group])
-    found = group_advantages(rewards, index, scale=scale).tolist()
+    actual = group_advantages(rewards, index, scale=scale).tolist()
     for group in groups:
-        advantages, found = found[:len(group)], found[len(group):]
-        present = [one for one in group if one is not None]
+        advantages, actual = actual[:len(group)], actual[len(group):]
+        present = [reward for reward in group if reward is not None]
         if len(set(present)) <= 1:
             assert advantages == [0.0] * len(group)
             continue
         divisor = statistics.stdev(present) + 1e-4 if scale == "group" else 1
-        expected = [0.0 if one is None else (one - statistics.mean(present)) / divisor for one in group]
+        expected = [0.0 if reward is None else (reward - statistics.mean(present)) / divisor
+                    for reward in group]
         assert advantages == pytest.approx(expected, abs=1e-9)
 
 
