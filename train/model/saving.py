@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from train.model.policy import Policy
+from warehouse.store.intent import carry_out
 from warehouse.store.run_folder import Warehouse
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -29,13 +30,11 @@ def prune_policies(warehouse: Warehouse, *, keep: int) -> list[int]:
 
     The versions pruned come back. Rows of a pruned policy can still be trained on, but no more be sampled.
     """
-    pruned = []
-    for version in warehouse.policy_versions()[:-keep]:
-        for path in warehouse.policy_dir(version).iterdir() if version else ():
-            if path.name != "policy.json":
-                path.unlink()
-                pruned.append(version)
-    return sorted(set(pruned))
+    surplus = {path: version for version in warehouse.policy_versions()[:-keep] if version
+               for path in warehouse.policy_dir(version).iterdir() if path.name != "policy.json"}
+    if surplus:  # all files of a policy, or none: half of them would pass for damage
+        carry_out(warehouse.root, "train --keep-policies", [("remove", path, "") for path in surplus])
+    return sorted(set(surplus.values()))
 
 
 def copy_tokenizer(base: str, folder: Path) -> None:

@@ -74,26 +74,13 @@ class Warehouse:
             return sorted(folder.glob(f"{name}-*.parquet"))
         return sorted(folder / part["name"] for part in listed)
 
-    def damage(self, table: str, **keys: Any) -> str:
-        """The first listed part, or the manifest, that is not what was written, and how; '' if there is none.
-
-        Asking twice costs nothing: a file is hashed again only after it changed.
-        """
-        folder = self.folder(table, **keys)
-        try:
-            listed = self._listed(table, **keys) or []
-        except StageError as error:
-            return str(error).split(". ")[0]
-        for part in listed:
-            if why := part_damage(folder / part["name"], part):
-                return f"{folder / part['name']} {why}"
-        return ""
-
     def verify(self, table: str, **keys: Any) -> None:
-        """StageError if a listed part is not what was written."""
-        if why := self.damage(table, **keys):
-            raise StageError(f"{why}. Restore it from a copy, or run `warehouse repair` and then its stage "
-                             "again.")
+        """StageError if a listed part is not what was written; asking twice costs nothing."""
+        folder = self.folder(table, **keys)
+        for part in self._listed(table, **keys) or []:
+            if why := part_damage(folder / part["name"], part):
+                raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
+                                 "repair` and then its stage again.")
 
     def _listed(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
         """How the manifest lists the parts of a table; None if there is none or it does not say."""

@@ -147,7 +147,7 @@ def test_a_part_that_another_took_the_place_of_is_no_row(tmp_path: Path) -> None
     for number in range(2):
         warehouse.write_part("train_steps", number, steps(2 + number), iteration=0)
     warehouse.stage("train", iteration=0).complete({})
-    assert warehouse.damage("train_steps", iteration=0) == ""
+    warehouse.verify("train_steps", iteration=0)
     first, second = warehouse.parts("train_steps", iteration=0)
     os.replace(second, first.with_name("held"))
     os.replace(first, second)
@@ -157,7 +157,8 @@ def test_a_part_that_another_took_the_place_of_is_no_row(tmp_path: Path) -> None
     (warehouse.folder("train_steps", iteration=0) / "manifest.json").chmod(0o644)
     for text in ("[]", "{}", "5", "{", '{"facts": {}, "parts": [5]}'):
         (warehouse.folder("train_steps", iteration=0) / "manifest.json").write_text(text)
-        assert "is damaged" in warehouse.damage("train_steps", iteration=0)
+        with pytest.raises(StageError, match="is damaged"):
+            warehouse.verify("train_steps", iteration=0)
 
 
 def test_encoding_of_parts(tmp_path: Path) -> None:
