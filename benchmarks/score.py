@@ -23,7 +23,8 @@ from score.rewards.scorer import Scorer
 from score.run import ScoreOptions, run_score
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import TIERS, missing_for
-from tests.score_run import TURN, add_rollout, fenced, make_run
+from tests.building.runs import new_run
+from tests.building.texts import add_rollout, fenced
 
 Rounds = list[dict[str, Any]]
 
@@ -85,7 +86,7 @@ def ratio(rounds: Rounds, reference: Rounds) -> float:
 def whole_stage(count: int) -> str:
     """The scorer's CPU time per completion from Parquet to Parquet, lanes and their start not counted."""
     with tempfile.TemporaryDirectory() as folder:
-        warehouse = make_run(Path(folder) / "run", {"turn": ("grid", TURN)})
+        warehouse = new_run(Path(folder) / "run")
         add_rollout(warehouse, [("turn", fenced(SOURCE.format(number=number))) for number in range(count)])
         said: list[str] = []
         options = ScoreOptions(run=warehouse.root, scorer=Scorer("arc-v1"), iteration=0)

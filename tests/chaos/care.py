@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from tests.synthetic_run import SCORER, build_run
+from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
 from warehouse.cli import cli

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from rollout.engine import Request, Sampled, Sampling
-from tests.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.store import commit
 
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",

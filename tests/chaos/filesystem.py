@@ -21,10 +21,10 @@ from pathlib import Path
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.commands import watch
 from tests.chaos.loop import contents, leftovers, problems
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.compact import compact_run
 from warehouse.store import commit
 from warehouse.store.run_folder import Warehouse, open_warehouse

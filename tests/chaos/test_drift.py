@@ -12,8 +12,8 @@ import pytest
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 

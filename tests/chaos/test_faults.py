@@ -22,11 +22,11 @@ from click.testing import CliRunner
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from tests import train_run
+from tests.building import runs, sampled
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
 from train.cli import train
 from train.update import steps
 from train.update.checkpoint import Checkpoints
@@ -132,10 +132,10 @@ def test_an_estimate_above_the_free_space_is_refused_before_the_engine_starts(
     (3, 0, "Policy 1 needs about 1 MiB, but .* has 0 MiB free")])
 def test_a_disk_that_fills_up_while_a_training_runs_stops_it_with_what_it_saved(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_taken: int, free: int, sentence: str) -> None:
-    whole = train_run.make_run(tmp_path / "whole")
-    train_run.sample_rows(whole, 0)
-    tight = train_run.copy_run(whole, tmp_path / "tight")
-    options = [*train_run.OPTIONS, "--threads", "1"]
+    whole = sampled.tiny_run(tmp_path / "whole")
+    sampled.sample_rows(whole, 0)
+    tight = runs.copy_run(whole, tmp_path / "tight")
+    options = [*sampled.OPTIONS, "--threads", "1"]
     taken: list[int] = []
 
     def usage(_: Path) -> SimpleNamespace:
@@ -161,8 +161,8 @@ def test_a_disk_that_fills_up_while_a_training_runs_stops_it_with_what_it_saved(
 def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
         small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the checks beforehand: another process took the room meanwhile."""
-    warehouse = train_run.make_run(small_disk / "run")
-    train_run.sample_rows(warehouse, 0)
+    warehouse = sampled.tiny_run(small_disk / "run")
+    sampled.sample_rows(warehouse, 0)
     monkeypatch.setattr("train.update.checkpoint.check_space", lambda *_, **__: None)
     save, fillers = Checkpoints.save, []
 
@@ -171,10 +171,10 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
         save(*arguments)
     with monkeypatch.context() as filling:
         filling.setattr(Checkpoints, "save", on_a_full_disk)
-        stopped = CliRunner().invoke(train, [str(warehouse.root), *train_run.OPTIONS])
+        stopped = CliRunner().invoke(train, [str(warehouse.root), *sampled.OPTIONS])
     assert stopped.exit_code == 1 and "is full (" in stopped.output, stopped.output
     fillers[0].unlink()
-    assert CliRunner().invoke(train, [str(warehouse.root), *train_run.OPTIONS]).exit_code == 0
+    assert CliRunner().invoke(train, [str(warehouse.root), *sampled.OPTIONS]).exit_code == 0
 
 
 @pytest.mark.parametrize(("error", "sentence"), [
@@ -252,10 +252,10 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: p
 
     class SetBack(ScriptedEngine):
         def sample(self, requests, sampling):
-            for count, sampled in enumerate(super().sample(requests, sampling)):
+            for count, drawn in enumerate(super().sample(requests, sampling)):
                 if count == 9:
                     monkeypatch.setattr(time, "time", lambda: 0.0)
-                yield sampled
+                yield drawn
     sample(set_back, SetBack(), spill_seconds=0.0)
     set_back.sweep()
     assert contents(set_back) == contents(true)

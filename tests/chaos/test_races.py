@@ -10,10 +10,10 @@ import pytest
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError

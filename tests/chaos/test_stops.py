@@ -19,10 +19,10 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score
 from score.sandbox import executor as execution
-from tests import score_run, train_run
+from tests.building import runs, sampled, texts
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.loop import contents
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
 from train.cli import train
 from warehouse.stages.stop import StageStopped
 from warehouse.store.run_folder import Warehouse
@@ -48,11 +48,11 @@ class Failing(ScriptedEngine):
         self.before = before
 
     def sample(self, requests, sampling):
-        for count, sampled in enumerate(super().sample(requests, sampling)):
+        for count, drawn in enumerate(super().sample(requests, sampling)):
             if count == 7:
                 self.before()
                 raise RuntimeError("worker 1 died\nand a long trace")
-            yield sampled
+            yield drawn
 
 
 @pytest.mark.parametrize("grace", [0.0, 1000.0])
@@ -91,9 +91,9 @@ def test_an_engine_whose_start_a_signal_ends_is_a_stop_that_tells_it(tmp_path: P
 @pytest.fixture
 def completed(tmp_path: Path) -> Warehouse:
     """A rollout of six different programs in two parts."""
-    warehouse = score_run.make_run(tmp_path / "run", {"turn": ("grid", score_run.TURN)})
+    warehouse = runs.new_run(tmp_path / "run")
     programs = [f"def transform(grid):\n    return grid + {number}\n" for number in range(6)]
-    score_run.add_rollout(warehouse, [("turn", score_run.fenced(text)) for text in programs], part_size=3)
+    texts.add_rollout(warehouse, [("turn", texts.fenced(text)) for text in programs], part_size=3)
     return warehouse
 
 
@@ -131,16 +131,16 @@ def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
 
 
 def test_train_stops_at_its_time_limit_before_the_first_step_and_while_it_scores(tmp_path: Path) -> None:
-    whole, run = train_run.make_run(tmp_path / "a"), tmp_path / "b"
-    train_run.sample_rows(whole, 0)
-    killed = train_run.copy_run(whole, run)
-    options = [*train_run.OPTIONS, "--threads", "1"]
+    whole, run = sampled.tiny_run(tmp_path / "a"), tmp_path / "b"
+    sampled.sample_rows(whole, 0)
+    killed = runs.copy_run(whole, run)
+    options = [*sampled.OPTIONS, "--threads", "1"]
     stopped = CliRunner().invoke(train, [str(run), *options, "--time-limit", "0"])
     assert stopped.exit_code == 75, stopped.output
     assert "the time limit of 0 s is over, before the first step: nothing had to be saved" in stopped.output
     for warehouse in (whole, killed):
         assert CliRunner().invoke(train, [str(warehouse.root), *options]).exit_code == 0
-    adapters = [train_run.load_policy(warehouse, 1).trainable() for warehouse in (whole, killed)]
+    adapters = [sampled.load_policy(warehouse, 1).trainable() for warehouse in (whole, killed)]
     assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
 
 

@@ -10,8 +10,8 @@ import pytest
 from reports.build import build_report
 from reports.compare import compare_runs
 from tests.browser import MISSING, Browser, is_there
+from tests.building.weather import build_run
 from tests.reports.test_build import FIGURES, replace_completions
-from tests.synthetic_run import build_run
 
 pytestmark = pytest.mark.skipif(not is_there(), reason=MISSING)
 

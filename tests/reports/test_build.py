@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from reports import build
 from reports.build import build_report
 from reports.cli import cli
-from tests.synthetic_run import Weather, build_run, new_run, table, write_iteration
+from tests.building.runs import table
+from tests.building.weather import Weather, build_run, empty_run, write_iteration
 from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
@@ -141,7 +142,7 @@ def replace_completions(run: Warehouse, text: str) -> None:
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
-    text = build_report(new_run(tmp_path / "run").root).read_text()
+    text = build_report(empty_run(tmp_path / "run").root).read_text()
     assert "Nothing is scored yet." in text and "<svg class=\"chart\"" not in text
 
 

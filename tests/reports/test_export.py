@@ -15,7 +15,7 @@ from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
 from reports.grids import COLORS, cell_paths, difference_marks, is_grid
 from tests.browser import MISSING, is_there
-from tests.synthetic_run import SCORER, Weather, build_run, write_iteration
+from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
 
@@ -136,7 +136,7 @@ def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
 
 
 def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
-    from tests.synthetic_run import new_run
-    result = reports("compare", run.root, new_run(tmp_path / "empty").root, "-o", tmp_path / "page.html")
+    from tests.building.weather import empty_run
+    result = reports("compare", run.root, empty_run(tmp_path / "empty").root, "-o", tmp_path / "page.html")
     assert result.exit_code == 1 and "no scored task in common" in result.stderr
     assert not (tmp_path / "page.html").exists()

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rollout.merged import SCRATCH, merge, merged_weights
+from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEngine
 from tests.rollout.test_run import rows, sample
-from tests.runs import arc_file
 from warehouse.init import init_run
 from warehouse.store.checksums import weights_sha256
 from warehouse.store.errors import StageError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rollout.encoders import COLOR_NAMES, grid_encoder
 from rollout.formats import FORMATS, Shown, find_format, own_messages
 from rollout.plan import PlanSettings, draw_augmentation, make_plan
-from tests.runs import GRID_TASK
-from tests.scripted import ScriptedEncoder
+from tests.building.runs import TURN
+from tests.building.scripted import ScriptedEncoder
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 from warehouse.tasks.task_files import grid_task
@@ -66,7 +66,7 @@ def test_a_last_assistant_turn_of_a_task_is_continued() -> None:
 
 
 def plan_rows(**values) -> list[dict]:
-    task = grid_task("t", GRID_TASK, where="here")
+    task = grid_task("t", TURN, where="here")
     row = {"task_id": "t", "split": "train", "messages": None, "payload": task.payload}
     chat = FORMATS["chat@1"]
     options = {"iteration": 0, "purpose": "train", "num_tasks": None, "prompts_per_task": 8, "group_size": 2,
@@ -82,7 +82,7 @@ def test_stored_columns_say_exactly_what_was_shown() -> None:
         for position, texts in zip(row["pair_order"], shown, strict=True):
             for side, text in zip(("input", "output"), texts, strict=True):
                 grid = [[int(cell) for cell in line.split()] for line in text.split("\n")]
-                original = np.array(GRID_TASK["train"][position][side])
+                original = np.array(TURN["train"][position][side])
                 assert grid == augment(original, row["flip"], row["rotations"], row["color_map"]).tolist()
 
 

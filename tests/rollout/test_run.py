@@ -17,8 +17,8 @@ from rollout.cli import rollout
 from rollout.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from tests.runs import small_run
-from tests.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.runs import small_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped

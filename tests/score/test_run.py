@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from score import run
 from score.cli import score
 from score.verdicts.golden import GOLDEN
-from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
+from tests.building.runs import TURN, new_run
+from tests.building.texts import FLIP, SAME, add_rollout, fenced
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
 AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
@@ -30,7 +31,7 @@ def rows(warehouse, reward="arc-v1", iteration=0):
 
 @pytest.fixture
 def warehouse(tmp_path):
-    return make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    return new_run(tmp_path / "run")
 
 
 def test_completions_become_rows(warehouse):
@@ -176,11 +177,11 @@ def test_score_before_any_rollout_says_what_is_missing(warehouse):
 def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     stdio = ("stdio", {"cases": [{"input": "1 2", "output": "3"}]})
     answers = [("sum", fenced("print(3)\n")), ("sum", fenced(""))]
-    run = make_run(tmp_path / "scripts", {"sum": stdio})
+    run = new_run(tmp_path / "scripts", {"sum": stdio})
     add_rollout(run, answers)
     assert invoke(run.root).exit_code == 0
     assert [row["reward"] for row in rows(run, "exact-")] == [1.0, 0.0]
-    run = make_run(tmp_path / "both", {"sum": stdio, "turn": ("grid", TURN)})
+    run = new_run(tmp_path / "both", {"sum": stdio, "turn": TURN})
     add_rollout(run, [*answers, ("turn", fenced(FLIP)), ("turn", fenced(SAME))])
     assert invoke(run.root).exit_code == 0
     found = rows(run, "by-kind-")

@@ -5,13 +5,13 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
-from tests.train_run import OPTIONS, load_policy, make_run, sample_rows
+from tests.building.sampled import OPTIONS, load_policy, sample_rows, tiny_run
 from train.cli import train as train_command
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 0, num_groups=4)
     assert CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS]).exit_code == 0
     return warehouse
@@ -50,7 +50,7 @@ def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_pa
 def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    fresh = make_run(tmp_path / "fresh")
+    fresh = tiny_run(tmp_path / "fresh")
     for arguments, message in (([str(run.root), "--output", str(tmp_path / "full")], "is not empty"),
                                ([str(run.root), "--version", "9", "--output", str(tmp_path / "x")],
                                 "no policy 9"),

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from tests.train_run import OPTIONS, copy_run, make_run, sample_rows
+from tests.building.runs import copy_run
+from tests.building.sampled import OPTIONS, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.model.attention import MergedAttention
 from train.model.policy import SHARED_PROMPT, load_full, load_lora
@@ -109,7 +110,7 @@ def adapter(folder):
 
 def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
     """With two GPUs or more, also when they share the groups."""
-    run = make_run(tmp_path / "run")
+    run = tiny_run(tmp_path / "run")
     sample_rows(run, 0)
     options = [option for option in OPTIONS if option not in ("--device", "cpu")]
     folders = [copy_run(run, tmp_path / name).root for name in ("cpu", "gpu", "gpus")]

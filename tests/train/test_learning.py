@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 import train.run
 import train.update.steps
-from tests.train_run import OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
+from tests.building.runs import copy_run
+from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.objective.correction import importance_weights, off_policy_mask
 from train.objective.loss_table import LOSSES
@@ -33,7 +34,7 @@ GROUPS = 7
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run with policy 1 and iteration 1 sampled by policy 0: stale by 1, so that no ratio is 1."""
-    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 0, num_groups=GROUPS)
     assert invoke(warehouse).exit_code == 0
     sample_rows(warehouse, 1, num_groups=GROUPS, sampled_by=0)
@@ -288,7 +289,7 @@ def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
 
 
 def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
-    run = make_run(tmp_path / "full")
+    run = tiny_run(tmp_path / "full")
     sample_rows(run, 0, num_groups=3)
     result = invoke(run, "--full", "--kl-beta", "1", "--updates-per-batch", "1", "--loss", "grpo")
     assert result.exit_code == 0, result.output
@@ -299,7 +300,7 @@ def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", [[], ["--full"]])
 def test_half_precision_trains_towards_the_same_adapter(tmp_path, dtype, kind):
-    run = make_run(tmp_path / "half")
+    run = tiny_run(tmp_path / "half")
     sample_rows(run, 0, num_groups=3)
     result = invoke(run, *kind, "--dtype", dtype, "--max-mismatch", "1")
     assert result.exit_code == 0, result.output

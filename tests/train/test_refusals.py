@@ -6,14 +6,15 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from tests.train_run import OPTIONS, copy_run, make_run, rewrite, sample_rows
+from tests.building.runs import copy_run
+from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
 from train.cli import train as train_command
 from warehouse.sql.database import connect, rows_of
 
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 0)
     return warehouse
 

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 
 import train.run
 import train.update.steps
-from tests.train_run import END, OPTIONS, SCORER, copy_run, load_policy, make_run, rewrite, sample_rows
+from tests.building.runs import copy_run
+from tests.building.sampled import END, OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
 from train.cli import export
 from train.cli import train as train_command
 from train.objective.loss_table import LOSSES
@@ -26,7 +27,7 @@ from warehouse.sql.corrections import CORRECTIONS
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    warehouse = make_run(tmp_path_factory.mktemp("runs") / "demo")
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 0)
     return warehouse
 

@@ -13,7 +13,8 @@ from score.cli import score
 from score.look.diff import changes, scored_by
 from score.rewards.named import REWARDS
 from score.rewards.shaping import Shaping
-from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
+from tests.building.runs import new_run
+from tests.building.texts import FLIP, SAME, add_rollout, fenced
 
 LONG = FLIP + "# " + "x" * 40 + "\n"
 
@@ -24,7 +25,7 @@ def invoke(*arguments: object):
 
 @pytest.fixture
 def warehouse(tmp_path):
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    warehouse = new_run(tmp_path / "run")
     add_rollout(warehouse, [("turn", fenced(code)) for code in (FLIP, LONG, SAME)] + [("turn", "nothing")])
     return warehouse
 
@@ -179,7 +180,7 @@ def test_explain_shows_program_outputs_and_parts(warehouse):
 
 
 def test_explain_elides_what_would_move_the_cursor(tmp_path):
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    warehouse = new_run(tmp_path / "run")
     add_rollout(warehouse, [("turn", "\x1b[2J\x07 evil \u202e")])
     assert invoke(warehouse.root).exit_code == 0
     output = invoke("explain", warehouse.root, "0/turn/0").output
@@ -216,7 +217,7 @@ def test_without_any_tier_score_refuses_unless_told(warehouse, monkeypatch):
 
 
 def test_shards_share_the_parts(tmp_path):
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    warehouse = new_run(tmp_path / "run")
     add_rollout(warehouse, [("turn", fenced(FLIP))] * 6, part_size=2)
     first = invoke(warehouse.root, "--shard", "0/2")
     assert first.exit_code == 0 and "shard 0/2 of iteration 0 train is done; 1 parts are left" in first.output

@@ -20,7 +20,8 @@ from score.sandbox.pool import LanePool
 from score.tasks.kinds import KINDS
 from score.tasks.measures import Answer, Measures
 from score.wire.error_classes import ErrorClass
-from tests.score_run import FLIP, TURN, add_rollout, fenced, make_run
+from tests.building.runs import TURN, new_run
+from tests.building.texts import FLIP, add_rollout, fenced
 from warehouse.store.errors import StageError
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0, memory_mib=256)
@@ -139,7 +140,7 @@ LAMBDA = {"entry_point": "f", "tests": ["assert f(lambda x: x) == 1"]}
 
 @pytest.mark.parametrize(("num_untestable", "stops"), [(1, False), (2, True)])
 def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path, num_untestable, stops):
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN), "call": ("function", LAMBDA)})
+    warehouse = new_run(tmp_path / "run", {"turn": TURN, "call": ("function", LAMBDA)})
     programs = [f"def f(g):\n    return {number}\n" for number in range(num_untestable)]
     add_rollout(warehouse, [("turn", fenced(FLIP)), *(("call", fenced(program)) for program in programs)])
     scored = CliRunner().invoke(score, [str(warehouse.root), "--lanes", "1"])

@@ -36,7 +36,8 @@ from score.wire.frames import (
     split_result,
 )
 from score.wire.plain_data import NotPlain, dumps, loads
-from tests.score_run import FLIP, TURN, add_rollout, fenced, make_run
+from tests.building.runs import new_run
+from tests.building.texts import FLIP, add_rollout, fenced
 
 STRICT = LaneConfig(Layer.SECCOMP)
 GRID = np.array([[1, 2, 0], [4, 5, 0], [0, 0, 9]], dtype=np.uint8)
@@ -389,7 +390,7 @@ def test_a_killed_child_is_run_again(pool):
 
 
 def test_a_killed_scorer_leaves_no_process_and_resumes(tmp_path):
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN)})
+    warehouse = new_run(tmp_path / "run")
     texts = [
         fenced(SLOW.format(500_000 if part == 0 else 4_000_000) + f"# {part} {index}\n")
         for part in range(3)
@@ -437,7 +438,7 @@ def test_a_second_scoring_gives_the_same_rows_but_for_times(tmp_path):
     ]
     seen = []
     for name in ("first", "second"):
-        warehouse = make_run(tmp_path / name, {"turn": ("grid", TURN)})
+        warehouse = new_run(tmp_path / name)
         add_rollout(warehouse, [("turn", text) for text in texts])
         from click.testing import CliRunner
 

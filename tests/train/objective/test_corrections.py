@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tests.synthetic_run import build_run
+from tests.building.weather import build_run
 from train.objective.correction import effective_sample_size, importance_weights, off_policy_mask, veto_mask
 from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.database import connect, rows_of

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from tests.synthetic_run import SCORER, build_run
+from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.init import init_run

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from score.cli import score
-from tests.score_run import FLIP, SAME, TURN, add_rollout, fenced, make_run
+from tests.building.runs import TURN, new_run
+from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
 from warehouse.cli import cli
@@ -27,7 +28,7 @@ KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
 @pytest.fixture
 def run(tmp_path: Path) -> Warehouse:
     """Twelve scored completions in six parts."""
-    warehouse = make_run(tmp_path / "run", {"turn": ("grid", TURN), "same": ("grid", TURN)})
+    warehouse = new_run(tmp_path / "run", {"turn": TURN, "same": TURN})
     add_rollout(warehouse, [("turn", fenced(FLIP)), ("same", fenced(SAME))] * 6, part_size=2)
     assert CliRunner().invoke(score, [str(warehouse.root)]).exit_code == 0
     return warehouse

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.synthetic_run import SHAPES, Weather, build_run, new_run, write_iteration, write_training
+from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from tests.warehouse.sql.test_views import scanned_files
 from warehouse.care.check import check_run
 from warehouse.cli import cli
@@ -102,7 +102,7 @@ def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
 
 def test_too_few_iterations_have_no_trend(tmp_path: Path) -> None:
     assert fired(build_run(tmp_path / "run", iterations=2, evals=())) == {}
-    assert fired(new_run(tmp_path / "empty")) == {}
+    assert fired(empty_run(tmp_path / "empty")) == {}
 
 
 def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None:
@@ -213,7 +213,7 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
-    empty = watch(new_run(tmp_path / "empty"))
+    empty = watch(empty_run(tmp_path / "empty"))
     assert (empty.exit_code, empty.stdout) == (
         0, "No alarm.\nNothing could be judged yet: no training iteration from 0 on is scored.\n")
     run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)

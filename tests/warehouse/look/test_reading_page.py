@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from reports.cli import cli as reports
-from tests.synthetic_run import build_run
+from tests.building.weather import build_run
 from warehouse.cli import cli as warehouse
 from warehouse.sql.database import connect
 

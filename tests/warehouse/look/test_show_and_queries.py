@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.synthetic_run import SCORER, build_run
+from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.look.results import result_table
 from warehouse.look.shell import run_shell

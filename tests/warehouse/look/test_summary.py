@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.synthetic_run import build_run
+from tests.building.weather import build_run
 from warehouse.care.rollback import roll_back
 from warehouse.cli import cli
 from warehouse.store.run_folder import Warehouse

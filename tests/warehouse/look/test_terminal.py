@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.synthetic_run import build_run
+from tests.building.weather import build_run
 from warehouse.store.run_folder import Warehouse
 
 # Three joined ranges take hours; the sum keeps the optimizer from counting them without a look.

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse as package
-from tests.synthetic_run import SCORER, build_run
+from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.sql.database import connect, rows_of

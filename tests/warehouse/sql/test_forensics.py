@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.synthetic_run import SCORER, build_run
+from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.look.gaps import WORST, around
 from warehouse.sql.database import connect, rows_of

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.synthetic_run import build_run, new_run
+from tests.building.weather import build_run, empty_run
 from warehouse.cli import cli
 from warehouse.look.render import as_table, printable
 from warehouse.look.summary import sparkline
@@ -147,7 +147,7 @@ def test_one_iteration_is_one_line(run: Warehouse) -> None:
 
 
 def test_the_summary_of_an_empty_run_says_what_comes_next(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run")
+    run = empty_run(tmp_path / "run")
     assert f"Nothing is scored yet. Next: rollout {run.root}" in warehouse("summary", run.root).stdout
 
 

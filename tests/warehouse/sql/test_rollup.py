@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.synthetic_run import SCORER, build_run, weather, write_iteration, write_training
+from tests.building.weather import SCORER, build_run, weather, write_iteration, write_training
 from tests.warehouse.sql.test_views import rounded, scanned_files
 from warehouse.cli import cli
 from warehouse.sql.database import connect

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.synthetic_run import SCORER, Weather, build_run, new_run, write_iteration
+from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.rows.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import column_entries
@@ -82,7 +82,7 @@ def test_the_pass_curve_averages_the_tasks(run: Warehouse, connection: duckdb.Du
 
 
 def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) -> None:
-    warehouse = new_run(tmp_path / "run", num_tasks=2)
+    warehouse = empty_run(tmp_path / "run", num_tasks=2)
     random = np.random.default_rng(0)
     write_iteration(warehouse, 0, "train", Weather(), random, num_tasks=2, group_size=8, parts=1)
     path = warehouse.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0]
@@ -122,7 +122,7 @@ def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckD
 
 
 def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -> None:
-    warehouse = new_run(tmp_path / "run", num_tasks=2)
+    warehouse = empty_run(tmp_path / "run", num_tasks=2)
     write_iteration(warehouse, 0, "train", Weather(truncated=1.0), np.random.default_rng(0), num_tasks=2)
     connection = connect(warehouse)
     assert rows_of(connection, "SELECT distinct_outputs, distinct_wrong_outputs FROM groups") == 2 * [
@@ -239,7 +239,7 @@ def test_a_read_only_run_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
-    connection = connect(new_run(tmp_path / "run"))
+    connection = connect(empty_run(tmp_path / "run"))
     views = [name for name, in connection.execute(
         "SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
     assert len(views) >= 25
@@ -250,7 +250,7 @@ def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
 def test_views_have_the_same_types_empty_and_filled(run: Warehouse, tmp_path: Path) -> None:
     query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
              "ORDER BY table_name, column_index")
-    empty = connect(new_run(tmp_path / "empty")).execute(query).fetchall()
+    empty = connect(empty_run(tmp_path / "empty")).execute(query).fetchall()
     assert connect(run).execute(query).fetchall() == empty
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.runs import small_run
+from tests.building.runs import small_run
 from warehouse.cli import cli
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse

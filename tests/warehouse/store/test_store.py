@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.runs import small_run
+from tests.building.runs import small_run
 from warehouse.store import commit
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse

