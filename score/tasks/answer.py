@@ -21,14 +21,14 @@ BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+)\}")
 TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*+)\}")
 
 # A number stands for itself: in 0x42 there is only the 0. A product with a power of ten, a power, a fraction.
-NUMBER = re.compile(r"(?<![A-Za-z0-9_^])([-+]?(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
+NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)([-+]?(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
                     r"(?:\s*+/\s*+(\d++)|\s*+[*x]\s*+10\^\{?([-+]?\d++)\}?|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"(?<!\d)(\d*+)\\[cdt]?frac\s*+(?:\{\s*+(-?\d++)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(\d++)\s*+\}|(\d))")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-SIGNS = {"\u2212": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",",
-         "\\,": "", "\\!": ""}
+SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*",
+         "{,}": ",", "\\,": "", "\\!": "", "USD": "$", "EUR": "$"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
 
 NEGATION = r"(?:\b(?:not|nor|never|neither)|n't)\s++(?:(?:the|option|answer|choice|either)\s++)*+\(?"

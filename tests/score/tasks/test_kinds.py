@@ -6,6 +6,8 @@ import json
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
 from score.rewards.named import default_reward
@@ -15,7 +17,8 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
-from score.tasks.kinds import load_task
+from score.tasks.answer import given_answer, is_same
+from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
@@ -269,6 +272,10 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": 42, "match": "numeric"}, r"\boxed{42\text{ m}^2}", True),
         ({"answer": 42, "match": "numeric"}, "42 m\u00b2", True),
         ({"answer": 42, "match": "numeric"}, "x^2 = 42km", True),
+        ({"answer": 42, "match": "numeric"}, "_42_", True),
+        ({"answer": 42, "match": "numeric"}, "x_42", False),
+        ({"answer": 42, "match": "numeric"}, "USD42", True),
+        ({"answer": -4, "match": "numeric"}, "\u20134", True),
         ({"answer": 42, "match": "numeric"}, "0x42", False),
         ({"answer": 2, "match": "numeric"}, "42 m^2", False),
         ({"answer": 1, "match": "numeric"}, "9^99999999", False),
@@ -294,6 +301,19 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
 def test_answers(executor, payload, text, correct):
     row = scored(executor, "answer", payload, None, text)
     assert row.measures.correct == correct
+
+
+WORDINGS = ("{}", "The answer is {}.", "**{}**", r"\boxed{{{}}}", "so 7 - 2 = 5, and then ${}$", "= {} m^2",
+            "{}\n", "`{}` apples", r"\[ x_2 = {}\text{{ cm}}^3 \]")
+
+
+@given(st.integers(-10**6, 10**6), st.integers(1, 10**4), st.sampled_from(WORDINGS), st.booleans())
+def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex):
+    shown = f"{'-' if above < 0 else ''}\\frac{{{abs(above)}}}{{{below}}}" if in_latex else f"{above}/{below}"
+    task = KINDS["answer"].load({"answer": f"{above}/{below}", "match": "numeric", "tolerance": 0})
+    given_text = given_answer(task, wording.format(shown))
+    assert given_text is not None and is_same(given_text, f"{above}/{below}", task)
+    assert not is_same(given_text, f"{above + 1}/{below}", task)
 
 
 @pytest.mark.parametrize(
