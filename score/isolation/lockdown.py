@@ -157,3 +157,9 @@ def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:
 def prctl(option: int, value: int) -> None:
     """prctl(2); OSError on failure."""
     landlock.check(libc.prctl(option, value, 0, 0, 0), f"prctl({option})")
+
+
+def address_space(process: int | str) -> int:
+    """Bytes of address space of a process, from which its limit starts; OSError where /proc shows none."""
+    with open(f"/proc/{process}/statm", "rb") as stream:
+        return int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

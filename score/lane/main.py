@@ -42,22 +42,16 @@ def main(config: dict[str, Any]) -> None:
     for name in (*OFTEN_IMPORTED, *config["preload"]):
         importlib.import_module(name)
     doors, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
-    address_space = own_address_space()
+    try:
+        address_space = lockdown.address_space("self")
+    except OSError:
+        address_space = 0            # where /proc is not shown; the scorer looks it up
     layers = doors.enter_lane()
     warnings.simplefilter("ignore")
     rehearse(ready)
     os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
     serve(channel, doors, ready)
-
-
-def own_address_space() -> int:
-    """Bytes of address space of this process; 0 without /proc, then the scorer looks it up."""
-    try:
-        with open("/proc/self/statm", "rb") as stream:
-            return int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:

@@ -34,7 +34,8 @@ class Executor:
             if program.key in self.outcomes:
                 known[program.key] = self.outcomes[program.key][0]
             elif len(program.source_bytes) > limits.source_kib * 1024:
-                known[program.key] = too_large(len(program.source_bytes), limits.source_kib * 1024)
+                message = f"{len(program.source_bytes)} bytes of source, at most {limits.source_kib * 1024}"
+                known[program.key] = Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE, error_message=message)
             else:
                 distinct[program.key] = program
         waiting = list(distinct.values())
@@ -56,9 +57,3 @@ class Executor:
         self.cached_bytes += OVERHEAD_BYTES + num_bytes
         while self.cached_bytes > CACHED_BYTES:
             self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
-
-
-def too_large(size: int, limit: int) -> Outcome:
-    """The outcome of a source that is not even compiled."""
-    return Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE,
-                   error_message=f"{size} bytes of source, at most {limit}")

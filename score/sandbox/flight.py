@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from score.sandbox.program import Program
 from score.wire.allowed_imports import Allowed
-from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict, whole_frame
+from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
 
 VERDICTS = tuple(Verdict)       # a tuple is asked faster than an enumeration
 
@@ -22,7 +22,7 @@ class Ending:
     cpu_seconds: float
     wall_seconds: float
     max_rss_mib: float
-    result: bytes                # the result frame as it was left, not yet checked
+    result: bytes                # begins with the result frame, if there is one; not yet checked
     stdout: bytes | None
 
 
@@ -92,7 +92,7 @@ class Flight:
         for index in range(num_children):
             verdict, code, cpu, wall, peak = REPLY_CHILD.unpack_from(
                 reply, REPLY_HEADER.size + index * REPLY_CHILD.size)
-            result = whole_frame(slot.take(index, output_bytes))
+            result = slot.take(index, output_bytes)
             stdout = None if self.program.stdin is None else slot.take(1, output_bytes)
             endings.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result,
                                   stdout))

@@ -15,8 +15,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from score.isolation import bubblewrap
-from score.isolation.lockdown import Layer
+from score.isolation import bubblewrap, lockdown
 from score.sandbox.flight import Ending, Flight, Slot
 from score.sandbox.limits import Limits
 from score.wire.allowed_imports import allowed_modules
@@ -78,7 +77,7 @@ class LaneProcess:
                 assert magic == HELLO_MAGIC
                 self.pid = struct.unpack("3i", ancillary[0][2])[0]
                 self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                self._set_up(address_space or address_space_of(self.pid))
+                self._set_up(address_space)
                 return
         self.process.kill()
         self.process.wait()
@@ -88,11 +87,11 @@ class LaneProcess:
 
     def _set_up(self, address_space: int) -> None:
         limits = self.limits
-        setup = SETUP.pack(round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9),
-                           address_space + limits.memory_mib * 2**20, limits.open_files, self.output_bytes,
-                           limits.threads)
         descriptors: list[int] = []
         try:
+            memory = (address_space or lockdown.address_space(self.pid)) + limits.memory_mib * 2**20
+            setup = SETUP.pack(round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9), memory,
+                               limits.open_files, self.output_bytes, limits.threads)
             for slot in self.slots:
                 descriptors += slot.for_lane()
             socket.send_fds(self.channel, [setup], descriptors)
@@ -159,18 +158,9 @@ def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
                  "layers": int(config.layers), "readable": readable_folders(config)})
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane.main import main; main({text})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]
-    if config.layers & Layer.BUBBLEWRAP:
+    if config.layers & lockdown.Layer.BUBBLEWRAP:
         return bubblewrap.wrap(command, readable_folders(config))
     return command
-
-
-def address_space_of(pid: int) -> int:
-    """Bytes of address space of a process; LaneLost where that cannot be seen, for limits start from it."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    except OSError as error:
-        raise LaneLost(f"the lane's memory cannot be looked up in /proc: {error}") from error
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def lane_environment() -> dict[str, str]:

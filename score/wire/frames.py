@@ -144,18 +144,12 @@ def decode_json(body: bytes) -> Any:
     return value
 
 
-def whole_frame(content: bytes) -> bytes:
-    """The result frame that `content` begins with, without what follows it; empty where there is none."""
-    if len(content) < RESULT_HEADER.size or not content.startswith(RESULT_MAGIC):
-        return b""
-    return content[:RESULT_HEADER.size + RESULT_HEADER.unpack_from(content)[2]]
-
-
-def split_result(frame: bytes) -> tuple[int, bytes]:
-    """Status (1 answer, 2 error) and body of a result frame."""
-    if len(frame) < RESULT_HEADER.size:
+def split_result(content: bytes) -> tuple[int, bytes]:
+    """Status (1 answer, 2 error) and body of the result frame that `content` begins with."""
+    if len(content) < RESULT_HEADER.size:
         raise BadFrame("no frame")
-    magic, status, length = RESULT_HEADER.unpack_from(frame)
-    if magic != RESULT_MAGIC or status not in (1, 2) or len(frame) != RESULT_HEADER.size + length:
+    magic, status, length = RESULT_HEADER.unpack_from(content)
+    end = RESULT_HEADER.size + length
+    if magic != RESULT_MAGIC or status not in (1, 2) or len(content) < end:
         raise BadFrame("malformed frame")
-    return status, frame[RESULT_HEADER.size:]
+    return status, content[RESULT_HEADER.size:end]
