@@ -15,7 +15,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "3"
-SEALED_CODE = "bc27670ffaaf81a6"
+SEALED_CODE = "f9c1e45778f57113"
 
 ROOT = Path(__file__).parents[2]
 AUGMENTATION = ROOT / "warehouse" / "tasks" / "augmentation.py"
