@@ -144,8 +144,7 @@ def _remarks(rows: list[dict[str, Any]], connection: duckdb.DuckDBPyConnection) 
     scorers = sorted({row["scorer"] for row in rows})
     if len(scorers) > 1:
         lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
-                     f"compare; choose one "
-                     "in config.toml ([warehouse] scorer) or read all_samples.")
+                     "compare; choose one in config.toml ([warehouse] scorer) or read all_samples.")
     unfinished = rows_of(connection, 'SELECT DISTINCT "table", iteration, purpose FROM parts '
                                      "WHERE NOT complete ORDER BY ALL")
     for table, iteration, purpose in (row.values() for row in unfinished):

@@ -1,7 +1,7 @@
 """Which parts are still what was written: asked before SQL reads them, so that no flipped bit is a number.
 
 DuckDB verifies no checksum of a page. A part is hashed once, and again when its size, time or inode changed;
-what was found sound is kept in RUN/iterations/verified.json, which may be removed at any time.
+what is sound is noted in RUN/iterations/verified.json, which may be removed at any time.
 """
 
 from __future__ import annotations
