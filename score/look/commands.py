@@ -10,10 +10,7 @@ import click
 
 from warehouse.options import shows_errors
 
-
-def run_folder(command: Any) -> Any:
-    """The argument RUN, without its config file."""
-    return click.argument("run", type=click.Path(path_type=Path))(command)
+run_folder = click.argument("run", type=click.Path(path_type=Path))      # without its config file
 
 
 def limit_options(command: Any) -> Any:
