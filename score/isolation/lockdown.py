@@ -112,7 +112,7 @@ def drop_privileges() -> bool:
     """From root to nobody, keeping only the right to read files, which children give up before foreign code.
 
     The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
-    False where the user namespace has no such user; then all capabilities but that one go.
+    False where the user namespace has no such user; then all other capabilities go.
     """
     if os.geteuid() != 0:
         return True

@@ -117,7 +117,7 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
 def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
     """A script's streams on 0 and 1, the result on 3, the link on 4.
 
-    Files begin at their beginning: where the program before this one left them is nobody's business.
+    Files begin at their beginning: where the program before left them is nobody's business.
     """
     if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
@@ -130,7 +130,7 @@ def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
 
 
 def seed_generators(seed: int) -> None:
-    """A program that draws numbers draws the same ones every time it is scored."""
+    """A program that draws numbers draws the same numbers every time it is scored."""
     for name in GENERATORS:
         module: Any = sys.modules.get(name)
         if module is not None:

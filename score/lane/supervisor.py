@@ -46,7 +46,7 @@ class Supervisor:
         """Run what an order is about, to the end of every child; a report on each."""
         links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
-        self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before this one
+        self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before
         for place in range(2 if links else 1):
             self.lane.ready.clear(place)
             link = links[place].fileno() if links else -1
@@ -109,7 +109,7 @@ class Child:
         self.code = self.cpu_ns = self.wall_ns = self.peak_kib = self.ready_at = 0
 
     def seconds_left(self, lane: Lane) -> float:
-        """Time that must pass before a limit can be reached; at most 0 when one is, with the verdict set."""
+        """Time that must pass before a limit can be reached; at most 0 when it is, with the verdict set."""
         now = time.monotonic_ns()
         ready_cpu, ready_at = lane.ready.stamp(self.place)
         if not ready_at:

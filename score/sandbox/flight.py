@@ -29,7 +29,7 @@ class Ending:
 class Slot:
     """Two files that children read and two that they write; a lane and its scorer both have them open.
 
-    What a program wrote is taken away before the next one comes, and nobody but the scorer can write what
+    What a program wrote is taken away before the next program comes, and nobody but the scorer can write what
     is read. A lane's limit on the size of files keeps programs from flooding the others.
     """
 

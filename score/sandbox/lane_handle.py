@@ -181,7 +181,7 @@ def readable_folders(config: LaneConfig) -> list[str]:
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:
-    """Lanes that answered, started side by side; StageError when one cannot be started."""
+    """Lanes that answered, started side by side; StageError when a lane cannot be started."""
     lanes = [LaneProcess(config, limits) for _ in range(count)]
     try:
         for lane in lanes:

@@ -95,7 +95,7 @@ def script_outcome(outcome: Outcome, ending: Ending, limits: Limits) -> Outcome:
 def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
     """The outcome of a program and its tests, which are [passed, name, message, whose] each.
 
-    What the program did to itself comes first; that it gave no answer matters only if a test missed one.
+    What the program did to itself comes first; that it gave no answer matters only if a test missed it.
     """
     if tests.infrastructure or program.infrastructure:
         return tests if tests.infrastructure else program
