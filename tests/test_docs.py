@@ -23,8 +23,8 @@ ROOMS = ("rollout", "score", "train", "warehouse", "reports")
 
 def links(page: Path) -> list[Path]:
     """The files that a page links to."""
-    found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
-    return [(page.parent / target).resolve() for target in found if "://" not in target]
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    return [(page.parent / target).resolve() for target in targets if "://" not in target]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

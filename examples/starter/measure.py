@@ -93,7 +93,7 @@ def sample(model: str, tasks: list[Task], samples: int, seed: int) -> list[list[
         SamplingParams(n=samples, temperature=1.0, max_tokens=MAX_TOKENS,
                        seed=seed * 1_000_000 + samples * index)
         for index in range(len(tasks))])        # vLLM adds 0..n-1: no two completions share a seed
-    return [[first.outputs[0].text, *(one.text for one in others.outputs)]
+    return [[first.outputs[0].text, *(output.text for output in others.outputs)]
             for first, others in zip(greedy, sampled, strict=True)]
 
 

@@ -20,8 +20,8 @@ CODE_BLOCK = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
 
 def code_of(completion: str) -> str | None:
     """The first closed code block, or None."""
-    found = CODE_BLOCK.search(completion)
-    return found.group(1) if found else None
+    block = CODE_BLOCK.search(completion)
+    return block.group(1) if block else None
 
 
 def run_programs(jobs: list[tuple[str, list[Grid]]]) -> list[list[Grid] | None]:
