@@ -28,6 +28,7 @@ SHORT_RUN = {"steps": 24, "tokens_per_step": 1024, "threads": 1,
              "muon_learning_rate": 4e-3, "learning_rate": 3e-3}
 
 
+@pytest.mark.slow("trains the starter's network twice, on one thread")
 def test_a_few_steps_lower_the_loss_and_equal_seeds_give_equal_weights():
     first, losses = pretrain(TOKENIZER, seed=5, **SHORT_RUN)
     again, losses_again = pretrain(TOKENIZER, seed=5, **SHORT_RUN)
