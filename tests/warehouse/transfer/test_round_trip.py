@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 from click.testing import CliRunner
 
-from tests.train_run import OPTIONS, SCORER, make_run, sample_rows
+from tests.building.sampled import OPTIONS, SCORER, sample_rows, tiny_run
 from train.cli import train
 from warehouse.cli import cli
 from warehouse.store.schema import arrow_schema
 
 
 def test_what_was_exported_is_trained_on_elsewhere(tmp_path: Path) -> None:
-    first, second, file = make_run(tmp_path / "a"), make_run(tmp_path / "b"), tmp_path / "rows.jsonl"
+    first, second, file = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b"), tmp_path / "rows.jsonl"
     sample_rows(first, 0, num_groups=4, group_size=4)
     exported = CliRunner().invoke(cli, ["export", str(first.root), str(file), "--to", "jsonl"])
     assert exported.exit_code == 0, exported.output
