@@ -16,7 +16,8 @@ from reports.grids import GridSheet
 from reports.page import alarm_notice, figure_block, page, sample_anchor, sample_browser, table, tiles
 from reports.samples import chosen_samples
 from reports.scale import duration, number
-from warehouse.look.alarms import fired_alarms, last_rollback, unjudged
+from warehouse.look.alarms import judged_lines, last_rollback, raised_alarms
+from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
@@ -47,15 +48,14 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
     since = last_rollback(warehouse)
-    alarms = fired_alarms(connection, since=since)
+    alarms = raised_alarms(connection, since=since)
     samples = chosen_samples(connection, alarms)
     shown = {sample_anchor(*(sample.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
              for sample in samples}
-    body = [_navigation(), tiles(headline(connection, stats))]
+    story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
+    body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
     if stats:
-        body.append(alarm_notice(alarms, shown))
-    if stats and not alarms:
-        body += [f'<p class="quiet">{escape(line)}</p>' for line in unjudged(warehouse, since)]
+        body.append(alarm_notice(alarms, judged_lines(connection, since), shown))
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')

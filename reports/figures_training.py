@@ -21,21 +21,25 @@ SELECT iteration,
        sum(num_tokens) FILTER (stage = 'train') / sum(seconds) FILTER (stage = 'train') AS train
 FROM costs WHERE seconds > 0 GROUP BY iteration ORDER BY iteration"""
 ALARMS_SQL = """\
-SELECT iteration, signal, CASE WHEN raised THEN 1 END AS raised
-FROM signals WHERE signal IN (SELECT signal FROM alarms)
-ORDER BY (SELECT first_iteration FROM alarms WHERE alarms.signal = signals.signal), signal, iteration"""
+WITH shown AS (SELECT signal, purpose, min(iteration) AS since, bool_or(fired) AS fires FROM raised_signals
+               GROUP BY signal, purpose)
+SELECT signals.iteration, signals.signal || CASE purpose WHEN 'train' THEN '' ELSE ' ' || purpose END AS name,
+       CASE WHEN raised_signals.fired THEN 1.0 WHEN signals.raised THEN 0.4 END AS state
+FROM signals JOIN shown USING (signal, purpose)
+LEFT JOIN raised_signals USING (iteration, signal, purpose)
+ORDER BY NOT fires, since, name, iteration"""
 NOT_TRAINED = "Nothing is trained yet."
 
 
 def draw_alarms(rows: Rows) -> Chart:
-    """When each alarm was raised."""
-    return draw_cells(rows, "signal", "raised", low=0, high=1, row_height=18, kind="alarm")
+    """When each signal was raised, and when it fired."""
+    return draw_cells(rows, "name", "state", low=0, high=1, row_height=18, kind="alarm")
 
 
 TRAINING = (
-    Figure("alarms", "When alarms were raised",
-           "Signals that fired, at every iteration at which they were raised.", ALARMS_SQL, draw_alarms,
-           "No alarm was raised."),
+    Figure("alarms", "Signals raised and fired",
+           "Dark where a signal fired, pale where it was raised once.", ALARMS_SQL, draw_alarms,
+           "No signal was raised."),
     Figure("mismatch", "Mismatch of engine and trainer",
            "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
            MISMATCH_SQL,

@@ -53,21 +53,31 @@ def _swatch(chart: Chart, index: int, tone: int) -> str:
     return f"hollow t{tone}" if index in chart.hollow else f"b{tone}"
 
 
-def alarm_notice(alarms: Sequence[Alarm], shown: set[str]) -> str:
-    """What fired and since when, with links to the completions on this page that show it."""
-    if not alarms:
-        return ('<div class="notice good"><b>No alarm.</b> No signal went beyond its published level or the '
-                "run's own first iterations.</div>")
-    lines = []
-    for alarm in alarms:
-        names = [(sample_anchor(alarm.first_iteration, "train", task, index), f"{task} #{index}")
-                 for task, index in alarm.examples]
-        links = ", ".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name in names
-                          if anchor in shown)
-        lines.append(f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}</li>")
-    first = min(alarm.first_iteration for alarm in alarms)
-    return (f'<div class="notice"><b>{len(alarms)} alarms since iteration {first}</b>'
-            f"<ul>{''.join(lines)}</ul></div>")
+def alarm_notice(alarms: Sequence[Alarm], judged: Sequence[str], shown: set[str]) -> str:
+    """What fired since when, with links to the completions on this page that show it; what was judged."""
+    firing = [alarm for alarm in alarms if alarm.fired]
+    lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, shown) for alarm in group)}</ul>"
+                    for title, group in (
+                        (f"{_counted(firing)} since iteration "
+                         f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
+                        ("Raised once; a second time in a row is an alarm",
+                         [alarm for alarm in alarms if not alarm.fired])) if group)
+    quiet = "" if firing else "<b>No alarm.</b>"
+    notes = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
+    kind = "notice" if firing else "notice once" if alarms else "notice good"
+    return f'<div class="{kind}">{quiet}{lists}{notes}</div>'
+
+
+def _counted(alarms: Sequence[Alarm]) -> str:
+    return "1 alarm" if len(alarms) == 1 else f"{len(alarms)} alarms"
+
+
+def _alarm_item(alarm: Alarm, shown: set[str]) -> str:
+    names = [(sample_anchor(alarm.first_iteration, alarm.purpose, task, index), f"{task} #{index}")
+             for task, index in alarm.examples]
+    links = ", ".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name in names
+                      if anchor in shown)
+    return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}</li>"
 
 
 def sample_anchor(iteration: int, purpose: str, task: str, index: int) -> str:

@@ -79,7 +79,7 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
     reasons: dict[tuple[Any, ...], list[str]] = {}
     for alarm in alarms:
         for task, index in alarm.examples:
-            reasons.setdefault((alarm.first_iteration, "train", task, index), ["alarm"])
+            reasons.setdefault((alarm.first_iteration, alarm.purpose, task, index), ["alarm"])
     for kind, (_, query) in PICKS.items():
         if not query:
             continue

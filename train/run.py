@@ -111,9 +111,17 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
 
 
 def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
-    """What is said where no completion has a gradient."""
-    return StageError(f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
-                      "Roll out more or other tasks, or write the policy unchanged with --keep-if-nothing.")
+    """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
+    rollouts = [row.rollout for group in batch for row in group.rows]
+    cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
+    why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
+    keep = "write the policy unchanged with --keep-if-nothing."
+    if rollouts and not right and inputs.iteration > 0:
+        return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
+                          "collapse: `warehouse watch RUN` names the policy to go back to with "
+                          f"`warehouse rollback RUN --to POLICY`. If tasks are too hard, "
+                          f"roll out others, or {keep}")
+    return StageError(f"{why}Roll out more or other tasks, or {keep}")
 
 
 def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:

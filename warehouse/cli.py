@@ -83,7 +83,7 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, strict: 
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool,
             strict: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, fired_alarms, last_rollback
+    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, last_rollback, raised_alarms
     from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
@@ -97,9 +97,10 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     else:
         click.echo("\n".join(summary_lines(warehouse, connection, last)))
     if alarm:
-        alarms = fired_alarms(connection, since=last_rollback(warehouse))
-        click.echo("\n".join(alarm_lines(warehouse, alarms)))
-        if alarms:
+        since = last_rollback(warehouse)
+        alarms = raised_alarms(connection, since=since)
+        click.echo("\n".join(alarm_lines(warehouse, connection, alarms, since)))
+        if any(alarm.fired for alarm in alarms):
             raise SystemExit(ALARM_EXIT_CODE)
 
 

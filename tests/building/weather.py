@@ -44,6 +44,10 @@ class Weather(NamedTuple):
     invalid: float = 0.1
     log_ratio: float = 1e-3     # spread of old_logprobs - behaviour_logprobs
     shaped: float = 0.0         # reward that grows with length, right or wrong
+    sharp: bool = False         # a share `solve` of the tasks is always solved, the others never
+    ratio_max: float = 1.3      # of a training step, as are the next two
+    policy_kl: float = 1e-4
+    grad_norm: float = 0.4
 
 
 def weather(shape: str, iteration: int, onset: int = 5) -> Weather:
@@ -147,9 +151,10 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     write_rows(warehouse, "train_samples", [rows])
     write_rows(warehouse, "train_steps", [[
         {"iteration": iteration, "optimizer_step": step, "global_step": 4 * iteration + step + 1,
-         "policy_version": iteration, "loss": -0.01, "grad_norm": 0.4, "learning_rate": 1e-4,
+         "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
-         "clip_fraction": 0.01, "policy_kl": 1e-4, "ratio_max": 1.3, "entropy": sky.nll, "ess": 0.97,
+         "clip_fraction": 0.01, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
+         "entropy": sky.nll, "ess": 0.97,
          "seconds": 1.2} for step in range(4)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
@@ -194,6 +199,7 @@ def _sample(row: dict[str, Any], tasks: dict[str, Any], sky: Weather, random: np
             scorer: str) -> dict[str, Any]:
     number = list(tasks).index(row["task_id"])
     ease = float(np.clip(sky.solve * (2 - 1.8 * number / max(1, len(tasks) - 1)), 0, 0.95))
+    ease = float(number < sky.solve * len(tasks)) if sky.sharp else ease
     cut = row["finish_reason"] == "length"
     invalid = cut or random.random() < sky.invalid
     right = not invalid and random.random() < ease

@@ -1,4 +1,4 @@
-"""Alarms that fired in a run, with completions that show what happened."""
+"""Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warehouse.look.render import short_number
-from warehouse.sql.catalog import BASELINE_ITERATIONS
 from warehouse.sql.database import rows_of
-from warehouse.store.chosen_scorer import scorer_choices
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -33,14 +31,17 @@ SHOWN_BY = {
     "reward_hacking": ("samples", "NOT correct", "reward DESC"),
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
-MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "token_ratio", "ess", "weight_mean", "weight_spread")
 BY_REWARD = ("samples", "true", "reward")
+MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "token_ratio", "ess", "weight_mean", "weight_spread")
+STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
 class Alarm(NamedTuple):
-    """One signal that fired: since when, how far beyond its level, and three completions."""
+    """A signal beyond its level: whether it fired or was raised once, since when, and three completions."""
 
     signal: str
+    purpose: str
+    fired: bool
     first_iteration: int
     last_iteration: int
     num_iterations: int
@@ -49,63 +50,68 @@ class Alarm(NamedTuple):
     above: bool
     meaning: str
     examples: list[tuple[str, int]]
-    at_staleness_0: bool  # engine and trainer disagree though they should hold the same weights
+    spoils_next: bool  # the policy that sampled is sound; what was trained on its completions is not
 
     @property
     def sentence(self) -> str:
-        """The alarm as one line, its examples apart."""
-        beyond = "above" if self.above else "below"
-        again = (
-            f", {self.num_iterations} iterations until {self.last_iteration}"
-            if self.num_iterations > 1
-            else ""
-        )
-        return (f"{self.signal} since iteration {self.first_iteration}{again}: {self.meaning}, "
-                f"{short_number(self.value)}, {beyond} {short_number(self.level)}")
+        """The alarm as a line, its examples apart."""
+        place = ("" if self.purpose == "train" else f" ({self.purpose})")
+        again = (f", {self.num_iterations} iterations until {self.last_iteration}"
+                 if self.num_iterations > 1 else "")
+        return (f"{self.signal}{place} {'since' if self.fired else 'raised at'} iteration "
+                f"{self.first_iteration}{again}: {self.meaning}, {short_number(self.value)}, "
+                f"{'above' if self.above else 'below'} {short_number(self.level)}")
+
+    def names(self) -> list[str]:
+        """The examples as `warehouse show` takes them."""
+        purpose = "" if self.purpose == "train" else f"{self.purpose}/"
+        return [f"{self.first_iteration}/{purpose}{task}/{index}" for task, index in self.examples]
 
 
-def fired_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0,
-                 ignored: tuple[str, ...] = ()) -> list[Alarm]:
-    """Alarms still raised at iteration `since` or later: earliest first, then causes before consequences.
+def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0,
+                  ignored: tuple[str, ...] = ()) -> list[Alarm]:
+    """What fired, then what was raised once, at iteration `since` or later; causes before consequences.
 
-    What fired before the last rollback up to `since` is left out.
+    What was raised before the last rollback up to `since` is left out.
     """
-    return [Alarm(**row, examples=examples(connection, row["signal"], row["first_iteration"]),
-                  at_staleness_0=_at_staleness_0(connection, row["signal"], row["first_iteration"]))
-            for row in _fired(connection, since, ignored)]
+    return [Alarm(**row, examples=_examples(connection, row), spoils_next=_spoils_next(connection, row))
+            for row in _raised(connection, since, ignored)]
 
 
 def alarm_count_line(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
-    """How many signals fire since when, in one line; empty where none does."""
-    rows = _fired(connection, last_rollback(warehouse))
-    if not rows:
-        return ""
-    number = "1 signal" if len(rows) == 1 else f"{len(rows)} signals"
-    return f"{number} since iteration {rows[0]['first_iteration']}: warehouse watch {warehouse.root}"
+    """How many signals fire or are raised, in a line; empty where none is."""
+    rows = _raised(connection, last_rollback(warehouse))
+    firing = [row for row in rows if row["fired"]]
+    counts = [f"{len(firing)} {'signal' if len(firing) == 1 else 'signals'} since iteration "
+              f"{firing[0]['first_iteration']}"] if firing else []
+    counts += [f"{len(rows) - len(firing)} raised once"] if len(rows) > len(firing) else []
+    return f"{', '.join(counts)}: warehouse watch {warehouse.root}" if counts else ""
 
 
-def _fired(connection: duckdb.DuckDBPyConnection, since: int,
-           ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """One row per signal, as in the view `alarms`, of what fired since the last rollback up to `since`."""
+def _raised(connection: duckdb.DuckDBPyConnection, since: int,
+            ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """A row per purpose and signal that fired or was raised since the last rollback up to `since`."""
     rows = rows_of(connection, """
-        SELECT signal, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
-               count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value,
-               arg_min(level, iteration) AS level, any_value(above) AS above, any_value(meaning) AS meaning
-        FROM fired_signals
-        WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
-                            WHERE rolled_back_to IS NOT NULL AND policy_version <= $1)
-        GROUP BY signal HAVING max(iteration) >= $1""", [since])
+        SELECT signal, purpose, any_value(fires) AS fired, min(iteration) AS first_iteration,
+               max(iteration) AS last_iteration, count(*)::INTEGER AS num_iterations,
+               arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
+               any_value(above) AS above, any_value(meaning) AS meaning
+        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal) AS fires FROM raised_signals
+              WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
+                                  WHERE rolled_back_to IS NOT NULL AND policy_version <= $1))
+        WHERE fired = fires
+        GROUP BY signal, purpose HAVING max(iteration) >= $1""", [since])
     order = known_signals()
     return sorted((row for row in rows if row["signal"] not in ignored),
-                  key=lambda row: (row["first_iteration"], order.index(row["signal"])))
+                  key=lambda row: (not row["fired"], row["first_iteration"], order.index(row["signal"])))
 
 
-def _at_staleness_0(connection: duckdb.DuckDBPyConnection, signal: str, iteration: int) -> bool:
-    """True for a mismatch in an iteration that trained on nothing but rows of its own policy."""
-    if signal not in MISMATCH_SIGNALS:
-        return False
+def _spoils_next(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> bool:
+    """True for bad steps, and for a mismatch in an iteration trained on rows of its own policy alone."""
+    if row["signal"] not in MISMATCH_SIGNALS:
+        return row["signal"] in STEP_SIGNALS
     query = "SELECT max(staleness) AS greatest FROM rolled_mismatch WHERE iteration = $1"
-    return rows_of(connection, query, [iteration])[0]["greatest"] == 0
+    return rows_of(connection, query, [row["first_iteration"]])[0]["greatest"] == 0
 
 
 def known_signals() -> list[str]:
@@ -121,16 +127,15 @@ def check_signals(names: tuple[str, ...]) -> None:
         raise StageError(f"There is no signal '{unknown[0]}'. Known: {', '.join(known)}.")
 
 
-def examples(connection: duckdb.DuckDBPyConnection, signal: str, iteration: int,
-             num: int = 3) -> list[tuple[str, int]]:
-    """Completions (task, sample index) of the iteration that show the signal best."""
+def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[tuple[str, int]]:
+    """Three completions (task, sample index) of the iteration that show the signal best."""
+    signal = row["signal"]
     table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
-    rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} WHERE iteration = "
-                               f"{int(iteration)} "
-                               f"AND purpose = 'train' AND {condition} ORDER BY {order}, task_id, "
-                               f"sample_index "
-                               f"LIMIT {int(num)}")
-    return [(row["task_id"], row["sample_index"]) for row in rows]
+    rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} "
+                               f"WHERE iteration = $1 AND purpose = $2 AND {condition} "
+                               f"ORDER BY {order}, task_id, sample_index LIMIT 3",
+                   [row["first_iteration"], row["purpose"]])
+    return [(example["task_id"], example["sample_index"]) for example in rows]
 
 
 def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
@@ -141,39 +146,49 @@ def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
     return max(restarted, default=0)
 
 
-def alarm_lines(warehouse: Warehouse, alarms: list[Alarm], since: int | None = None) -> list[str]:
-    """What to print: every alarm with its examples, then what to do; or what could not be judged yet."""
-    if not alarms:
-        return ["No alarm.", *unjudged(warehouse, last_rollback(warehouse) if since is None else since)]
+def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm],
+                since: int) -> list[str]:
+    """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
     lines = []
+    firing = [alarm for alarm in alarms if alarm.fired]
     for alarm in alarms:
+        if alarm is next((other for other in alarms if not other.fired), None):
+            lines.append("Raised once; a second time in a row is an alarm:")
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
-        lines += [f"    warehouse show {warehouse.root} {alarm.first_iteration}/{task}/{index}"
-                  for task, index in alarm.examples]
-    return [*lines, "", *_advice(warehouse, alarms)]
+        lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
+    if firing:
+        return [*lines, "", *_advice(warehouse, firing)]
+    return ["No alarm.", *lines, *judged_lines(connection, since)]
 
 
-def unjudged(warehouse: Warehouse, since: int) -> list[str]:
-    """What cannot be judged from iteration `since` on yet, and when it can; empty where everything is."""
-    scored = sorted(choice.iteration for choice in scorer_choices(warehouse)
-                    if choice.chosen and choice.purpose == "train")
-    if not any(iteration >= since for iteration in scored):
-        return [f"Nothing could be judged yet: no training iteration from {since} on is scored."]
+def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]:
+    """What was held against how many signals from iteration `since` on, and against which it was not."""
+    rows = rows_of(connection, """
+        SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
+               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged
+        FROM (SELECT purpose, iteration,
+                     coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
+              FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
+        GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
     lines = []
-    if not any(warehouse.stage("train", iteration=iteration).is_complete()
-               for iteration in warehouse.iterations("train_steps") if iteration >= since):
-        lines.append("Not judged yet: the mismatch of engine and trainer, until an iteration from "
-                     f"{since} on is trained.")
-    restart = last_rollback(warehouse, since)
-    judged = [iteration for iteration in scored[BASELINE_ITERATIONS:] if iteration >= restart]
-    if len(judged) < 2:
-        lacking = max(0, BASELINE_ITERATIONS - len(scored)) + 2 - len(judged)
-        after = f"since the rollback, {restart}" if restart else f"after the first {BASELINE_ITERATIONS}"
-        lines.append("Not judged yet: trends such as truncation, entropy and length. They take two "
-                     f"iterations in a row {after}, so they are judged from iteration "
-                     f"{scored[-1] + lacking} on.")
+    if not any(row["purpose"] == "train" for row in rows):
+        lines.append(f"Nothing could be judged yet: no training iteration from {since} on is scored.")
+    for row in rows:
+        training = row["purpose"] == "train"
+        stretch = f"{row['first']}" + (f" to {row['last']}" if row["last"] > row["first"] else "")
+        counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
+        name = "iteration" if training else row["purpose"]
+        lines.append(f"Judged: {name} {stretch} by {counts} signals each.")
+        left = [signal for signal in known_signals() if signal not in row["judged"]
+                and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
+        if "step_ratio" in left:
+            lines.append(f"Not judged until an iteration from {since} on is trained: the mismatch of engine "
+                         "and trainer, the steps.")
+            left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
+        if left:
+            lines.append(f"Not judged for want of earlier values: {', '.join(left)}.")
     return lines
 
 
@@ -181,15 +196,17 @@ def _advice(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """The policy to go back to: the last one that no alarm speaks against."""
     first = min(alarm.first_iteration for alarm in alarms)
     newest = max(warehouse.policy_versions(), default=0)
+    causes = [alarm.signal for alarm in alarms if alarm.first_iteration == first and alarm.spoils_next]
     lines = []
-    if any(alarm.at_staleness_0 for alarm in alarms if alarm.first_iteration == first):
+    if any(signal in MISMATCH_SIGNALS for signal in causes):
         # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
-        sound = first
         lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
                      f"what was trained. Policy {first} is sound; policy {first + 1} was trained on these "
                      "samples.")
-    else:
-        sound = _policy_before(warehouse, first)
+    elif causes:
+        lines.append("Smaller steps first (--learning-rate, --updates-per-batch), or it happens again: "
+                     f"policy {first} is sound; policy {first + 1} was made by these steps.")
+    sound = first if causes else _policy_before(warehouse, first)
     if sound >= newest:
         return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
     return [*lines, f"Stop here, or go back: warehouse rollback {warehouse.root} --to {sound}"]

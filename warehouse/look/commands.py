@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -82,24 +83,34 @@ def shell(run: Path) -> None:
 @click.option("--since", type=click.IntRange(min=0), default=None,
               help="Alarms raised at this iteration or later; since the last rollback by default.")
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
+@click.option("--raised", is_flag=True, help="Exit with 3 also for what was raised once.")
+@click.option("--on-fire", metavar="COMMAND", default=None,
+              help="Shell command to run when an alarm fires; it reads the alarms on its standard input.")
 @strict_option
 @shows_errors
-def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], strict: bool) -> None:
+def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], raised: bool,
+          on_fire: str | None, strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when one fires."""
-    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, check_signals, fired_alarms, last_rollback
+    from warehouse.look import alarms as look
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
-    check_signals(ignore)
+    look.check_signals(ignore)
     while True:
-        start = last_rollback(warehouse) if since is None else since
-        alarms = fired_alarms(connect(warehouse, strict=strict), since=start, ignored=ignore)
-        if alarms or every is None:
+        start = look.last_rollback(warehouse) if since is None else since
+        connection = connect(warehouse, strict=strict)
+        alarms = look.raised_alarms(connection, since=start, ignored=ignore)
+        firing = any(alarm.fired or raised for alarm in alarms)
+        if firing or every is None:
             break
         time.sleep(every)
-    click.echo("\n".join(alarm_lines(warehouse, alarms, start)))
-    if alarms:
-        raise SystemExit(ALARM_EXIT_CODE)
+    text = "\n".join(look.alarm_lines(warehouse, connection, alarms, start))
+    click.echo(text)
+    if firing and on_fire:
+        code = subprocess.run(on_fire, shell=True, input=text, text=True, check=False).returncode
+        click.echo(f"{on_fire}: exit code {code}", err=True)
+    if firing:
+        raise SystemExit(look.ALARM_EXIT_CODE)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.look.alarms import alarm_count_line
+from warehouse.look.story import story_lines
 from warehouse.sql.database import rows_of
 from warehouse.stages.due import stage_due
 from warehouse.store.errors import StageError
@@ -37,7 +38,7 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
     rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
-    lines = [_title(warehouse, connection)]
+    lines = [_title(warehouse, connection), *story_lines(warehouse, connection)]
     if train:
         lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
         if len(train) > last:

@@ -26,7 +26,6 @@ UNTYPED = {"stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document"
            "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
                          "NULL::TIMESTAMPTZ AS modified"}
-BASELINE_ITERATIONS = 3
 PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
               "samples/*/*/*/*.parquet", "train/*/*.parquet")
 
@@ -37,11 +36,9 @@ def table_views(inventory: Inventory) -> str:
     DuckDB checks every view when it is made, and the views stand on each other: over tables without files
     that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
     """
-    baseline = inventory.first_iterations[:BASELINE_ITERATIONS]
     return "\n".join([*(_table_view(name) for name in VIEWS),
                       _scorers_view(inventory.choices), _corrections_view(),
-                      *(_plain_view(name, columns) for name, columns in UNTYPED.items()),
-                      f"CREATE OR REPLACE MACRO first_iterations() AS {baseline}::INTEGER[];"])
+                      *(_plain_view(name, columns) for name, columns in UNTYPED.items())])
 
 
 def stored_rows(root: Path, inventory: Inventory) -> str:

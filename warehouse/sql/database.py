@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
 MEASURE_FILES = ("macros.sql", "measures.sql")
-VIEW_FILES = ("views.sql", "alarms.sql", "forensics.sql")
+VIEW_FILES = ("views.sql", "adjusted.sql", "alarms.sql", "forensics.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 MOST_WARNINGS = 5
 Answer = TypeVar("Answer")

@@ -36,12 +36,6 @@ class Inventory(NamedTuple):
     policies: list[Path]
     left_out: list[str]  # what cannot be read, and why
 
-    @property
-    def first_iterations(self) -> list[int]:
-        """Training iterations that are scored, in order."""
-        return sorted(choice.iteration for choice in self.choices
-                      if choice.chosen and choice.purpose == "train")
-
 
 def empty_inventory() -> Inventory:
     """A run without any file."""

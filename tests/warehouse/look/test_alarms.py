@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.collapse_drill import BROKEN, judge, learning
+from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
-from tests.warehouse.sql.test_views import scanned_files
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.alarms import fired_alarms
-from warehouse.sql.database import connect
+from warehouse.look.alarms import raised_alarms
+from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
 
 ONSET = 5
+UNJUDGED = ("Not judged for want of earlier values: truncation, loops, repetition, no_code, entropy_high, "
+            "entropy_low, length_up, length_down, reward_hacking, diversity, sharpening, solving_falls, "
+            "reward_falls.\n")
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +32,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Warehouse]:
 
 
 def fired(run: Warehouse) -> dict[str, int]:
-    return {alarm.signal: alarm.first_iteration for alarm in fired_alarms(connect(run))}
+    return {alarm.signal: alarm.first_iteration for alarm in raised_alarms(connect(run)) if alarm.fired}
 
 
 def watch(run: Warehouse, *options: object) -> Result:
     return CliRunner().invoke(cli, ["watch", str(run.root), *map(str, options)])
 
 
-def test_one_iteration_of_collapse_opens_that_one_and_the_baseline(runs: dict[str, Warehouse]) -> None:
-    scans = scanned_files(connect(runs["healthy"]), "FROM collapse WHERE iteration = 7 AND purpose = 'train'")
-    opened = {int(found[1]) for path in scans if (found := re.search(r"/iteration=(\d+)/", path))}
-    assert opened == {0, 1, 2, 7} and "unnamed.parquet" not in scans
-
-
 def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
     assert fired(runs["healthy"]) == {}
     quiet = watch(runs["healthy"])
-    assert (quiet.exit_code, quiet.stdout) == (0, "No alarm.\n")
+    assert quiet.exit_code == 0
+    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 12 to 26 signals each.\n"
+                            f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -76,7 +75,7 @@ def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> 
     assert (
         "truncation since iteration 5, 4 iterations until 8: Share of truncated completions" in result.stdout
     )
-    alarm = next(one for one in fired_alarms(connect(runs["blow-up"])) if one.signal == "truncation")
+    alarm = next(one for one in raised_alarms(connect(runs["blow-up"])) if one.signal == "truncation")
     assert len(alarm.examples) == 3
     for task, index in alarm.examples:
         rows = connect(runs["blow-up"]).execute("SELECT truncated FROM samples WHERE iteration = 5 AND "
@@ -169,7 +168,7 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     go_on(run, 8, Weather(truncated=0.3))
     once = watch(run)                         # the second bad one in a row, were it not for the rollback
     assert once.exit_code == 0, once.stdout
-    assert "since the rollback, 8, so they are judged from iteration 9 on" in once.stdout
+    assert "a second time in a row is an alarm:\ntruncation raised at iteration 8" in once.stdout
     assert "truncation since iteration 5" in watch(run, "--since", 0).stdout
     go_on(run, 9, Weather(truncated=0.3))
     twice = watch(run)
@@ -191,7 +190,7 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
 
 def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehouse]) -> None:
     def at_onset(shape: str) -> list[str]:
-        alarms = fired_alarms(connect(runs[shape]))
+        alarms = [one for one in raised_alarms(connect(runs[shape])) if one.fired]
         assert [one.first_iteration for one in alarms] == sorted(one.first_iteration for one in alarms)
         return [one.signal for one in alarms]
 
@@ -203,13 +202,15 @@ def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehous
     assert hacking.index("length_up") < hacking.index("reward_hacking")
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+@pytest.mark.parametrize("iterations", [1, 2, 3])
 def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -> None:
     quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
     assert quiet.exit_code == 0
-    assert quiet.stdout.startswith("No alarm.\nNot judged yet: trends such as truncation")
-    assert quiet.stdout.endswith("two iterations in a row after the first 3, so they are judged from "
-                                 "iteration 4 on.\n")
+    assert quiet.stdout == "No alarm.\n" + {
+        1: "Judged: iteration 0 by 12 signals each.\n" + UNJUDGED.replace("trunc", "grad_norm, trunc"),
+        2: "Judged: iteration 0 to 1 by 12 to 25 signals each.\n"
+           "Not judged for want of earlier values: grad_norm.\n",
+        3: "Judged: iteration 0 to 2 by 12 to 26 signals each.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
@@ -217,8 +218,75 @@ def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_p
     assert (empty.exit_code, empty.stdout) == (
         0, "No alarm.\nNothing could be judged yet: no training iteration from 0 on is scored.\n")
     run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)
-    assert watch(run).stdout == ("No alarm.\nNot judged yet: the mismatch of engine and trainer, until an "
-                                 "iteration from 0 on is trained.\n")
+    assert watch(run).stdout.endswith(
+        "Judged: iteration 0 to 4 by 2 to 15 signals each.\nNot judged until an iteration from 0 on is "
+        "trained: the mismatch of engine and trainer, the steps.\n")
+
+
+def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=())
+    go_on(run, 4, Weather(solve=0.0, truncated=0.98))
+    dead = watch(run)
+    assert dead.exit_code == 3
+    assert {"truncation", "no_code", "solving_falls", "reward_falls"} <= fired(run).keys()
+    assert dead.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
+    assert story.startswith("Collapsed since iteration 4: pass@1 .") and ".00 at iteration 4" in story
+
+
+def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=())
+    for iteration, solve in enumerate((0.25, 0.4, 0.55, 0.55, 0.55, 0.3, 0.28), start=1):
+        go_on(run, iteration, Weather(solve=solve))
+    assert fired(run)["solving_falls"] == 6  # still above where the run began
+
+
+def test_bad_first_iterations_are_held_against_the_very_first(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=())
+    for iteration in (1, 2, 3):
+        go_on(run, iteration, Weather(solve=0.05, truncated=0.3))
+    assert {"truncation", "solving_falls"} <= fired(run).keys() and min(fired(run).values()) == 1
+
+
+def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=2, evals=())
+    random = np.random.default_rng(1)
+    write_iteration(run, 0, "eval", Weather(solve=0.25), random)
+    write_iteration(run, 2, "eval", Weather(solve=0.375, sharp=True), random)
+    quiet, raised = watch(run), watch(run, "--raised")
+    assert (quiet.exit_code, raised.exit_code) == (0, 3)
+    assert "sharpening (eval) raised at iteration 2: pass@k falls while pass@1 does not" in quiet.stdout
+    assert f"warehouse show {run.root} 2/eval/task-" in quiet.stdout
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
+    assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
+
+
+def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
+    assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
+    assert note.read_text().startswith("truncation since iteration 5")
+
+
+def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=())
+    go_on(run, 4, Weather(ratio_max=2472.0, policy_kl=8.7, grad_norm=16.9))
+    assert fired(run) == {"step_ratio": 4, "step_kl": 4, "grad_norm": 4}
+    lines = watch(run).stdout.splitlines()
+    assert lines[-2].startswith("Smaller steps first") and "policy 4 is sound; policy 5 was made" in lines[-2]
+    assert lines[-1].endswith(f"warehouse rollback {run.root} --to 4")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_drill_in_small_broken_runs_fire_in_time(name: str) -> None:
+    onset = 1 if name == "bad first iterations" else DRILL_ONSET
+    outcome = judge(empty_connection(), BROKEN[name], seed=1, first_look=onset)
+    assert outcome.fired is not None
+    assert outcome.lost < 0.2 or outcome.fired - onset <= 1
+
+
+def test_the_drill_in_small_a_healthy_run_does_not_fire() -> None:
+    assert judge(empty_connection(), learning(0.2, 1.5), 0).fired is None
 
 
 def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:

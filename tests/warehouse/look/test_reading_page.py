@@ -44,5 +44,5 @@ def test_every_command_exists() -> None:
 
 def test_every_signal_is_explained() -> None:
     signals = set(re.findall(r"signal_of\('(\w+)'", ALARMS))
-    table = TEXT[TEXT.index("| signal |"):TEXT.index("The baseline is")]
+    table = TEXT[TEXT.index("| signal |"):TEXT.index("The best is the best mean")]
     assert signals == set(re.findall(r"`(\w+)`", table))

@@ -1,92 +1,117 @@
--- When a run goes wrong: published levels, and trends against the run's own first iterations.
+-- When a run goes wrong: published levels, and rises and falls from the best that the run itself had reached.
 
--- Medians of the run's first training iterations; null while there are fewer than three. A bound, unlike a
--- list, reaches the files of every table that iteration_stats joins, so that the others stay unopened.
-CREATE OR REPLACE VIEW baseline AS
-SELECT median(truncated_share) AS truncated_share,
-       median(valid_code_share) AS valid_code_share,
-       median(ngram4_unique_ratio) AS ngram4_unique_ratio,
-       median(loop_share) AS loop_share,
-       median(nll_sampled) AS nll_sampled,
-       median(tokens_quantiles[3]) AS tokens_median,
-       median(distinct_wrong_share) AS distinct_wrong_share,
-       median(reward_mean) AS reward_mean,
-       median(correct_share) AS correct_share,
-       median(pass_at_1) AS pass_at_1,
-       median(pass_at_max_k) AS pass_at_max_k
-FROM iteration_stats
-WHERE iteration <= list_max(first_iterations()) AND list_contains(first_iterations(), iteration)
-    AND purpose = 'train'
-HAVING count(*) >= 3;
+-- What a share may rise or fall by chance: completions of a group resemble each other, so they count as fewer.
+CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
+greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
--- One signal: its value, its level, and whether it is beyond it.
-CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, at_once, explanation) AS
-{'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises, 'immediate': at_once,
+-- One signal: its value, the level beyond which it is raised, and the level beyond which it fires at once.
+CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
+{'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
  'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
+ 'immediate': coalesce(CASE WHEN rises THEN measured > greatest(limit_value, gross_value)
+                            ELSE measured < least(limit_value, gross_value) END, false)
+              AND gross_value IS NOT NULL,
  'meaning': explanation};
 
--- Causes come before what follows from them; `warehouse watch` and the report keep this order.
-CREATE OR REPLACE VIEW iteration_signals AS
-SELECT stats.*,
-       [signal_of('wrong_weights', stats.mismatch_kl_fresh, 0.015, true, true,
-                  'KL(mu, pi_old) at staleness 0: the engine did not serve the weights that were trained'),
-        signal_of('mismatch', stats.mismatch_kl, 0.001, true, false,
-                  'KL(mu, pi_old): engine and trainer disagree'),
-        signal_of('token_ratio', exp(stats.log_ratio_abs_mean), 1.02, true, false,
-                  'exp of the mean |log pi_old - log mu|'),
-        signal_of('ess', stats.completion_ess, 0.3, false, true, 'Effective sample size of completion weights'),
-        signal_of('weight_mean', abs(ln(stats.importance_weight_mean)), ln(2), true, true,
-                  '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
-        signal_of('weight_spread', stats.importance_weight_std, 1, true, true,
-                  'Standard deviation of importance weights'),
-        signal_of('unmeasured', stats.num_missing / stats.num_completions, 0.05, true, true,
-                  'Share of completions whose reward could not be measured'),
-        signal_of('empty', stats.empty_share, 0.05, true, true, 'Share of empty completions'),
-        signal_of('truncation', stats.truncated_share, 2 * usual.truncated_share + 0.05, true, false,
-                  'Share of truncated completions'),
-        signal_of('loops', stats.loop_share, 2 * usual.loop_share + 0.05, true, false,
-                  'Share of completions that end in a loop'),
-        signal_of('repetition', stats.ngram4_unique_ratio, usual.ngram4_unique_ratio - 0.1, false, false,
-                  'Distinct 4-grams over 4-grams'),
-        signal_of('no_code', stats.valid_code_share, usual.valid_code_share - 0.1, false, false,
-                  'Share of completions with a closed code block'),
-        signal_of('entropy_high', stats.nll_sampled, 2 * usual.nll_sampled + 0.1, true, false,
-                  'Sampled NLL: the policy comes apart'),
-        signal_of('entropy_low', stats.nll_sampled, 0.1 * usual.nll_sampled, false, false,
-                  'Sampled NLL: the policy goes mute'),
-        signal_of('length_up', stats.tokens_quantiles[3], 1.5 * usual.tokens_median, true, false,
-                  'Median completion length'),
-        signal_of('length_down', stats.tokens_quantiles[3], 0.5 * usual.tokens_median, false, false,
-                  'Median completion length'),
-        signal_of('reward_hacking',
-                  CASE WHEN stats.correct_share < usual.correct_share THEN stats.reward_mean END,
-                  usual.reward_mean + greatest(0.1 * abs(usual.reward_mean), stats.reward_error), true, false,
-                  'Mean reward rises while fewer completions are right'),
-        signal_of('diversity', stats.distinct_wrong_share, 0.5 * usual.distinct_wrong_share, false, false,
-                  'Different outputs per wrong completion'),
-        signal_of('sharpening', CASE WHEN stats.pass_at_1 > usual.pass_at_1 THEN stats.pass_at_max_k END,
-                  usual.pass_at_max_k - greatest(0.1, 3 * stats.pass_at_max_k_error), false, false,
-                  'pass@k falls while pass@1 rises'),
-        signal_of('solving_falls', stats.pass_at_1,
-                  usual.pass_at_1 - greatest(0.05, 3 * stats.pass_at_1_error), false, false, 'pass@1 falls'),
-        signal_of('reward_falls', stats.reward_mean, usual.reward_mean - 3 * stats.reward_error, false, false,
-                  'Mean reward falls, the last thing to move')] AS signals
-FROM iteration_stats AS stats
-LEFT JOIN baseline AS usual ON stats.purpose = 'train'
-    AND NOT list_contains(first_iterations(), stats.iteration);
-
+-- What every iteration and evaluation is held against: the lowest and highest mean of three in a row of the last
+-- thirty of its purpose, and the median of the first three. The very first is the floor: whatever the run's own next
+-- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
+-- report keep this order.
 CREATE OR REPLACE VIEW signals AS
-SELECT iteration, one.signal, one.value, one.level, one.above, one.raised, one.immediate, one.meaning
-FROM (SELECT iteration, unnest(signals) AS one FROM iteration_signals WHERE purpose = 'train');
+WITH steps AS (
+    SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
+           max(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
+    FROM train_steps GROUP BY iteration),
+known AS (
+    SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
+           steps.* EXCLUDE (iteration, purpose),
+           row_number() OVER (PARTITION BY stats.purpose ORDER BY stats.iteration) AS place
+    FROM iteration_stats AS stats
+    LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
+    LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
+smooth AS (
+    SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
+           avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
+           avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3
+    FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING)),
+history AS (
+    SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
+           least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
+           greatest(first_value(valid_code_share) OVER past, max(valid_code_3) OVER recent) AS usual_code,
+           greatest(first_value(ngram4_unique_ratio) OVER past, max(ngram4_3) OVER recent) AS usual_ngram4,
+           least(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_low,
+           greatest(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_high,
+           least(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_low,
+           greatest(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_high,
+           greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
+           median(solving) FILTER (place <= 3) OVER past AS first_solving,
+           max(solving_3) OVER recent AS best_solving, max(reach_3) OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
+           arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
+           CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm
+    FROM smooth
+    WINDOW past AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+           recent AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING))
+SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
+       held.raised AND held.immediate AS immediate, held.meaning
+FROM (SELECT iteration, purpose, unnest([
+    signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
+              'KL(mu, pi_old) at staleness 0: the engine did not serve the weights that were trained'),
+    signal_of('mismatch', mismatch_kl, 0.001, true, NULL, 'KL(mu, pi_old): engine and trainer disagree'),
+    signal_of('token_ratio', exp(log_ratio_abs_mean), 1.02, true, NULL, 'exp of the mean |log pi_old - log mu|'),
+    signal_of('ess', completion_ess, 0.3, false, 0.3, 'Effective sample size of completion weights'),
+    signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
+              '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
+    signal_of('weight_spread', importance_weight_std, 1, true, 1, 'Standard deviation of importance weights'),
+    signal_of('unmeasured', num_missing / num_completions, 0.05, true, 0.05,
+              'Share of completions whose reward could not be measured'),
+    signal_of('step_ratio', ratio_max, 30, true, 300, 'Largest pi / pi_old of a token in a step'),
+    signal_of('step_kl', policy_kl, 0.1, true, 1, 'Largest KL of the policy from where its stage began'),
+    signal_of('grad_norm', grad_norm, 5 * usual_grad_norm, true, 20 * usual_grad_norm,
+              'Largest gradient norm of a step against the last ten iterations'),
+    signal_of('clipping', clip_fraction, 0.2, true, 0.5, 'Share of ratios that were clipped'),
+    signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates that each completion was used for'),
+    signal_of('empty', empty_share, 0.05, true, 0.05, 'Share of empty completions'),
+    signal_of('truncation', truncated_share, 2 * usual_truncated + chance(usual_truncated, num_groups, num_completions), true,
+              usual_truncated + 0.3, 'Share of truncated completions'),
+    signal_of('loops', loop_share, 2 * usual_loops + chance(usual_loops, num_groups, num_completions), true, usual_loops + 0.3,
+              'Share of completions that end in a loop'),
+    signal_of('repetition', ngram4_unique_ratio, usual_ngram4 - 0.1, false, usual_ngram4 - 0.3,
+              'Distinct 4-grams over 4-grams'),
+    signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
+              'Share of completions with a closed code block'),
+    signal_of('entropy_high', nll_sampled, 2 * usual_nll_low + 0.1, true, 4 * usual_nll_low + 0.5,
+              'Sampled NLL: the policy comes apart'),
+    signal_of('entropy_low', nll_sampled, 0.1 * usual_nll_high, false, 0.02 * usual_nll_high,
+              'Sampled NLL: the policy goes mute'),
+    signal_of('length_up', tokens_median, 1.5 * usual_tokens_low, true, NULL, 'Median completion length'),
+    signal_of('length_down', tokens_median, 0.5 * usual_tokens_high, false, NULL, 'Median completion length'),
+    signal_of('reward_hacking', reward,
+              CASE WHEN solving < best_solving - 2 * solving_error
+                   THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
+                   WHEN best_solving IS NOT NULL THEN 'inf'::DOUBLE END, true, NULL,
+              'Mean reward rises while fewer completions are right'),
+    signal_of('diversity', distinct_wrong_share, 0.5 * usual_diversity, false, NULL,
+              'Different outputs per wrong completion'),
+    signal_of('sharpening', reach,
+              CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
+                   WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
+              'pass@k falls while pass@1 does not: sharpening'),
+    signal_of('solving_falls', solving, best_solving - greatest(0.02, 2.5 * solving_error), false,
+              least(0.5 * best_solving, best_solving - 5 * solving_error), 'pass@1 falls, like tasks with like'),
+    signal_of('reward_falls', reward, best_reward - 3 * reward_error, false,
+              best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
+              'Mean reward falls, the last thing to move')]) AS held
+    FROM history);
 
 CREATE OR REPLACE VIEW collapse AS
-SELECT * EXCLUDE (signals),
-       list_transform(list_filter(signals, lambda one: one.raised), lambda one: one.signal) AS flags
-FROM iteration_signals;
+SELECT stats.*, coalesce(raised.flags, []) AS flags
+FROM iteration_stats AS stats
+LEFT JOIN (SELECT iteration, purpose, list(signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
+    ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
 
 -- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
 -- rollback ends every row: what was raised before it says nothing of the policy that was taken up again.
-CREATE OR REPLACE VIEW fired_signals AS
+CREATE OR REPLACE VIEW raised_signals AS
 WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
                   WHERE rolled_back_to IS NOT NULL),
      held AS (
@@ -95,13 +120,16 @@ WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versio
                        OR coalesce(lead(raised) OVER beside, false)) AS fired
     FROM signals, restarts
     WINDOW beside AS (
-        PARTITION BY signal, len(list_filter(versions, lambda version: version <= iteration))
+        PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
         ORDER BY iteration))
-SELECT iteration, signal, value, level, above, meaning FROM held WHERE fired;
+SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
+
+CREATE OR REPLACE VIEW fired_signals AS
+SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 
 CREATE OR REPLACE VIEW alarms AS
-SELECT signal, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
+SELECT signal, purpose, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
        count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
        any_value(above) AS above, any_value(meaning) AS meaning
 FROM fired_signals
-GROUP BY signal;
+GROUP BY signal, purpose;

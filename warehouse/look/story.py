@@ -1,0 +1,98 @@
+"""What a person would say about a run: learned, sharpened, collapsed since when, or nothing judged yet."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from warehouse.look.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
+from warehouse.sql.database import rows_of
+from warehouse.store.run_folder import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+QUERY = """
+SELECT adjusted.*, policy_version, min(max_k) OVER (PARTITION BY purpose) AS k
+FROM adjusted
+JOIN (SELECT iteration, purpose, policy_version, max_k FROM iteration_stats) USING (iteration, purpose)
+ORDER BY purpose <> 'train', purpose, iteration"""
+
+
+class Change(NamedTuple):
+    """A measure at the first and last visit, and its gain with the tasks' difficulty taken out, +- 95%."""
+
+    first: float
+    last: float
+    gain: float
+    margin: float
+
+    @property
+    def direction(self) -> int:
+        """1 up, -1 down, 0 where chance explains it."""
+        return 0 if abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
+
+    def __str__(self) -> str:
+        return f"{_share(self.first)} → {_share(self.last)} ({self.gain:+.2f} ± {self.margin:.2f})"
+
+
+def story_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
+                alarms: list[Alarm] | None = None) -> list[str]:
+    """A sentence about training and about every evaluation; gains compare like tasks with like."""
+    if alarms is None:
+        alarms = raised_alarms(connection, since=last_rollback(warehouse))
+    lines = []
+    for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
+        rows = list(group)
+        firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
+        lines.append(_training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing))
+    return lines or ["Nothing is judged yet: nothing is scored."]
+
+
+def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+    first, last = rows[0]["iteration"], rows[-1]["iteration"]
+    change = _change(rows, "solving")
+    if firing:
+        names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
+        since = min(alarm.first_iteration for alarm in firing)
+        best = max(row["solving_plain"] for row in rows)
+        if any(alarm.signal in ("solving_falls", "reward_falls") for alarm in firing):
+            return (f"Collapsed since iteration {since}: pass@1 {_share(best)} at best, "
+                    f"{_share(change.last)} at iteration {last}. In the order of causes: {names}.")
+        what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
+                                             for alarm in firing) else "Coming apart")
+        return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
+    if first == last:
+        return (f"Iteration {first}: pass@1 {_share(change.last)} on its training tasks; "
+                "nothing to compare it with.")
+    said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
+            -1: "Lost on the training tasks"}[change.direction]
+    return f"{said}: pass@1 {change} over iterations {first} to {last}, like tasks with like."
+
+
+def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+    single, most = _change(rows, "solving"), _change(rows, "reach")
+    before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
+    reach = f"pass@{rows[0]['k']}"
+    if rows[0]["iteration"] == rows[-1]["iteration"]:
+        return (f"On '{purpose}' policy {now} has pass@1 {_share(single.last)}, {reach} {_share(most.last)}; "
+                "nothing to compare it with.")
+    if single.direction < 0:
+        said = "it got worse"
+    elif most.direction < 0:
+        said = "it sharpened, the same answers more often, fewer tasks within reach"
+    else:
+        said = "it learned" if single.direction > 0 or most.direction > 0 else "no change beyond chance"
+    fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
+    return f"On '{purpose}', policy {before} to {now}: {said}; pass@1 {single}, {reach} {most}.{fired}"
+
+
+def _change(rows: list[dict[str, Any]], measure: str) -> Change:
+    """From the first visit to the last."""
+    first, last = rows[0], rows[-1]
+    margin = 1.96 * (first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5
+    return Change(first[f"{measure}_plain"], last[f"{measure}_plain"], last[measure] - first[measure], margin)
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")

@@ -1,0 +1,55 @@
+-- Like with like: iterations train on different tasks, so what an iteration reached is fitted beside how hard its
+-- tasks are.
+
+-- Variance of a value at a task: `noise`, and of what tells tasks apart as much as the other visits leave open.
+CREATE OR REPLACE MACRO variance_of(total, noise, visits) AS
+noise + greatest(total - noise, 0) / (1 + (visits - 1) * greatest(total - noise, 0) / (noise + 1e-9));
+
+-- value = effect of the occasion + effect of the task + noise, by 12 alternating sweeps. An evaluation is an occasion
+-- like an iteration, so the base's rates on tasks that are trained on count. A task's mean residual is shrunk by a
+-- tenth of a visit: where no task was visited twice nothing can be told apart, the value is the plain mean, and its
+-- error holds the spread of the tasks.
+CREATE OR REPLACE VIEW adjusted AS
+WITH RECURSIVE cells AS MATERIALIZED (
+    SELECT *, count(*) OVER (PARTITION BY task) AS visits
+    FROM (SELECT dense_rank() OVER (ORDER BY iteration, purpose) AS occasion,
+                 dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, c / n AS solving,
+                 pass_at_k(n, c, least(min(pow(2, floor(log2(n)))) OVER (PARTITION BY purpose), 1024)) AS reach,
+                 reward_mean AS reward
+          FROM task_results WHERE n > 0)),
+sweeps AS (
+    SELECT 0 AS sweep, occasion, task, visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
+           0.0::DOUBLE AS reach_here, 0.0::DOUBLE AS reward_here, 0.0::DOUBLE AS solving_of_task,
+           0.0::DOUBLE AS reach_of_task, 0.0::DOUBLE AS reward_of_task
+    FROM cells
+    UNION ALL
+    SELECT sweep + 1, occasion, task, visits, solving, reach, reward, solving_here, reach_here, reward_here,
+           sum(solving - solving_here) OVER same / (visits + 0.1),
+           sum(reach - reach_here) OVER same / (visits + 0.1), sum(reward - reward_here) OVER same / (visits + 0.1)
+    FROM (SELECT * REPLACE (avg(solving - solving_of_task) OVER here AS solving_here,
+                            avg(reach - reach_of_task) OVER here AS reach_here,
+                            avg(reward - reward_of_task) OVER here AS reward_here)
+          FROM sweeps WHERE sweep < 12 WINDOW here AS (PARTITION BY occasion))
+    WINDOW same AS (PARTITION BY task)),
+fitted AS MATERIALIZED (FROM sweeps WHERE sweep = 12),
+spread AS (
+    SELECT greatest(count(*) - max(occasion), 1) AS total_freedom,
+           greatest(count(*) - max(occasion) - sum(1 / (visits + 0.1)), 1) AS freedom,
+           sum(pow(solving - solving_mean, 2)) / total_freedom AS solving_total,
+           sum(pow(reach - reach_mean, 2)) / total_freedom AS reach_total,
+           sum(pow(reward - reward_mean, 2)) / total_freedom AS reward_total,
+           sum(pow(solving - solving_here - solving_of_task, 2)) / freedom AS solving_noise,
+           sum(pow(reach - reach_here - reach_of_task, 2)) / freedom AS reach_noise,
+           sum(pow(reward - reward_here - reward_of_task, 2)) / freedom AS reward_noise
+    FROM (SELECT *, avg(solving) OVER here AS solving_mean, avg(reach) OVER here AS reach_mean,
+                 avg(reward) OVER here AS reward_mean
+          FROM fitted WINDOW here AS (PARTITION BY occasion)))
+SELECT iteration, purpose, avg(fitted.solving - solving_of_task) AS solving,
+       sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
+       avg(fitted.reach - reach_of_task) AS reach,
+       sqrt(sum(variance_of(reach_total, reach_noise, cells.visits))) / count(*) AS reach_error,
+       avg(fitted.reward - reward_of_task) AS reward,
+       sqrt(sum(variance_of(reward_total, reward_noise, cells.visits))) / count(*) AS reward_error,
+       avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain, count(*)::INTEGER AS num_tasks
+FROM fitted JOIN cells USING (occasion, task), spread
+GROUP BY iteration, purpose;
