@@ -60,12 +60,12 @@ def test_every_figure_is_drawn(page: str) -> None:
 
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
-    assert "<b>No alarm.</b>" in page and "No alarm was raised." in page
+    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 12 to 26 signals each." in page
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     text = build_report(run.root).read_text()
     assert "<b>2 alarms since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
-    assert text.count('href="#sample-5-train-') == 6
+    assert text.count('href="#sample-5-train-') >= 6
 
 
 def test_alarms_from_before_a_rollback_are_not_counted(tmp_path: Path) -> None:
@@ -133,12 +133,16 @@ def test_model_text_stays_text(tmp_path: Path) -> None:
 def replace_completions(run: Warehouse, text: str) -> None:
     """Sample the same rollout again with another text everywhere."""
     keys = {"iteration": 0, "purpose": "train"}
+    rows = run.read("completions", **keys).to_pylist()
     for number, path in enumerate(run.parts("completions", **keys)):
-        rows = run.read("completions", **keys).to_pylist()
         half = [row for row in rows if int(row["task_id"][-3:]) % 2 == number]
         path.unlink()
         evil: pa.Table = table("completions", [{**row, "completion": text} for row in half])
         run.write_part("completions", number, evil, **keys)
+    manifest = run.stage("rollout", **keys).folder / "manifest.json"
+    facts = json.loads(manifest.read_text())["facts"]
+    manifest.unlink()
+    run.stage("rollout", **keys).complete(facts)
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:

