@@ -46,11 +46,12 @@ def test_every_figure_stands_alone(run: Warehouse, tmp_path: Path) -> None:
 def test_figures_without_rows_or_name_say_so(run: Warehouse, tmp_path: Path) -> None:
     unknown = reports("figure", run.root, "nothing", "-o", tmp_path / "x.svg")
     assert unknown.exit_code == 1 and "There is no figure 'nothing'" in unknown.stderr
-    quiet = reports("figure", run.root, "alarms", "-o", tmp_path / "x.svg")
-    assert quiet.exit_code == 1 and "No alarm was raised" in quiet.stderr
+    single = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=4)
+    quiet = reports("figure", single.root, "alarms", "-o", tmp_path / "x.svg")
+    assert quiet.exit_code == 1 and "No signal was raised" in quiet.stderr
     format_ = reports("figure", run.root, "passes", "-o", tmp_path / "x.pdf")
     assert format_.exit_code == 1 and ".svg or .png" in format_.stderr
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.skipif(not is_there(), reason=MISSING)
