@@ -80,12 +80,12 @@ def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sent
 
 
 def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:
-    check_config(ROOT / "examples" / "demo" / "config.toml")
+    assert check_config(ROOT / "examples" / "demo" / "config.toml") is None
     (tmp_path / "config.toml").write_text("[warehouse]\nscorer = 'a'\n[queries]\nb = 'SELECT 1'\n"
                                           "[sql]\nfull = true\n"
                                           "[build]\noutput = 'x.html'\n[summary]\nlast = 3\n"
                                           "[score]\nweight = 'a=1'\n[train]\nlearning-rate = 1\n")
-    check_config(tmp_path / "config.toml")
+    assert check_config(tmp_path / "config.toml") is None
 
 
 @pytest.mark.parametrize("content", [b"a = '\xff'", b"a = " + b"[" * 100_000])
