@@ -192,7 +192,7 @@ def state(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = TIMES.sub("TIME", str(path.relative_to(folder)))
-        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/rollup")):
+        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations")):
             continue
         if path.suffix == ".parquet" and "broken" not in name:
             found[name] = hashlib.sha256(str(pq.ParquetFile(path).read().drop_columns(
