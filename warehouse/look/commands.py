@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import warehouse
-from warehouse.options import run_argument, shows_errors, strict_option
+from warehouse.options import FiniteRange, run_argument, shows_errors, strict_option
 
 
 @click.command()
@@ -78,7 +78,7 @@ def shell(run: Path) -> None:
 
 @click.command()
 @run_argument
-@click.option("--every", type=click.FloatRange(min=1), default=None,
+@click.option("--every", type=FiniteRange(min=1), default=None,
               help="Look again every so many seconds until an alarm fires; once by default.")
 @click.option("--since", type=click.IntRange(min=0), default=None,
               help="Alarms raised at this iteration or later; since the last rollback by default.")
@@ -103,6 +103,8 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
         firing = any(alarm.fired or raised for alarm in alarms)
         if firing or every is None:
             break
+        state = f"{len(alarms)} raised once" if alarms else "nothing is raised"
+        click.echo(f"{time.strftime('%H:%M:%S')}  {state}; looking again in {every:g} s", err=True)
         time.sleep(every)
     text = "\n".join(look.alarm_lines(warehouse, connection, alarms, start))
     click.echo(text)

@@ -307,3 +307,17 @@ def test_going_back_nowhere_is_refused(tmp_path: Path) -> None:
     unknown, newest = rollback(run, 9), rollback(run, 1)
     assert unknown.exit_code == 1 and "There is no policy 9; there are 0 to 1" in unknown.stderr
     assert newest.exit_code == 1 and "nothing to go back from" in newest.stderr
+
+
+def test_watching_says_after_every_look_that_it_goes_on(runs: dict[str, Warehouse],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+    monkeypatch.setattr("warehouse.look.commands.time.sleep", sleep)
+    result = watch(runs["healthy"], "--every", 60)
+    assert looks == [60, 60]
+    assert result.stderr.count("nothing is raised; looking again in 60 s") == 2
