@@ -40,7 +40,10 @@ def commands(folder: Path, queue: Path | None = None) -> dict[str, str]:
     if queue:
         _program(folder / "sbatch", SBATCH.format(python=sys.executable, queue=str(queue)))
         _program(folder / "scontrol", SCONTROL.format(python=sys.executable, requeued=str(folder)))
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    # The scripted engine says logprobs of its own, and so these signals fire rightly.
+    own_logprobs = "--ignore wrong_weights --ignore weight_mean --ignore step_kl"
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+            "WATCH": own_logprobs}
 
 
 def run_until(words: list[str], environment: dict[str, str], *, preempt_after: float | None,

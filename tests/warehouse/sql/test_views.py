@@ -91,6 +91,10 @@ def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) 
     path.chmod(0o644)
     column = table.schema.get_field_index("reward")
     pq.write_table(table.set_column(column, table.schema.field(column), [rewards]), path)
+    stage = warehouse.stage("score", iteration=0, purpose="train", scorer=SCORER)
+    facts = (stage.manifest() or {})["facts"]
+    (stage.folder / "manifest.json").unlink()
+    stage.complete(facts)
     rows = rows_of(connect(warehouse), "SELECT k, num_tasks, every_task FROM pass_curve ORDER BY k")
     assert rows[-1] == {"k": 8, "num_tasks": 1, "every_task": False}
     assert rows[-2] == {"k": 4, "num_tasks": 2, "every_task": True}
