@@ -29,15 +29,15 @@ FLOAT32_MOST = 3.4028234e38
 FLOATS = re.compile("float|double")
 
 
-def read_lines(content: bytes, source: Path, tasks: dict[str, str],
-                 plain_sampling: bool) -> list[dict[str, Any]]:
+def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
+               purpose: str) -> list[dict[str, Any]]:
     """All lines of a file, as rows of completions with prompt columns beside them.
 
     StageError for the first line that does not hold.
     """
     if source.suffix == ".zst":
         content = _decompressed(content, source)
-    rows = [_read_line(line, number, tasks, plain_sampling)
+    rows = [_read_line(line, number, tasks, plain_sampling, purpose)
             for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
     if not rows:
         raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
@@ -64,7 +64,8 @@ def _decompressed(content: bytes, source: Path) -> bytes:
     return b"".join(pieces)
 
 
-def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool) -> dict[str, Any]:
+def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool,
+               purpose: str) -> dict[str, Any]:
     """One line as a row of completions, prompt columns beside it."""
     try:
         row = json.loads(line.decode())
@@ -81,6 +82,9 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
         problem = _problem(field, row.get(field), kind)
         if problem:
             raise StageError(f"Line {number}: '{field}' {problem}.")
+    if row.get("purpose", purpose) != purpose:
+        raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
+                         f"--purpose {purpose}, or import with --purpose: nothing trains on an evaluation.")
     if row["task_id"] not in tasks:
         raise StageError(f"Line {number}: task '{row['task_id']}' is not in this run. Import it with "
                          "`warehouse init --tasks`.")

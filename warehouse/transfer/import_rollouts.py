@@ -44,7 +44,7 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
         raise StageError(f"{stage.title} exists already. {way_out}")
     tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
-    rows = read_lines(content, source, splits, plain_sampling)
+    rows = read_lines(content, source, splits, plain_sampling, purpose)
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)
