@@ -7,12 +7,14 @@ processes may make the same changes at once: a step that finds its work done doe
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from warehouse.store.commit import commit_json, flush, replace_bytes, saying_why
+from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 
 INTENT = "intent.json"
@@ -34,6 +36,10 @@ def finish_intent(root: Path) -> str:
     intent = read_json(root / INTENT, command=str, steps=list)
     if intent is None:
         return ""
+    for step in intent["steps"]:
+        if not is_own_step(root, step):
+            raise StageError(f"{root / INTENT} names a change that no command of ours writes: "
+                             f"{json.dumps(step)[:100]}. Look where it comes from, then remove it.")
     with saying_why(root / INTENT):
         for action, path, other in intent["steps"]:
             ACTIONS[action](root / path, root / other if action in ("move", "replace") else other)
@@ -41,6 +47,20 @@ def finish_intent(root: Path) -> str:
                 flush((root / path).parent)
         (root / INTENT).unlink(missing_ok=True)
     return intent["command"]
+
+
+def is_own_step(root: Path, step: object) -> bool:
+    """True for a step as `carry_out` writes it: a known action, and no path that leads out of the run.
+
+    Whoever opens a run carries its steps out, also in a run that came from somebody else.
+    """
+    if not (isinstance(step, list) and len(step) == 3 and all(isinstance(word, str) for word in step)
+            and step[0] in ACTIONS):
+        return False
+    paths = [root / text for text in step[1:3 if step[0] in ("move", "replace") else 2]]
+    inside = root.resolve()
+    return all(".." not in path.parts and path != root and path.parent.resolve().is_relative_to(inside)
+               for path in paths)
 
 
 def _move(path: Path, target: Path) -> None:
