@@ -62,7 +62,7 @@ def alarm_notice(alarms: Sequence[Alarm], judged: Sequence[str], shown: set[str]
                          f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
                         ("Raised once; a second time in a row is an alarm",
                          [alarm for alarm in alarms if not alarm.fired])) if group)
-    quiet = "" if firing else "<b>No alarm.</b>"
+    quiet = "" if firing else "<b>No alarm.</b> "
     notes = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
     kind = "notice" if firing else "notice once" if alarms else "notice good"
     return f'<div class="{kind}">{quiet}{lists}{notes}</div>'
