@@ -68,17 +68,16 @@ def assert_same_update(start, actual, expected, tolerance=1e-5):
         assert (actual[name] - tensor).norm() <= tolerance * update, name
 
 
-def step_gradient(policy, batch, settings, total_tokens):
+def step_gradient(policy, batch, settings):
     policy.model.zero_grad()
-    sums = accumulate(policy, batch, list(range(len(batch))), total_tokens, Processes("cpu"), settings,
-                      online=False,
+    sums = accumulate(policy, batch, list(range(len(batch))), Processes("cpu"), settings, online=False,
                       interrupted=lambda: False)
     gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
                  for name, parameter in policy.trainable().items()}
     return float(sums.sums[0]), gradients
 
 
-def plain_gradient(policy, batch, settings, total_tokens):
+def plain_gradient(policy, batch, settings):
     """The same loss by forwarding every row alone with its prompt, zero-advantage rows included."""
     policy.model.zero_grad()
     rows = [(group, row) for group in batch for row in group.rows]
@@ -118,7 +117,7 @@ def plain_gradient(policy, batch, settings, total_tokens):
     else:
         loss = (per_token * mask).sum(1).mean() / (mask.shape[1] if spec.reduction == "fixed" else 1)
     in_bonus = mask * padded([row.mask for _, row in rows])
-    loss = loss - settings.entropy_coef * (padded(entropies) * in_bonus).sum() / counts.sum()
+    loss = loss - settings.entropy_coef * (padded(entropies) * in_bonus).sum() / in_bonus.sum()
     loss.backward()
     return float(loss.detach()), {name: parameter.grad.clone() for name,
                                   parameter in policy.trainable().items()}
@@ -145,13 +144,13 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
     weigh_rows([row for group in batch for row in group.rows], settings)
     for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
         parameter.data.mul_(1.1)
-    total = plan_step(batch, list(range(GROUPS)), 0, settings)
-    expected_loss, expected = plain_gradient(policy, batch, settings, total)
+    plan_step(batch, list(range(GROUPS)), 0, settings)
+    expected_loss, expected = plain_gradient(policy, batch, settings)
     assert any(not has_gradient(row, settings) for group in batch for row in group.rows) or settings.kl_beta \
         or settings.entropy_coef
     for budget in (1, 4096):
         packed = settings_of(trained, *options, "--tokens-per-batch", str(budget))
-        loss, actual = step_gradient(policy, batch, packed, total)
+        loss, actual = step_gradient(policy, batch, packed)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
         scale = max(float(gradient.norm()) for gradient in expected.values())
         for name, gradient in expected.items():
@@ -199,7 +198,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
             barrier.wait()
             return everything
 
-    def forward(policy, group, rows, total_tokens, sums, settings, *, online):
+    def forward(policy, group, rows, sums, settings, *, online):
         number = int(rows[0].rollout.task_id.removeprefix("task-"))
         taken[policy].append(number)
         for row in rows:
@@ -210,9 +209,9 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
     def train_twice(index):
         batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
         for _ in range(2):
-            total = plan_step(batch, list(range(GROUPS)), 0, settings)
+            plan_step(batch, list(range(GROUPS)), 0, settings)
             taken[index].append("again")
-            accumulate(index, batch, list(range(GROUPS)), total, Two(index), settings, online=True,
+            accumulate(index, batch, list(range(GROUPS)), Two(index), settings, online=True,
                        interrupted=lambda: False)
 
     monkeypatch.setattr(gradients, "_backward", forward)

@@ -37,6 +37,7 @@ class Row:
     kept: Tensor = UNKNOWN                      # weight neither 0 nor changed by a bound
     mask: Tensor = UNKNOWN                      # 0 where the loss leaves the token out
     scale: float = 0.0                          # see losses.loss_scales
+    bonus_scale: float = 0.0                    # the same of the entropy bonus, whatever the loss
     step: int | None = None
 
     @property
@@ -131,6 +132,9 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Set
     if trainable and settings.entropy_quantile < 1:
         entropy = torch.cat([row.entropy for row in trainable])
         _mask_tokens(trainable, entropy_mask(entropy, quantile=settings.entropy_quantile))
+    num_unmasked = sum(float(row.mask.sum()) for row in trainable)
+    for row in trainable:
+        row.bonus_scale = 1 / max(num_unmasked, 1)
     return total
 
 

@@ -51,8 +51,8 @@ class StepSums:
                 "num_forwarded_tokens": int(total["tokens"])}
 
 
-def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], total_tokens: int,
-               processes: Processes, settings: Settings, *, online: bool,
+def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
+               settings: Settings, *, online: bool,
                interrupted: Callable[[], bool]) -> StepSums | None:
     """Add the gradients of this process's part of the step to the parameters; None if interrupted.
 
@@ -66,15 +66,15 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], total_t
         if interrupted():
             return None
         places = [place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
-        _backward(policy, batch[index], [batch[index].rows[place] for place in places], total_tokens, sums,
-                  settings, online=online)
+        _backward(policy, batch[index], [batch[index].rows[place] for place in places], sums, settings,
+                  online=online)
         forwarded += [(index, place) for place in places]
     if online and processes.count > 1:
         _exchange(batch, forwarded, processes)
     return sums
 
 
-def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: int, settings: Settings,
+def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Settings,
               sums: StepSums) -> Tensor:
     """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
     def padded(values: list[Tensor]) -> Tensor:
@@ -85,8 +85,8 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: 
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
     mask = padded([torch.ones(len(row.completion_ids)) for row in rows])
     alive = padded([row.mask for row in rows])
-    advantages = torch.tensor([row.advantage for row in rows], dtype=torch.float32, device=logprobs.device)
-    scales = torch.tensor([row.scale for row in rows], dtype=torch.float32, device=logprobs.device)
+    advantages, scales, bonus_scales = torch.tensor(
+        [[row.advantage, row.scale, row.bonus_scale] for row in rows], device=logprobs.device).T
     spec = LOSSES[settings.loss]
     low = spec.clip_low if settings.clip_low is None else settings.clip_low
     high = spec.clip_high if settings.clip_high is None else settings.clip_high
@@ -103,14 +103,14 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, total_tokens: 
         per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference, ratio)
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:
-        loss = loss - settings.entropy_coef * (entropy * alive).sum() / max(total_tokens, 1)
+        loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
     in_surrogate = (factor != 0) & (advantages != 0)[:, None]
     sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped * in_surrogate, mask)
     return loss
 
 
-def _backward(policy: Policy, group: RowGroup, rows: list[Row], total_tokens: int, sums: StepSums,
-              settings: Settings, *, online: bool) -> None:
+def _backward(policy: Policy, group: RowGroup, rows: list[Row], sums: StepSums, settings: Settings,
+              *, online: bool) -> None:
     def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         chosen = [rows[index] for index in indices]
         if online:
@@ -119,7 +119,7 @@ def _backward(policy: Policy, group: RowGroup, rows: list[Row], total_tokens: in
                 length = len(row.completion_ids)
                 row.old_logprobs, row.entropy = row_logprobs[:length].cpu(), row_entropy[:length].cpu()
             weigh_rows(chosen, settings)
-        return step_loss(chosen, logprobs, entropy, total_tokens, settings, sums)
+        return step_loss(chosen, logprobs, entropy, settings, sums)
 
     backward_group(policy, group.prompt_ids.to(policy.device),
                    [row.completion_ids.to(policy.device) for row in rows],

@@ -88,8 +88,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     parameters = list(policy.trainable().values())
     while True:
         total_tokens = plan_step(learner.batch, groups, step, settings)
-        sums = accumulate(policy, learner.batch, groups, total_tokens, processes, settings,
-                          online=learner.online,
+        sums = accumulate(policy, learner.batch, groups, processes, settings, online=learner.online,
                           interrupted=lambda: processes.count == 1 and stop.due())
         if sums is None:
             learner.optimizer.zero_grad()

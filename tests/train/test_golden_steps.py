@@ -1,0 +1,67 @@
+"""Whole optimizer steps against stored numbers of another trainer: surrogate, masks and entropy bonus."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.cli import train as train_command
+from train.rows.groups import Group, Rollout
+from train.rows.settings import Settings
+from train.update.batch import Row, RowGroup, plan_step, weigh_rows
+from train.update.gradients import StepSums, step_loss
+
+TESTS = Path(__file__).parents[1]
+INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]
+GOLDEN = json.loads((TESTS / "golden_entropy_bonus.json").read_text())
+OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile", "entropy_coef": "--entropy-coef",
+           "epsilon_high": "--clip-high", "mask_truncated_completions": "--mask-truncated"}
+
+
+def settings_of(config, run):
+    """The options of `train` that mean what the other trainer was told."""
+    arguments = [str(run), "--clip-low", "0.2", "--clip-high", "0.2", "--max-completion-length", "12"]
+    for name, value in config.items():
+        if name in OPTIONS:
+            arguments += [OPTIONS[name]] if value is True else [OPTIONS[name], str(value)]
+    return Settings(**train_command.make_context("train", arguments).params)
+
+
+def row(index, settings):
+    length = INPUTS["lens"][index]
+
+    def values(name):
+        return torch.tensor(INPUTS[name][index][:length])
+
+    return Row(Rollout("task", index, None, None, False, 0.0, False), torch.zeros(length, dtype=torch.int64),
+               values("sampling"), advantage=GOLDEN["advantages"][index], old_logprobs=values("old"),
+               entropy=values("entropy"),
+               trainable=INPUTS["ends_with_eos"][index] or not settings.mask_truncated)
+
+
+def step(settings, indices):
+    """Loss of one optimizer step over some of the stored completions, and its gradients, [8, 12]."""
+    rows = [row(index, settings) for index in indices]
+    weigh_rows(rows, settings)
+    plan_step([RowGroup(None, None, rows, 0)], [0], 0, settings)
+    logprobs = torch.tensor(INPUTS["new"]).requires_grad_()
+    entropy = torch.tensor(INPUTS["entropy"]).requires_grad_()
+    places = [place for place, row in enumerate(rows) if row.trainable]
+    chosen, forwarded = [rows[place] for place in places], [indices[place] for place in places]
+    width = max(len(row.completion_ids) for row in chosen)
+    loss = step_loss(chosen, logprobs[forwarded][:, :width], entropy[forwarded][:, :width], settings,
+                     StepSums())
+    loss.backward()
+    return torch.cat([loss.detach()[None], logprobs.grad.flatten(), entropy.grad.flatten()])
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"],
+                         ids=lambda case: " ".join(f"{key}={value}" for key, value in case["config"].items()))
+def test_a_step_with_an_entropy_bonus_is_that_of_the_other_trainer(case, tmp_path):
+    """With gradient accumulation that trainer averages its micro-batches, each normalized alone."""
+    settings = settings_of(case["config"], tmp_path)
+    halves = torch.arange(8).chunk(case["config"].get("gradient_accumulation_steps", 1))
+    actual = torch.stack([step(settings, half.tolist()) for half in halves]).mean(dim=0)
+    expected = torch.tensor([case["loss"], *sum(case["grad_logps"], []), *sum(case["grad_entropy"], [])])
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
