@@ -55,7 +55,7 @@ def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
     from rollout.formats import find_format
     from rollout.plan import PlanSettings, make_plan
-    from warehouse.tasks.sources import parse_source, read_source
+    from warehouse.sources.named import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
              for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
     compact = find_format("compact")

@@ -68,7 +68,7 @@ def test_every_file_it_links_to_exists() -> None:
 
 
 def test_the_task_it_shows_can_be_imported(tmp_path: Path) -> None:
-    from warehouse.tasks.sources import parse_source, read_source
+    from warehouse.sources.named import parse_source, read_source
     line, = re.findall(r"^```json\n(.*?)\n```$", README, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "my.jsonl").write_text(line + "\n")
     task, = read_source(parse_source(str(tmp_path / "my.jsonl"), heldout=False))

@@ -1,1 +1,1 @@
-"""Task sources and files, the synthetic generator, augmentation of grids; imports store.errors."""
+"""Task files, the synthetic generator, augmentation of grids; imports store.errors."""

@@ -28,10 +28,12 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
             _field(where, case, "output", str)
         _choice(where, payload, "compare", COMPARISONS)
         _field(where, payload, "tolerance", NUMBER, 0)
-    elif kind == "answer":
+    elif kind in ("answer", "math"):
         answer = _field(where, payload, "answer", (str, *NUMBER, list))
         if not answer and isinstance(answer, (str, list)):
             raise StageError(f"{where}: payload field 'answer' is empty. Give at least one answer.")
+        if kind == "math":
+            return
         _choice(where, payload, "match", MATCHES)
         _field(where, payload, "choices", list, [])
         _field(where, payload, "label", (str, type(None)), None)

@@ -17,17 +17,18 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload, read_json
 
 HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
-KINDS = ("grid", "function", "stdio", "answer")
+KINDS = ("grid", "function", "stdio", "answer", "math")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task as it is stored; `messages` and `payload` are JSON."""
+    """One task; `messages` and `payload` are JSON, `solution` an answer known to be right, not stored."""
 
     task_id: str
     kind: str
     payload: str
     messages: str | None = None
+    solution: str | None = None
 
 
 def grid_task(task_id: str, pairs: dict[str, Any], *, where: str) -> Task:
@@ -42,9 +43,11 @@ def grid_task(task_id: str, pairs: dict[str, Any], *, where: str) -> Task:
 
 def read_arc_json(path: Path) -> Iterator[Task]:
     """ARC tasks in Kaggle's format: {task_id: {train, test}}, test outputs inline or in a twin file."""
-    challenges = _load_json(path)
+    challenges = load_json(path, dict, "tasks by id")
     solutions_path = path.with_name(path.name.replace("challenges", "solutions"))
-    solutions = _load_json(solutions_path) if solutions_path != path and solutions_path.exists() else {}
+    solutions: dict[str, Any] = {}
+    if solutions_path != path and solutions_path.exists():
+        solutions = load_json(solutions_path, dict, "tasks by id")
     if "train" in challenges and "test" in challenges:  # a single task, as in the original ARC repository
         challenges = {path.name.split(".")[0]: challenges}
     for task_id, pairs in challenges.items():
@@ -58,23 +61,31 @@ def read_arc_json(path: Path) -> Iterator[Task]:
         yield grid_task(task_id, pairs, where=str(path))
 
 
-def _load_json(path: Path) -> dict[str, Any]:
+def load_json(path: Path, kind: type, of: str) -> Any:
+    """The list or object that a file holds; StageError if it is damaged or holds something else."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
         text = content.decode()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise StageError(f"{path} cannot be read: {error}. Fetch it again.") from error
     value = _parse_json(text, path)
-    if not isinstance(value, dict):
-        raise StageError(f"{path} holds a {type(value).__name__}, not an object of tasks by id. Correct it.")
+    if not isinstance(value, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise StageError(f"{path} holds a {type(value).__name__}, not {wanted} of {of}. Correct it.")
     return value
 
 
 def read_jsonl(path: Path) -> Iterator[Task]:
     """Generic tasks, one JSON object per line: task_id, kind, payload, and messages (not for grids)."""
+    for where, row in json_lines(path):
+        yield generic_task(row, where)
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Where each line that is not blank stands, in words, and its value; .gz and .zst are unpacked."""
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
-            yield _generic_task(_parse_json(line, path, number), f"{path}, line {number}")
+            yield f"{path}, line {number}", _parse_json(line, path, number)
 
 
 def _parse_json(text: str, path: Path, line: int = 0) -> Any:
@@ -102,14 +113,17 @@ def _lines(path: Path) -> Iterator[str]:
             source: Any = stream
             if path.name.endswith(".zst"):
                 source = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            elif path.name.endswith(".gz"):
+                source = gzip.GzipFile(fileobj=stream)
             for line in io.TextIOWrapper(source, encoding="utf-8"):
                 number += 1
                 yield line
-    except (OSError, zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnicodeDecodeError) as error:
         raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 
-def _generic_task(row: Any, where: str) -> Task:
+def generic_task(row: Any, where: str) -> Task:
+    """A task as a line of JSON says it; StageError naming the bad field."""
     if not isinstance(row, dict):
         raise StageError(f"{where} is not a JSON object. Correct it.")
     if "kind" not in row and "scorer" in row:  # the field's name up to version 0.2
@@ -130,7 +144,9 @@ def _generic_task(row: Any, where: str) -> Task:
     if row["kind"] == "grid":
         payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)
     check_payload(row["kind"], payload, f"{where}: task {row['task_id']}")
-    return Task(row["task_id"], row["kind"], json.dumps(payload), json.dumps(messages))
+    solution = row.get("solution")
+    return Task(row["task_id"], row["kind"], json.dumps(payload), json.dumps(messages),
+                solution if isinstance(solution, str) else None)
 
 
 def _is_turn(turn: Any) -> bool:

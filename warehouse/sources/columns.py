@@ -1,0 +1,80 @@
+"""Any table as tasks: `hf:PATH?prompt=question&answer=answer`, which column is what.
+
+PATH is a .parquet, .jsonl or .json file, a folder that Hugging Face `datasets` saved, or a copy of one of the
+hub. A column inside another is `outer.inner`. What may be named:
+    prompt        required: a text, or a list of messages with role and content
+    answer        kind answer (or math): the answer, a text, a number, or a list of those accepted
+    tests         kind function: statements, or a source with check(candidate); with entry_point, setup
+    payload       any kind: an object or its JSON
+    id            ids of the tasks, made of the file's name and the row's number when left out
+    kind, match, label, tolerance       not columns but values: kind=math, match=numeric
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from warehouse.sources.tables import Row, read_rows, value_of
+from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import Task, generic_task
+
+COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
+VALUES = ("kind", "match", "label", "tolerance")
+
+
+def read_columns(text: str) -> Iterator[Task]:
+    """The tasks of a table; StageError for an unknown name, or a row without what is named."""
+    place, _, query = text.partition("?")
+    chosen = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(chosen.keys() - {*COLUMNS, *VALUES})
+    if unknown:
+        raise StageError(f"hf:{text} names '{unknown[0]}'. Known: {', '.join((*COLUMNS, *VALUES))}.")
+    contents = [name for name in ("answer", "tests", "payload") if name in chosen]
+    if "prompt" not in chosen or len(contents) != 1:
+        raise StageError(f"hf:{text} must name the column of the prompt and one of answer, tests, payload, "
+                         f"as in hf:{place}?prompt=question&answer=answer.")
+    path = Path(place)
+    for number, (where, row) in enumerate(read_rows(path)):
+        yield _task_of(row, number, where, path, chosen, contents[0])
+
+
+def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, str], content: str) -> Task:
+    def column(name: str, kind: type | tuple[type, ...] = object) -> Any:
+        return value_of(row, chosen[name], where, kind)
+
+    prompt = column("prompt", (str, list))
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    kind, value = chosen.get("kind"), column(content)
+    if content == "answer":
+        kind, payload = kind or "answer", {"answer": value}
+        payload |= {name: chosen[name] for name in ("match", "label") if name in chosen}
+        if "tolerance" in chosen:
+            payload["tolerance"] = _number(chosen["tolerance"])
+    elif content == "tests":
+        kind = "function"
+        payload = {"tests": value, "setup": ""}
+        payload |= {name: column(name, str) for name in ("entry_point", "setup") if name in chosen}
+    else:
+        payload = _object(value, where)
+    task_id = str(column("id", (str, int))) if "id" in chosen else f"{path.name.split('.')[0]}-{number}"
+    solution = column("solution", str) if "solution" in chosen else None
+    return generic_task({"task_id": task_id, "kind": kind, "messages": messages, "payload": payload,
+                         "solution": solution}, where)
+
+
+def _object(value: Any, where: str) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise StageError(f"{where}: the payload is no JSON ({error}). Correct it.") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise StageError(f"tolerance={text} is no number. Correct it.") from None

@@ -1,0 +1,40 @@
+"""How tasks of published benchmarks are asked, and what is read off their texts."""
+
+from __future__ import annotations
+
+import re
+
+from warehouse.store.errors import StageError
+
+# A changed wording makes other prompts: rows of a run say what was asked, those of two runs would differ.
+ASK = {"program": "Answer with one self-contained Python program in a single ```python block.",
+       "number": "Think step by step and end with the answer, a number, in \\boxed{}.",
+       "expression": "Think step by step and end with the answer in \\boxed{}.",
+       "answer": "End with a line that reads `Answer:` and the answer."}
+
+
+def asked(question: str, form: str, more: str = "") -> list[dict[str, str]]:
+    """A question as chat messages, with the form in which the answer is wanted (a key of ASK)."""
+    content = f"{question}\n{ASK[form]}" + (f" {more}" if more else "")
+    return [{"role": "user", "content": content}]
+
+
+def mbpp_entry_point(code: str, test: str, where: str) -> str:
+    """The last function of a program that its first test calls; StageError if it calls none."""
+    called = [name for name in re.findall(r"def\s+(\w+)\s*\(", code) if re.search(rf"\b{name}\s*\(", test)]
+    if not called:
+        raise StageError(f"{where}: the first test calls no function of the program. Correct it.")
+    return called[-1]
+
+
+def boxed(text: str) -> str:
+    r"""What stands in the last \boxed{} or \fbox{} of a text, braces inside it balanced; '' without one."""
+    starts = [match.end() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
+    if not starts:
+        return ""
+    depth = 1
+    for end in range(starts[-1], len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return text[starts[-1]:end].strip()
+    return ""
