@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +93,26 @@ def score_rollouts(run: Path, **values: Any) -> None:
     """
     from score.rewards.named import default_reward
     from score.run import ScoreOptions, run_score
+    from score.tasks.graded import grader_modules
     from warehouse.stages.shard import Shard
     from warehouse.store.run_folder import open_warehouse
 
-    if values["reward"] is None:
-        tasks = open_warehouse(run).read("tasks", columns=["kind"])
-        values["reward"] = default_reward(tasks.column("kind").to_pylist())
-    scorer = scorer_of(values)
+    kinds = set(open_warehouse(run).read("tasks", columns=["kind"]).column("kind").to_pylist())
+    values["reward"] = values["reward"] or default_reward(kinds)
+    scorer = scorer_of(values, kinds)
+    values["preload"] = (*values["preload"], *grader_modules(kinds))
     shard = Shard.parse(values.pop("shard"))
     run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
                            unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
 
 
-def scorer_of(values: dict[str, Any]) -> Any:
-    """The scorer that the options describe; they are taken out of `values`."""
+def scorer_of(values: dict[str, Any], kinds: Iterable[str]) -> Any:
+    """The scorer that the options describe for tasks of these kinds; they are taken out of `values`."""
     from score.rewards.from_file import load_user_reward
     from score.rewards.scorer import Scorer
     from score.rewards.shaping import Shaping
     from score.sandbox.limits import Limits
+    from score.tasks.graded import grader_versions
 
     cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
@@ -122,7 +124,7 @@ def scorer_of(values: dict[str, Any]) -> Any:
     reward_file = values.pop("reward_file") or former_option
     return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
                   limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_user_reward(reward_file) if reward_file else None)
+                  load_user_reward(reward_file) if reward_file else None, grader_versions(kinds))
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

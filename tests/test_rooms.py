@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "score.rewards": {"score.sandbox", "score.tasks"},
     "score.tasks": {"score.sandbox", "score.wire"},
     "score.sandbox": {"score.isolation", "score.wire"},
+    "score.graders": set(),
     "score.lane": {"score.isolation", "score.wire"},
     "score.isolation": set(),
     "score.wire": set(),

@@ -28,6 +28,7 @@ class Scorer:
     imports: tuple[str, ...] = ()
     shaping: Shaping = field(default_factory=Shaping)
     user: UserReward | None = None           # takes the place of the registered reward
+    graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
 
     def __post_init__(self) -> None:
         rewards = self.rewards.values()
@@ -55,8 +56,10 @@ class Scorer:
         parameters = {name: self.parameters.get(name, value)
                       for reward in self.rewards.values() for name, value in reward.defaults.items()}
         by_kind = {"rewards": DEFAULTS} if self.name == BY_KIND else {}
-        return {"reward": self.name, **by_kind, "parameters": parameters, "limits": asdict(self.limits),
-                "shaping": asdict(self.shaping), "imports": list(self.imports), "code": code_version(),
+        graders = {"graders": dict(self.graders)} if self.graders else {}
+        return {"reward": self.name, **by_kind, **graders, "parameters": parameters,
+                "limits": asdict(self.limits), "shaping": asdict(self.shaping), "imports": list(self.imports),
+                "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property

@@ -15,10 +15,10 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "3"
-SEALED_CODE = "f9c1e45778f57113"
+SEALED_CODE = "153bf08f6531d3e7"
 
 ROOT = Path(__file__).parents[2]
-AUGMENTATION = ROOT / "warehouse" / "tasks" / "augmentation.py"
+ELSEWHERE = [ROOT / "warehouse" / "tasks" / name for name in ("augmentation.py", "boxed.py")]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -30,9 +30,9 @@ def code_version() -> str:
 
 
 def verdict_files() -> list[Path]:
-    """The files of every room below score but look, which decides nothing, and what undoes augmentations."""
+    """The files of every room below score but look, which decides nothing, and what they use elsewhere."""
     files = [path for path in sorted((ROOT / "score").glob("*/*.py")) if path.parent.name != "look"]
-    return [path for path in (*files, AUGMENTATION) if path != Path(__file__)]
+    return [path for path in (*files, *ELSEWHERE) if path != Path(__file__)]
 
 
 def code_hash(files: list[Path]) -> str:

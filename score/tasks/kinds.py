@@ -7,6 +7,7 @@ from typing import Any
 
 from score.tasks.answer import AnswerKind
 from score.tasks.function import FunctionKind
+from score.tasks.graded import GRADED
 from score.tasks.grid import GridKind
 from score.tasks.measures import TaskKind
 from score.tasks.script import ScriptKind
@@ -14,7 +15,7 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload
 
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
-                              "answer": AnswerKind()}
+                              "answer": AnswerKind(), **GRADED}
 
 
 @dataclass(frozen=True, slots=True)

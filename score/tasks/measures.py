@@ -64,7 +64,7 @@ class Measures:
 NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
 
 
-def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[bool], num_units: int,
+def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[float], num_units: int,
                   outputs: Any = None, fingerprint: str | None = None) -> Measures:
     """Units (tests, calls, cases) passed out of `num_units`; none where the program gave no valid outputs."""
     valid = outcome.error_class is None

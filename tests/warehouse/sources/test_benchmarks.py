@@ -17,8 +17,8 @@ import pytest
 
 from warehouse.sources import benchmarks
 from warehouse.sources.named import Task, parse_source, read_source
-from warehouse.sources.wording import boxed
 from warehouse.store.errors import StageError
+from warehouse.tasks.boxed import boxed
 
 ADD = "def helper(x):\r\n    return x\r\n\r\ndef add(a, b):\r\n    return helper(a) + b\r\n"
 MBPP = {"task_id": 11, "text": "Add two numbers.", "code": ADD, "test_setup_code": "import math",

@@ -1,0 +1,92 @@
+"""Tasks whose grader needs a library: it runs in a lane, on the text of the answer, as programs do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
+from score.tasks.measures import Answer, Measures, unit_measures
+from score.wire import plain_data
+from score.wire.error_classes import ErrorClass
+from score.wire.frames import JobKind
+from warehouse.store.errors import StageError
+from warehouse.tasks.boxed import boxed
+
+LONGEST_TEXT = 4000         # the end of an answer: what a grader needs to see, and bounds on what it costs
+
+
+@dataclass(frozen=True)
+class GradedKind:
+    """`grade(text, *arguments) -> (share, what was read)` of `module`, which lanes load at their start."""
+
+    module: str
+    package: str                                          # part of the scorer's identity, with its version
+    install: str
+    arguments: Callable[[dict[str, Any]], list[Any]]      # of the payload: what `grade` gets behind the text
+    text_of: Callable[[str], str]                         # of the answer: what `grade` gets to see
+
+    def load(self, payload: dict[str, Any]) -> list[Any]:
+        return self.arguments(payload)
+
+    def programs(self, task: list[Any], answer: Answer) -> list[Program] | Outcome:
+        text = self.text_of(answer.text)
+        if not text.strip():
+            return Outcome(error_class=ErrorClass.PARSING, error_message="no answer")
+        call = plain_data.tagged([[text, *task], {}], 0)
+        order = json.dumps({"entry_point": "grade", "calls": [call]})
+        return [Program(JobKind.CALL, f"from {self.module} import grade\n", order.encode())]
+
+    def measure(self, task: list[Any], answer: Answer, outcomes: list[Outcome]) -> Measures:
+        share, given = share_of(outcomes[0].result)
+        digest = hashlib.sha256(given.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        return unit_measures(answer, outcomes[0], [share], 1, outputs=[given], fingerprint=digest)
+
+
+def share_of(result: Any) -> tuple[float, str]:
+    """What a grader's process says: a share from 0 to 1 and a text; 0 where the library raised an error."""
+    try:
+        [[kind, answer]] = result
+        share, given = plain_data.untagged(answer, 0) if kind == "value" else (0.0, "")
+        return (float(share) if 0 <= share <= 1 else 0.0), str(given)
+    except (ValueError, TypeError, KeyError):
+        return 0.0, ""
+
+
+def boxed_or_end(text: str) -> str:
+    r"""The last \boxed{} of a text, in its box; the end of a text without one."""
+    inside = boxed(text)
+    return rf"\boxed{{{inside}}}" if inside else text[-LONGEST_TEXT:]
+
+
+def texts_of(answer: Any) -> list[str]:
+    """The accepted answers of a payload."""
+    return [str(text) for text in (answer if isinstance(answer, list) else [answer])]
+
+
+MATH = GradedKind("score.graders.symbolic", "math-verify", "pip install 'rollhouse[math]'",
+                  lambda payload: [texts_of(payload["answer"])], boxed_or_end)
+GRADED = {"math": MATH}
+
+
+def grader_versions(kinds: Iterable[str]) -> dict[str, str]:
+    """Version of each library that graders of these kinds need; StageError where one is not installed."""
+    versions = {}
+    for kind in sorted(GRADED.keys() & set(kinds)):
+        package = GRADED[kind].package
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            raise StageError(f"Tasks of kind {kind} are graded by {package}, which is not installed. Run "
+                             f"{GRADED[kind].install}.") from None
+    return versions
+
+
+def grader_modules(kinds: Iterable[str]) -> tuple[str, ...]:
+    """What lanes have to load for graders of these kinds."""
+    return tuple(GRADED[kind].module for kind in sorted(GRADED.keys() & set(kinds)))

@@ -1,0 +1,138 @@
+"""Tasks that somebody's library grades, in a lane; a made-up grader stands for the libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from score.isolation.lockdown import Layer
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks import graded
+from score.tasks.graded import MATH, GradedKind, boxed_or_end, grader_modules, grader_versions
+from score.tasks.kinds import load_task
+from score.tasks.measures import Answer, Measures
+from warehouse.store.errors import StageError
+
+# Says how much of the text is the letter asked for; what it should never do hides behind other letters.
+LETTERS = """
+import os
+def grade(text, letter):
+    if letter == "raise": raise ValueError("what is this?")
+    if letter == "twice": return 2.0, "too much"
+    if letter == "text": return "all of it"
+    if letter == "write": open("/tmp/written-by-a-grader", "w")
+    return text.count(letter) / len(text), text
+"""
+
+
+def judged(executor: Executor, kind: GradedKind, *answers: tuple[dict[str, Any], str]) -> list[Measures]:
+    """The measures of each text under its payload."""
+    tasks = [(kind.load(payload), Answer(text, None)) for payload, text in answers]
+    plans = [kind.programs(*task) for task in tasks]
+    assert all(isinstance(plan, list) for plan in plans)
+    outcomes = executor.run([program for plan in plans if isinstance(plan, list) for program in plan])
+    return [kind.measure(*task, [outcome]) for task, outcome in zip(tasks, outcomes, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[Measures]]]:
+    folder = tmp_path_factory.mktemp("graders")
+    (folder / "letter_grader.py").write_text(LETTERS)
+    folder.chmod(0o755)
+    kind = GradedKind("letter_grader", "none", "none", lambda payload: [payload["letter"]], lambda text: text)
+    config = LaneConfig(Layer.SECCOMP, preload=("letter_grader",), import_paths=(str(folder),))
+    with LanePool(config, Limits(cpu_seconds=0.5), 1) as pool:
+        yield lambda *answers: judged(Executor(pool), kind, *answers)
+
+
+def test_the_share_that_a_grader_gives_is_what_is_right(letters: Callable[..., list[Measures]]) -> None:
+    half, whole, none = letters(({"letter": "a"}, "abab"), ({"letter": "a"}, "aa"), ({"letter": "a"}, "b"))
+    assert (half.correct_share, half.correct, whole.correct_share, whole.correct) == (0.5, False, 1.0, True)
+    assert (none.correct_share, none.outputs) == (0.0, '{"test":["b"]}')
+    assert half.fingerprint != whole.fingerprint
+
+
+@pytest.mark.parametrize("letter", ["raise", "twice", "text", "write"])
+def test_a_grader_that_fails_or_says_nonsense_gives_nothing(letters: Callable[..., list[Measures]],
+                                                            letter: str) -> None:
+    [row] = letters(({"letter": letter}, "xyz"))
+    assert row.correct_share == 0.0 and not Path("/tmp/written-by-a-grader").exists()
+
+
+def test_an_empty_answer_is_never_graded() -> None:
+    outcome = MATH.programs(MATH.load({"answer": "1"}), Answer("  \n", None))
+    assert not isinstance(outcome, list) and outcome.error_class == "parsing"
+
+
+def test_what_a_grader_sees_is_the_last_box_or_the_end_of_the_text() -> None:
+    inner = r"\boxed{\frac{1}{\sqrt{2}}}"
+    assert boxed_or_end(rf"\boxed{{1}}, no: {inner}, I think") == inner
+    assert boxed_or_end("word " * 2000) == ("word " * 2000)[-graded.LONGEST_TEXT:]
+
+
+def test_the_library_of_a_grader_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graded, "version", lambda package: "1.2")
+    graders = grader_versions({"grid", "math"})
+    assert graders == {"math-verify": "1.2"}
+    assert grader_modules({"grid", "math"}) == ("score.graders.symbolic",)
+    assert Scorer("exact", graders=graders).identity != Scorer("exact").identity
+    assert Scorer("exact", graders=grader_versions({"grid"})).identity == Scorer("exact").identity
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+    monkeypatch.setattr(graded, "version", missing)
+    with pytest.raises(StageError, match=r"graded by math-verify, .* Run pip install 'rollhouse\[math"):
+        grader_versions({"math"})
+
+
+# math-verify itself -----------------------------------------------------------------------------------------
+
+WORDINGS = (r"\boxed{{{}}}", r"so \(x > 7\), hence $\boxed{{{}}}$.", "Therefore the answer is ${}$.",
+            r"\boxed{{9999}} is wrong; $$\boxed{{ {} }}$$", r"**Final answer**: $\boxed{{\displaystyle {}}}$")
+EQUAL = ((r"\frac{3}{4}", ("0.75", r"\dfrac34", r"\frac{6}{8}", r"\tfrac{3}{4}")),
+         (r"2\sqrt{3}", (r"\sqrt{12}", r"2 \cdot \sqrt 3", r"\frac{6}{\sqrt{3}}")),
+         (r"x^2+2x+1", (r"(x+1)^2", r"1 + 2x + x^2")), ("17", ("17", "17.0", r"17\,", "+17")),
+         (r"\left( 3, \frac{\pi}{2} \right)", (r"(3, \pi/2)", r"(3,\frac{\pi}{2})")))
+GARBAGE = ("foo bar", "I do not know.", r"\boxed{}x", r"\boxed{\text{anything}}", r"\frac{1}{0}", "9" * 3000,
+           r"\boxed{" * 300, r"$\sqrt[", "1, 2, 3 or 4", "__import__('os').system('id')")
+
+
+@pytest.fixture(scope="module")
+def mathematics() -> Iterator[Callable[..., list[Measures]]]:
+    try:
+        version("math-verify")
+    except PackageNotFoundError:
+        pytest.skip("math-verify is not installed")
+    config = LaneConfig(Layer.SECCOMP, preload=grader_modules({"math"}))
+    with LanePool(config, Limits(cpu_seconds=2), 1) as pool:
+        yield lambda *answers: judged(Executor(pool), MATH, *answers)
+
+
+def test_a_right_expression_is_right_in_any_wording(mathematics: Callable[..., list[Measures]]) -> None:
+    answers = [({"answer": answer}, wording.format(spelled)) for answer, spellings in EQUAL
+               for spelled, wording in product((answer, *spellings), WORDINGS)]
+    wrong = [text for (_, text), row in zip(answers, mathematics(*answers), strict=True) if not row.correct]
+    assert wrong == []
+
+
+def test_garbage_and_other_expressions_are_wrong(mathematics: Callable[..., list[Measures]]) -> None:
+    others = [wording.format(other) for other, wording in product((r"\frac{4}{3}", "75", "-0.75"), WORDINGS)]
+    answers = [({"answer": r"\frac{3}{4}"}, text) for text in (*GARBAGE, *others)]
+    right = [text for (_, text), row in zip(answers, mathematics(*answers), strict=True) if row.correct]
+    assert right == []
+
+
+def test_math_payloads_are_checked() -> None:
+    with pytest.raises(StageError, match="payload field 'answer' is empty"):
+        load_task("t", "math", {"answer": ""})
