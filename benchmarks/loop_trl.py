@@ -136,8 +136,8 @@ def report(clock: Clock, config: dict, iterations: int, total: float, graded: fl
     ends = [*edges[1:], clock.marks[-1]]
     seconds = [after - before for before, after in zip(edges, ends, strict=True)][:iterations]
     done = 60 * completions * len(seconds)
-    click.echo(f"TRL: seconds per iteration {', '.join(f'{value:.1f}' for value in seconds)}; completions per "
-               f"minute {done / sum(seconds):,.0f} without the start, {done / total:,.0f} with it "
+    click.echo(f"TRL: seconds per iteration {', '.join(f'{value:.1f}' for value in seconds)}; completions "
+               f"per minute {done / sum(seconds):,.0f} without the start, {done / total:,.0f} with it "
                f"({total:.0f} s); rewards took {graded:.1f} s")
 
 

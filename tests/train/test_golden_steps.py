@@ -1,13 +1,14 @@
 """Whole optimizer steps against stored numbers of another trainer: surrogate, masks and entropy bonus."""
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 
 from train.cli import train as train_command
-from train.rows.groups import Group, Rollout
+from train.rows.groups import Rollout
 from train.rows.settings import Settings
 from train.update.batch import Row, RowGroup, plan_step, weigh_rows
 from train.update.gradients import StepSums, step_loss
@@ -15,8 +16,8 @@ from train.update.gradients import StepSums, step_loss
 TESTS = Path(__file__).parents[1]
 INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]
 GOLDEN = json.loads((TESTS / "golden_entropy_bonus.json").read_text())
-OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile", "entropy_coef": "--entropy-coef",
-           "epsilon_high": "--clip-high", "mask_truncated_completions": "--mask-truncated"}
+OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile",
+           "entropy_coef": "--entropy-coef", "epsilon_high": "--clip-high", "mask_truncated_completions": "--mask-truncated"}
 
 
 def settings_of(config, run):
@@ -63,5 +64,5 @@ def test_a_step_with_an_entropy_bonus_is_that_of_the_other_trainer(case, tmp_pat
     settings = settings_of(case["config"], tmp_path)
     halves = torch.arange(8).chunk(case["config"].get("gradient_accumulation_steps", 1))
     actual = torch.stack([step(settings, half.tolist()) for half in halves]).mean(dim=0)
-    expected = torch.tensor([case["loss"], *sum(case["grad_logps"], []), *sum(case["grad_entropy"], [])])
+    expected = torch.tensor([case["loss"], *chain(*case["grad_logps"], *case["grad_entropy"])])
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
