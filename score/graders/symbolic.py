@@ -11,7 +11,8 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
               ("p-q", "q"), (r"\text{east}", "west"), ("1,2,3", "{3,2,1}"), (r"2\sqrt{3}", r"\sqrt{12}"),
               ("[1,2)", "[1,2]"), (r"10\%", "0.1"), (r"(x+1)^2", "x^2+2x+1"),
               (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"3+4i"),
-              (r"x \in [-2,7]", r"-2 \le x \le 7"), (r"\sin(30^\circ)", r"\log_2 8"), (r"5!", r"\binom{6}{2}"),
+              (r"x \in [-2,7]", r"-2 \le x \le 7"), (r"\sin(30^\circ)", r"\log_2 8"),
+              (r"5!", r"\binom{6}{2}"),
               (r"\infty", r"\cup"), (r"f(x)=x^{1/3}", "y=|x|"), (r"\sum_{k=1}^{3} k", r"\int_0^1 x dx"))
 
 

@@ -17,7 +17,8 @@ TESTS = Path(__file__).parents[1]
 INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]
 GOLDEN = json.loads((TESTS / "golden_entropy_bonus.json").read_text())
 OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile",
-           "entropy_coef": "--entropy-coef", "epsilon_high": "--clip-high", "mask_truncated_completions": "--mask-truncated"}
+           "entropy_coef": "--entropy-coef", "epsilon_high": "--clip-high",
+           "mask_truncated_completions": "--mask-truncated"}
 
 
 def settings_of(config, run):
