@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
 # rollout -> score -> train, ITERATIONS times, until an alarm fires (exit code 3). Run it again after any kill: it
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
+# --warm: one vLLM server serves all rollouts, sleeps while `train` has the GPU, and ends with the loop.
 set -euo pipefail
-run=${1:?usage: examples/loop.sh RUN ITERATIONS}
-iterations=${2:?usage: examples/loop.sh RUN ITERATIONS}
+usage="usage: examples/loop.sh RUN ITERATIONS [--warm]"
+run=${1:?$usage}
+iterations=${2:?$usage}
+case ${3:-} in
+  "") ;;
+  --warm) exec python -m rollout.server "$run" bash "$0" "$run" "$iterations" ;;
+  *) echo "$usage" >&2; exit 2 ;;
+esac
 
 watch_alarms() {
   local said code=0

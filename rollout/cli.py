@@ -65,6 +65,9 @@ from warehouse.options import FiniteRange, iteration_option, run_argument, shows
 @click.option("--serve", type=click.Choice(["auto", "adapter", "merged"]), default="auto",
               help="Serve the adapter beside the base, or added into it. auto: merged in float32 and on a "
               "CPU, else beside it.")
+@click.option("--endpoint", default=None, metavar="URL[,URL..]", envvar="ROLLOUT_ENDPOINT",
+              help="Sample from these running vLLM servers instead of starting an engine. The variable "
+              "ROLLOUT_ENDPOINT says it too.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
 @click.option("--spill-seconds", type=FiniteRange(min=0), default=60.0,
@@ -94,6 +97,7 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
 
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
     shard = Shard.parse(values.pop("shard"))
+    values["endpoint"] = tuple(url.rstrip("/") for url in (values["endpoint"] or "").split(",") if url)
     values["accept_change"] += values.pop("accept_drift")
     typed = context.get_parameter_source("num_tasks") is ParameterSource.COMMANDLINE
     if values["evaluate"] and not typed:  # what config.toml says of the training's iterations

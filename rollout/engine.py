@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from warehouse.store.errors import StageError
+
+LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,31 @@ class EngineSettings:
     revision: str | None = None  # commit of a hub model
 
 
+def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
+    """vLLM's own options, by their names in Python, for an engine in this process or for a server."""
+    options: dict[str, Any] = {
+        "model": settings.model, "dtype": settings.dtype, "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
+        "revision": settings.revision, "tokenizer_revision": settings.revision,
+        "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
+        "generation_config": "vllm",  # a model's own sampling defaults must not slip in
+        "disable_log_stats": True, "use_tqdm_on_load": False,
+    }
+    if settings.adapter_rank:
+        rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)
+        if rank is None:
+            raise StageError(f"The adapter has rank {settings.adapter_rank}, vLLM serves at most "
+                             f"{LORA_RANKS[-1]}. Train with a smaller --lora-rank.")
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+    if on_cpu:
+        # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
+        options |= {"enforce_eager": True,
+                    "max_num_batched_tokens": settings.max_num_seqs * settings.max_model_len}
+    else:
+        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    return options
+
+
 @dataclass(frozen=True)
 class Request:
     """One completion to sample: `index` names it, the prompt goes in as token ids."""
@@ -61,6 +91,7 @@ class Sampled:
     logprobs: list[float]
     completion: str
     finish_reason: str
+    host: str = ""  # of the server that sampled it; "" is this machine
 
 
 class Engine(Protocol):

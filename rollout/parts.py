@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -78,11 +79,12 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
     began, writing, num_tokens = time.perf_counter(), 0.0, 0
     num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
-    with tqdm(total=len(members), initial=num_kept, unit="completion",
-              desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
+    results = _and_its_failure(engine.sample(_requests(members, missing), sampling), stop)
+    with closing(results), tqdm(total=len(members), initial=num_kept, unit="completion",
+                                desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
         for part in parts:
             writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
-        for sampled in _and_its_failure(engine.sample(_requests(members, missing), sampling), stop):
+        for sampled in results:
             if isinstance(sampled, Sampled):
                 part, member = members[sampled.index]
                 spills[part.number].add(_completion_row(member, sampled, constants))
@@ -108,11 +110,11 @@ def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dic
     return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
             "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype,
-            "device": engine.device, "host": platform.node()}
+            "device": engine.device}
 
 
 def _and_its_failure(sampled: Iterator[Sampled | None],
-                     stop: StopRequest) -> Iterator[Sampled | Exception | None]:
+                     stop: StopRequest) -> Generator[Sampled | Exception | None, None, None]:
     """The engine's results, and its failure as the last of them: what it finished before is saved first.
 
     None comes first if the stop is due already.
@@ -163,7 +165,8 @@ def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any])
     return {
         **constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
         "completion": sampled.completion, "completion_ids": sampled.completion_ids,
-        "behaviour_logprobs": sampled.logprobs, "num_prompt_tokens": prompt["num_prompt_tokens"],
+        "behaviour_logprobs": sampled.logprobs, "host": sampled.host or platform.node(),
+        "num_prompt_tokens": prompt["num_prompt_tokens"],
         "num_completion_tokens": len(sampled.completion_ids), "finish_reason": sampled.finish_reason,
         "seed": _completion_seed(prompt, sample), "finished_at": datetime.now(UTC)}
 

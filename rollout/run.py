@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,13 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         job.stage.settle(job.settings, (*options.accept_change, "engine", "serve"))
         return [f"rollout of {job.title} is complete; next: score {options.run}"]
     job.check()
-    with StopRequest(options.time_limit, options.grace) as stop:
+    with StopRequest(options.time_limit, options.grace) as stop, ExitStack() as stack:
         if load_encoder is None or start_engine is None:
-            prepare_environment()
-            say(f"rollout of {job.title}: loading {engine_version()}")
-            from rollout import vllm_engine
-            load_encoder, start_engine = vllm_engine.PromptEncoder, vllm_engine.VllmEngine
+            job, load_encoder, start_engine = stack.enter_context(engine_to_start(job, stop, say))
         encoder = load_encoder(job.model)
         plan = plan_prompts(job, encoder)
         clock["planned"] = time.perf_counter()
-        engine = start(job, plan, encoder.model_length, start_engine, stop, say)
+        engine = start(job, plan, start_engine, stop, say)
         clock["started"] = time.perf_counter()
         writing, sampled = sample(job, plan, engine, stop)
     if job.stage.settings() is None:
@@ -93,6 +90,7 @@ class Job:
     iteration: int
     purpose: str
     policy: dict[str, Any]
+    decided: str | None = None  # how servers serve the policy, where that is theirs to say
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -109,6 +107,11 @@ class Job:
     @cached_property
     def settings(self) -> dict[str, Any]:
         return stage_settings(self.warehouse, self.options, self.purpose, self.policy)
+
+    @property
+    def serve(self) -> str | None:
+        """How the adapter is served, 'adapter' or 'merged'; None where the policy is none."""
+        return self.decided or self.settings["serve"]
 
     @property
     def model(self) -> str:
@@ -156,6 +159,25 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
     return Job(warehouse, options, iteration, purpose, warehouse.policy(version))
 
 
+@contextmanager
+def engine_to_start(job: Job, stop: StopRequest,
+                    say: Callable[[str], None]) -> Iterator[tuple[Job, LoadEncoder, StartEngine]]:
+    """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
+    options, revision = job.options, job.warehouse.facts.get("model_revision")
+    if not options.endpoint:
+        prepare_environment()
+        say(f"rollout of {job.title}: loading {engine_version()}")
+        from rollout import vllm_engine
+        yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
+        return
+    from rollout.endpoint.engine import EndpointEngine
+    with stop.excusing("The connection to the servers"):
+        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, say)
+    with closing(servers):
+        serve = servers.serving(job.policy["kind"], options.serve)
+        yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
+
+
 def read_prompts(job: Job) -> list[dict[str, Any]]:
     """Rows of the plan that is stored; empty before there is one."""
     return job.warehouse.read("prompts", **job.keys).to_pylist()
@@ -176,7 +198,7 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     return make_plan(choose_tasks(job.warehouse, options), settings, encoder)
 
 
-def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine, stop: StopRequest,
+def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
           say: Callable[[str], None]) -> Engine | None:
     """The engine; None where nothing is left to sample.
 
@@ -191,9 +213,9 @@ def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine, st
                 job.stage.title)
     longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
     with served_weights(job) as (model, adapter):
-        settings = engine_settings(job, model, adapter, longest, model_length)
+        settings = engine_settings(job, model, adapter, longest)
         say(f"starting the engine: policy {job.policy['policy_version']}"
-            + (f", {job.settings['serve']}" if job.adapter else ""))
+            + (f", {job.serve}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):
             engine = start_engine(settings)
             if adapter and not engine.moves(plan.rows[0]["prompt_ids"]) and changes_something(adapter):
@@ -207,21 +229,20 @@ def start(job: Job, plan: Plan, model_length: int, start_engine: StartEngine, st
 def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
     """Model and adapter as the engine gets them: apart, or merged for as long as it loads."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
-    if job.adapter is None or job.settings["serve"] == "adapter":
+    if job.adapter is None or job.serve == "adapter":
         yield job.model, job.adapter
     else:
         with merged_weights(job.model, revision, job.adapter, options.dtype) as folder:
             yield folder, None
 
 
-def engine_settings(job: Job, model: str, adapter: Path | None, longest: int,
-                    model_length: int) -> EngineSettings:
+def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
     """Room for the longest prompt there is, not for the longest the model takes: memory is for batches."""
     options = job.options
     rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
     return EngineSettings(
         model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
-        max_model_len=min(-(-(longest + options.sampling.max_tokens) // 256) * 256, model_length),
+        max_model_len=longest + options.sampling.max_tokens,
         dtype=options.dtype, max_num_seqs=options.max_num_seqs,
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
@@ -238,7 +259,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if not engine or not parts:
         return 0.0, 0
     return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop,
-                        serve=job.settings["serve"], spill_seconds=options.spill_seconds, **keys)
+                        serve=job.serve, spill_seconds=options.spill_seconds, **keys)
 
 
 def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jinja2 import TemplateError
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.lora.request import LoRARequest
@@ -20,37 +19,16 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engine import EngineSettings, Request, Sampled, Sampling
-from rollout.formats import Messages
+from rollout.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
+from rollout.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
-LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
 BATCHES_AHEAD = 4
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
-class PromptEncoder:
-    """Turns chat messages into the prompt's text and token ids with the model's own chat template."""
-
-    def __init__(self, model: str) -> None:
-        self.tokenizer = get_tokenizer(model)
-        config = get_config(model, trust_remote_code=False)
-        text_config = getattr(config, "text_config", None) or config
-        self.model_length: int = text_config.max_position_embeddings
-
-    def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
-        """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
-        turns: list[Any] = [*messages, {"role": "assistant", "content": prefill}] if prefill else [*messages]
-        try:
-            prompt = str(self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=not prefill,
-                continue_final_message=bool(prefill)))
-        except (ValueError, TemplateError) as error:
-            raise StageError(f"The model's chat template cannot render the prompt: {error}. If it takes no "
-                             "system turn, leave it out with --format-option system=; a model without a "
-                             "chat template needs one.") from error
-        # The template writes its special tokens (BOS too) as text; adding them again would double them.
-        return prompt, self.tokenizer.encode(prompt, add_special_tokens=False)
+def load_encoder(model: str) -> PromptEncoder:
+    """The encoder of a model, with vLLM's own choice of its tokenizer."""
+    return PromptEncoder(get_tokenizer(model), get_config(model, trust_remote_code=False).to_dict())
 
 
 class VllmEngine:
@@ -96,26 +74,7 @@ class VllmEngine:
 
 
 def _start(settings: EngineSettings) -> LLM:
-    options: dict[str, Any] = {
-        "model": settings.model, "dtype": settings.dtype, "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
-        "revision": settings.revision, "tokenizer_revision": settings.revision,
-        "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
-        "generation_config": "vllm",  # a model's own sampling defaults must not slip in
-        "disable_log_stats": True, "use_tqdm_on_load": False,
-    }
-    if settings.adapter:
-        rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)
-        if rank is None:
-            raise StageError(f"The adapter has rank {settings.adapter_rank}, vLLM serves at most "
-                             f"{LORA_RANKS[-1]}. Train with a smaller --lora-rank.")
-        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
-    if current_platform.is_cpu():
-        # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
-        options |= {"enforce_eager": True,
-                    "max_num_batched_tokens": settings.max_num_seqs * settings.max_model_len}
-    else:
-        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    options = vllm_options(settings, on_cpu=current_platform.is_cpu())
     try:
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:

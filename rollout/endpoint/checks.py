@@ -1,0 +1,81 @@
+"""Whether a run may sample from a server: the same base, tokenizer, precision and distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollout.endpoint.server import Facts, Server
+from rollout.engine import LOGPROBS_MODE, EngineSettings
+from rollout.prompt_encoder import PromptEncoder
+from warehouse.stages.base_model import find_model
+from warehouse.store.errors import StageError
+
+HALF = ("float16", "bfloat16")
+TRIED = "def f(grid):\n    return [[1, 20, 345]]  # naïve, 東京 <|im_end|>\n"
+
+
+def check_alike(servers: list[Server]) -> None:
+    """StageError if the servers would make rows that differ in more than the draw."""
+    first = servers[0]
+    for server in servers[1:]:
+        for name in ("version", "dtype", "device", "max_lora_rank"):
+            ours, theirs = getattr(first.facts, name), getattr(server.facts, name)
+            if ours != theirs:
+                raise StageError(f"The servers differ: {first.url} has {name} {ours}, {server.url} has "
+                                 f"{theirs}. Sample from equal ones.")
+
+
+def check_facts(server: Server, base: str, revision: str | None, settings: EngineSettings) -> None:
+    """StageError for a server from which the run must not sample, with the reason and the way out."""
+    facts, started = server.facts, "Start the server with"
+    for wrong, sentence in [
+        (not _same_base(facts, base, revision),
+         f"serves {_named(facts.model, facts.revision)}, this run's base is {_named(base, revision)}. "
+         "Start it with that."),
+        (facts.logprobs_mode != LOGPROBS_MODE,
+         f"gives {facts.logprobs_mode}, not those of the distribution that tokens are drawn from. "
+         f"{started} --logprobs-mode {LOGPROBS_MODE}."),
+        (facts.own_defaults,
+         f"has sampling defaults of its own ({facts.own_defaults}), with which it would not sample from the "
+         f"policy. {started} --generation-config vllm and nothing that overrides it."),
+        (facts.max_model_len < settings.max_model_len,
+         f"holds {facts.max_model_len} tokens, prompts and completions need {settings.max_model_len}. "
+         f"{started} --max-model-len {settings.max_model_len} or more, or lower --max-tokens or "
+         "--max-prompt-tokens."),
+        (settings.dtype not in ("auto", facts.dtype),
+         f"runs in {facts.dtype}, --dtype says {settings.dtype}. {started} --dtype {settings.dtype}."),
+        (facts.quantization != settings.quantization,
+         f"has quantization {facts.quantization}, --quantization says {settings.quantization}. "
+         "Make them the same."),
+        (settings.adapter and facts.max_lora_rank < settings.adapter_rank,
+         f"takes adapters up to rank {facts.max_lora_rank}, the policy's has {settings.adapter_rank}. "
+         f"{started} --enable-lora --max-lora-rank {settings.adapter_rank} or more, or use --serve merged "
+         "with a server that has no --enable-lora."),
+        (settings.adapter and facts.device != "cpu" and facts.dtype not in HALF,
+         f"runs in {facts.dtype} on a GPU, where vLLM's kernels for adapters take half precision only. "
+         f"{started} --dtype bfloat16, or without --enable-lora for --serve merged."),
+    ]:
+        if wrong:
+            raise StageError(f"{server.url} {sentence} Nothing was sampled.")
+
+
+async def check_tokenizer(server: Server, encoder: PromptEncoder) -> None:
+    """StageError if the server's tokenizer makes other ids of a text than the run's."""
+    if await server.token_ids(TRIED) != encoder.encode(TRIED):
+        raise StageError(f"{server.url} has another tokenizer than this run: it reads a text as other "
+                         "tokens. Start it with the run's own model. Nothing was sampled.")
+
+
+def _same_base(facts: Facts, base: str, revision: str | None) -> bool:
+    """By name and commit on the hub; a folder by its place, or by its hash where it can be read here."""
+    if revision or not Path(base).is_dir():
+        return facts.model == base and facts.revision == revision
+    theirs, ours = Path(facts.model), Path(base)
+    if theirs.resolve() == ours.resolve():
+        return True
+    return (theirs / "config.json").is_file() and (
+        find_model(str(theirs), theirs.parent).sha256 == find_model(str(ours), ours.parent).sha256)
+
+
+def _named(model: str, revision: str | None) -> str:
+    return f"{model} at {revision}" if revision else model

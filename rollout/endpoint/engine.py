@@ -1,0 +1,232 @@
+"""Several servers as one engine: requests spread over them, given to the others when one of them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+
+from rollout.endpoint.checks import check_alike, check_facts, check_tokenizer
+from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
+from rollout.endpoint.tokenizer import load_encoder
+from rollout.endpoint.work import Work
+from rollout.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
+from warehouse.store.errors import StageError
+
+CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
+TURN = 0.2                           # seconds after which the caller gets a chance to stop
+BATCHES_AHEAD = 2                    # that a server has: one that it samples, one that waits
+WATCH_SECONDS, MOST_SILENCES = 5.0, 3
+Answer = TypeVar("Answer")
+
+
+class EndpointEngine:
+    """Running vLLM servers that serve one policy; implements rollout.engine.Engine."""
+
+    def __init__(self, urls: Iterable[str], base: str, revision: str | None,
+                 say: Callable[[str], None]) -> None:
+        self.base, self.revision, self.say = base, revision, say
+        self.encoder = load_encoder(base, revision)
+        self.probe: list[int] = []
+        self.servers: list[Server] = []
+        self.loop = asyncio.new_event_loop()
+        self.session = self._now(_open_session())
+        try:
+            self.servers = self._now(self._connect([Server(url, self.session) for url in urls]))
+        except BaseException:
+            self.close()
+            raise
+        facts = self.servers[0].facts
+        self.engine, self.dtype, self.device = f"vllm {facts.version} server", facts.dtype, facts.device
+        self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, facts.max_lora_rank > 0
+
+    def close(self) -> None:
+        """Close the connections; servers that can sleep do, so that `train` has their GPU."""
+        self._now(self._leave())
+        self.loop.close()
+
+    def serving(self, kind: str, asked: str) -> str | None:
+        """How a policy of a kind is served, 'adapter' or 'merged'; None for one that is no adapter.
+
+        A server that takes adapters keeps its base for them; one that takes none is given whole weights.
+        """
+        able = "adapter" if self.takes_adapters else "merged"
+        if (kind == "lora" and asked not in ("auto", able)) or (kind == "full" and self.takes_adapters):
+            started = ("with --enable-lora: its base stays as it is, beside adapters" if self.takes_adapters
+                       else "without --enable-lora: it takes whole weights, no adapters")
+            raise StageError(f"{self.servers[0].url} was started {started}. Start it the other way, or leave "
+                             "--serve out.")
+        return able if kind == "lora" else None
+
+    def start(self, settings: EngineSettings) -> EndpointEngine:
+        """Have every server serve the policy; StageError, before anything is sampled, for one that must not.
+        """
+        self.settings = replace(settings, model=_absolute(settings.model),
+                                adapter=_absolute(settings.adapter) if settings.adapter else None)
+        for server in self.servers:
+            try:
+                self._now(self._prepare(server))
+            except Unavailable as error:
+                raise StageError(f"{server.url} failed: {error}. Nothing was sampled.") from error
+        return self
+
+    def moves(self, prompt_ids: list[int]) -> bool:
+        """True if on every server the adapter changes a logprob of a prompt's tokens."""
+        self.probe = prompt_ids
+        return all(self._now(self._moves(server)) for server in self.servers)
+
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+        """All requests, spread over the servers, each yielded when it finished whole; None now and then.
+
+        StageError when no server is left.
+        """
+        work = Work(requests)
+        crew = self.loop.create_task(self._serve(work, sampling))
+        crew.add_done_callback(lambda _: work.news.set())
+        try:
+            while not crew.done() or work.finished:
+                self._now(work.some_news(TURN))
+                yield from work.collect()
+                yield None
+            crew.result()
+        finally:
+            crew.cancel()
+            self._now(asyncio.wait({crew}))
+
+    def _now(self, task: Awaitable[Answer]) -> Answer:
+        return self.loop.run_until_complete(task)
+
+    async def _leave(self) -> None:
+        for server in self.servers:
+            if server.facts.sleeps and not server.lost:
+                with contextlib.suppress(Unavailable):      # it may have died since
+                    await server.ask("/sleep?level=1", {}, seconds=CONNECTING + RECOVERY)
+        await self.session.close()
+
+    async def _connect(self, servers: list[Server]) -> list[Server]:
+        """Those that answer, awake, which must be alike."""
+        silent = {}
+        for server in servers:
+            try:
+                await _until(CONNECTING, server.wake)
+            except Unavailable as error:
+                silent[server] = f"{server.url} does not answer ({error})"
+        answering = [server for server in servers if server not in silent]
+        if not answering:
+            raise StageError(f"{'; '.join(silent.values())}. Start a server with `python -m rollout.server "
+                             "RUN`, or leave --endpoint out.")
+        for sentence in silent.values():
+            self.say(f"{sentence}: it is left out")
+        await asyncio.gather(*[server.introduce() for server in answering])
+        check_alike(answering)
+        return answering
+
+    async def _prepare(self, server: Server) -> None:
+        check_facts(server, self.base, self.revision, self.settings)
+        await server.load(self.settings)
+        await check_tokenizer(server, self.encoder)
+
+    async def _moves(self, server: Server) -> bool:
+        plain, adapted = [await server.prompt_logprobs(name, self.probe)
+                          for name in (server.base, server.serving)]
+        return plain != adapted
+
+    async def _serve(self, work: Work, sampling: Sampling) -> None:
+        """Until all requests are finished, or no server is left."""
+        places = BATCHES_AHEAD * self.settings.max_num_seqs
+        hands = [asyncio.create_task(self._work(server, work, sampling))
+                 for _ in range(places) for server in self.servers if not server.lost]
+        watches = [asyncio.create_task(self._watch(server)) for server in self.servers]
+        try:
+            await asyncio.gather(*hands)
+        finally:
+            for task in (*hands, *watches):
+                task.cancel()
+            await asyncio.gather(*hands, *watches, return_exceptions=True)
+        if not work.is_done():
+            reasons = "; ".join(f"{server.url} {server.lost}" for server in self.servers)
+            raise StageError(f"No server is left: {reasons}. What was finished is kept: run the same command "
+                             "again when a server runs.")
+
+    async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
+        """One request after the other, as long as the server lives."""
+        while not server.lost:
+            request = work.take()
+            if request is None:
+                if work.is_done():
+                    return
+                await work.change()
+                continue
+            life = server.life
+            try:
+                ids, logprobs, reason = await server.complete(request, sampling)
+            except Unavailable as error:
+                pause = work.give_back(request, server.url, error)
+                await self._recover(server, life, error)
+                await asyncio.sleep(pause)
+            else:
+                work.finish(request, Sampled(request.index, ids, logprobs, self.encoder.decode(ids), reason,
+                                             host=server.host))
+
+    async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
+        """Wait for a server that failed; one that was started anew is checked and loaded again."""
+        async with server.recovering:
+            if server.life != life or server.lost:
+                return
+            try:
+                await _until(RECOVERY, lambda: self._restore(server))
+            except (Unavailable, StageError) as error:
+                server.lost = f"failed ({failure}) and did not come back ({error})"
+                left = sum(not other.lost for other in self.servers)
+                self.say(f"{server.url} {server.lost}; {left} of {len(self.servers)} servers are left")
+            server.life += 1
+
+    async def _restore(self, server: Server) -> None:
+        await server.wake()
+        await server.introduce()
+        check_alike([server, next(other for other in self.servers)])
+        await self._prepare(server)
+        if self.probe and not await self._moves(server):
+            raise StageError("it no longer serves the adapter")
+
+    async def _watch(self, server: Server) -> None:
+        """Give up what a server has under way when it has been silent for too long."""
+        silences = 0
+        while silences < MOST_SILENCES:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                await server.ask("/health", seconds=PATIENCE)
+                silences = 0
+            except Unavailable:
+                silences += 1
+            if silences == MOST_SILENCES:
+                server.break_off()
+                silences = 0
+
+
+async def _open_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(headers=headers(), connector=aiohttp.TCPConnector(limit=0))
+
+
+async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    """What `attempt` gives, tried again after longer and longer pauses while the server is unavailable."""
+    end, pause = time.monotonic() + seconds, 0.25
+    while True:
+        try:
+            return await attempt()
+        except Unavailable:
+            if time.monotonic() + pause > end:
+                raise
+        await asyncio.sleep(pause)
+        pause *= 2
+
+
+def _absolute(path: str) -> str:
+    """A folder by its whole path, for a server elsewhere; a model of the hub by its name."""
+    return str(Path(path).resolve()) if Path(path).is_dir() else path

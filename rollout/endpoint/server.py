@@ -1,0 +1,193 @@
+"""One vLLM server: what it says of itself, whether a run may sample from it, and what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from rollout.engine import EngineSettings, Request, Sampling
+from warehouse.store.errors import StageError
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+PATIENCE = 20.0                  # seconds after which a small question counts as not answered
+
+
+class Unavailable(Exception):
+    """The server did not answer, or not as one that still works; another one may."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a server says of itself."""
+
+    version: str
+    model: str
+    revision: str | None
+    dtype: str
+    device: str
+    quantization: str | None
+    logprobs_mode: str
+    own_defaults: str            # sampling parameters of its own that it would add, as text; "" where none
+    max_model_len: int
+    max_lora_rank: int           # 0 where it takes no adapters
+    sleeps: bool                 # whether it can give up its GPU for a while
+
+
+class Server:
+    """A server at `url`; what is asked of it may be asked again."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+        host = urlsplit(url).hostname or url
+        self.host = platform.node() if host in LOCAL else host
+        self.facts: Facts
+        self.base = self.serving = ""    # its names for the base, and for what is sampled
+        self.life, self.lost = 0, ""     # how often it came back; why it no longer will
+        self.recovering = asyncio.Lock()
+        self.under_way: set[asyncio.Task[Any]] = set()
+
+    async def ask(self, path: str, body: Any = None, *, seconds: float | None = None) -> Any:
+        """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses."""
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PATIENCE)
+        method = "GET" if body is None else "POST"
+        try:
+            async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        if answer.status >= 500 or answer.status in (404, 408, 429):
+            raise Unavailable(f"{answer.status} for {path}: {_message(text)}")
+        if answer.status >= 400:
+            raise StageError(f"{self.url} refuses {path}: {_message(text)}")
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            return text          # the answer to loading an adapter is a plain line
+
+    async def introduce(self) -> None:
+        """Take down what it says of itself; StageError where it does not tell."""
+        version = await self.ask("/version", seconds=PATIENCE)
+        try:
+            told = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
+        except Unavailable as error:
+            raise StageError(f"{self.url} does not say how it samples ({error}). Start it with "
+                             "VLLM_SERVER_DEV_MODE=1 in its environment, or use `python -m rollout.server`."
+                             ) from error
+        config = told["vllm_config"]
+        model, lora = config["model_config"], config.get("lora_config") or {}
+        own = {name: model[name] for name in ("generation_config", "logits_processors")
+               if model.get(name) not in (None, [], "vllm")} | (model.get("override_generation_config") or {})
+        gpus = (told.get("system_env") or {}).get("nvidia_gpu_models") or ""
+        device = config["device_config"]["device"]
+        self.facts = Facts(
+            version=version["version"], model=model["model"], revision=model.get("revision"),
+            dtype=model["dtype"].removeprefix("torch."),
+            device=gpus.splitlines()[0].partition(": ")[2] if gpus and device != "cpu" else device,
+            quantization=model.get("quantization"), logprobs_mode=model["logprobs_mode"],
+            own_defaults=", ".join(f"{name}={value}" for name, value in own.items()),
+            max_model_len=model["max_model_len"], max_lora_rank=lora.get("max_lora_rank", 0),
+            sleeps=bool(model.get("enable_sleep_mode")))
+
+    async def wake(self) -> None:
+        """Wake it where it was put to sleep."""
+        if (await self.ask("/is_sleeping", seconds=PATIENCE))["is_sleeping"]:
+            await self.ask("/wake_up", {})
+
+    async def load(self, settings: EngineSettings) -> None:
+        """Have it serve base, adapter or other weights of the same shape, named after what they are.
+
+        A server that takes adapters keeps its base as it is; one that takes none is given the weights.
+        """
+        models = (await self.ask("/v1/models", seconds=PATIENCE))["data"]
+        self.serving = self.base = next(card["id"] for card in models if not card.get("parent"))
+        if settings.adapter:
+            policy = json.loads(Path(settings.adapter, "policy.json").read_text())
+            self.serving = f"policy-{policy['policy_version']}-{policy['sha256'][:12]}"
+            loaded = {card["id"]: card["root"] for card in models if card.get("parent")}
+            if loaded.get(self.serving, settings.adapter) != settings.adapter:
+                raise StageError(f"{self.url} has loaded {self.serving} from {loaded[self.serving]}, not "
+                                 f"from {settings.adapter}. Start it anew.")
+            if self.serving not in loaded:
+                await self._change("/v1/load_lora_adapter",
+                                   {"lora_name": self.serving, "lora_path": settings.adapter},
+                                   "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", settings.adapter)
+        elif not self.facts.max_lora_rank:
+            await self._change("/collective_rpc", {
+                "method": "reload_weights", "kwargs": {"weights_path": settings.model}},
+                "VLLM_SERVER_DEV_MODE=1", settings.model)
+            await self.ask("/reset_prefix_cache", {})
+
+    async def _change(self, path: str, body: dict[str, Any], variable: str, folder: str) -> None:
+        try:
+            await self.ask(path, body)
+        except Unavailable as error:
+            raise StageError(f"{self.url} could not load {folder}: {error}. It needs {variable} in its "
+                             "environment and must see the folder under the same path.") from error
+
+    async def token_ids(self, text: str) -> list[int]:
+        """The ids its tokenizer makes of a text, with no token added."""
+        asked = {"model": self.base, "prompt": text, "add_special_tokens": False}
+        return (await self.ask("/tokenize", asked, seconds=PATIENCE))["tokens"]
+
+    async def prompt_logprobs(self, name: str, prompt_ids: list[int]) -> list[float]:
+        """Logprobs of a prompt's tokens after the first, by what it serves under a name."""
+        answer = await self.ask("/v1/completions", {
+            "model": name, "prompt": prompt_ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0})
+        rows = answer["choices"][0].get("prompt_logprobs") or []
+        if len(rows) != len(prompt_ids):
+            raise StageError(f"{self.url} gives no logprobs of a prompt. Start it as `python -m "
+                             "rollout.server` does.")
+        return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
+
+    async def complete(self, request: Request, sampling: Sampling) -> tuple[list[int], list[float], str]:
+        """Ids, logprobs and finish reason of one completion, whole; Unavailable if it was broken off."""
+        task = asyncio.create_task(self.ask("/v1/completions", {
+            "model": self.serving, "prompt": request.prompt_ids, "seed": request.seed, "logprobs": 0,
+            "return_token_ids": True, **vars(sampling)}))
+        self.under_way.add(task)
+        task.add_done_callback(self.under_way.discard)
+        try:
+            await asyncio.wait({task})       # which, unlike `await task`, tells its end from the caller's
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise Unavailable("it says nothing any more")
+        choice = task.result()["choices"][0]
+        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise Unavailable(f"it broke a completion off ({choice['finish_reason']})")
+        if ids is None or logprobs is None or len(ids) != len(logprobs):
+            raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
+                             "newer.")
+        return ids, logprobs, choice["finish_reason"]
+
+
+    def break_off(self) -> None:
+        """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
+        for task in self.under_way:
+            task.cancel()
+
+
+def headers() -> dict[str, str]:
+    """The key that `vllm serve --api-key` wants, where the environment has it."""
+    key = os.environ.get("VLLM_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _message(text: str) -> str:
+    """What an answer with an error says, in one line."""
+    try:
+        told = json.loads(text)
+        told = told.get("error", told)
+        text = str(told.get("message", told) if isinstance(told, dict) else told)
+    except (ValueError, AttributeError):
+        pass
+    return (text.strip() or "no message").splitlines()[0][:300]

@@ -1,0 +1,23 @@
+"""The door to transformers' tokenizers, without torch: they load in a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rollout.prompt_encoder import PromptEncoder
+from warehouse.stages.base_model import TOKENIZER_FILES
+
+
+def load_encoder(model: str, revision: str | None) -> PromptEncoder:
+    """The encoder of a model folder, or of a model of the hub at its commit."""
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        folder = Path(snapshot_download(model, revision=revision,
+                                        allow_patterns=["config.json", *TOKENIZER_FILES]))
+    if (folder / "tokenizer.json").exists():
+        from transformers import PreTrainedTokenizerFast as Tokenizer
+    else:
+        from transformers import AutoTokenizer as Tokenizer  # converts; imports torch
+    return PromptEncoder(Tokenizer.from_pretrained(folder), json.loads((folder / "config.json").read_text()))

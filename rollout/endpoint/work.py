@@ -1,0 +1,75 @@
+"""The requests of one rollout while servers work on them: waiting, under way, finished."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+
+from rollout.engine import Request, Sampled
+from warehouse.store.errors import StageError
+
+MOST_ATTEMPTS = 5
+
+
+class Work:
+    """Requests are taken in the order given; one that is given back is the next to be taken."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self.waiting, self.returned = iter(requests), deque[Request]()
+        self.finished: deque[Sampled] = deque()
+        self.num_under_way, self.exhausted = 0, False
+        self.attempts: Counter[int] = Counter()
+        self.news, self._changed = asyncio.Event(), asyncio.Event()
+
+    def take(self) -> Request | None:
+        """The next request to serve; None if all are under way or finished."""
+        request = self.returned.popleft() if self.returned else next(self.waiting, None)
+        if request is None:
+            self.exhausted = True
+            return None
+        self.num_under_way += 1
+        return request
+
+    def finish(self, request: Request, sampled: Sampled) -> None:
+        """Take the completion of a request that was taken."""
+        self.num_under_way -= 1
+        self.finished.append(sampled)
+        self.news.set()
+        if self.is_done():
+            self._tell()
+
+    def give_back(self, request: Request, url: str, failure: Exception) -> float:
+        """Take back a request that failed; seconds to wait before the next. StageError if it always fails."""
+        self.num_under_way -= 1
+        self.returned.append(request)
+        self.attempts[request.index] += 1
+        self._tell()
+        if self.attempts[request.index] == MOST_ATTEMPTS:
+            raise StageError(f"A request failed {MOST_ATTEMPTS} times, last at {url}: {failure}. What "
+                             "was finished is kept: run the same command again when the servers are well.")
+        return 0.1 * 2 ** self.attempts[request.index]
+
+    def is_done(self) -> bool:
+        """True once nothing waits and nothing is under way."""
+        return self.exhausted and not self.returned and not self.num_under_way
+
+    async def some_news(self, seconds: float) -> None:
+        """Wait until something finishes, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.news.wait(), seconds)
+
+    def collect(self) -> Iterator[Sampled]:
+        """What has finished since the last time."""
+        self.news.clear()
+        while self.finished:
+            yield self.finished.popleft()
+
+    async def change(self) -> None:
+        """Wait until a request is given back, or all are finished."""
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
