@@ -67,6 +67,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     """Run the program as `__main__`, stdin and stdout on memory files; exit codes other than 0 are errors."""
     sys.stdin = open_file(0, encoding="utf-8", errors="replace", closefd=False)
     sys.stdout = output = open_file(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=output)
     builtins.open = io.open = open_stream
     os.fstat = describe_stream
     sys.setrecursionlimit(20_000)           # what contestants set themselves; the memory limit still holds

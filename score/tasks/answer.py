@@ -16,12 +16,13 @@ from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
-QUOTES = "\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb "
+QUOTES = "*\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb "
 BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+)\}")
 TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*+)\}")
 
-# A number stands for itself: in 0x42 there is only the 0. A product with a power of ten, a power, a fraction.
-NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)([-+]?(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
+# A number, with the power of ten, the power or the fraction after it; 0x42 holds none.
+NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
+                    r"([-+]?(?!0[xXbBoO][0-9a-fA-F])(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
                     r"(?:\s*+/\s*+(\d++)|\s*+[*x]\s*+10\^\{?([-+]?\d++)\}?|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"(?<!\d)(\d*+)\\[cdt]?frac\s*+(?:\{\s*+(-?\d++)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(\d++)\s*+\}|(\d))")
@@ -110,6 +111,9 @@ def last_choice(text: str, choices: list[str]) -> str | None:
 
     After `B)` comes what the choice says: in `B) A cat` the A is an article.
     """
+    alone = text.strip(f"{BLANK}.():").casefold()
+    if spelled := [choice for choice in choices if choice.casefold() == alone]:
+        return spelled[0]
     names = "|".join(re.escape(choice) for choice in sorted(choices, key=len, reverse=True))
     named = re.compile(rf"({NEGATION})?(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])([).:])?", re.IGNORECASE)
     given, negated, end, marked = None, False, 0, False

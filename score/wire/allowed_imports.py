@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import sys
+from encodings.aliases import aliases
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -16,11 +17,12 @@ LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "nump
               "numpy.strings")
 STANDARD = ("__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath",
             "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv",
-            "dataclasses", "datetime", "decimal", "difflib", "dis", "enum", "fractions", "functools",
-            "graphlib", "hashlib", "heapq", "inspect", "io", "itertools", "json", "keyword", "linecache",
-            "logging", "math", "numbers", "operator", "pickle", "pprint", "queue", "random", "re", "secrets",
-            "signal", "statistics", "string", "struct", "textwrap", "threading", "time", "timeit", "token",
-            "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "uuid", "warnings", "zlib")
+            "dataclasses", "datetime", "decimal", "difflib", "dis", "enum", "fileinput", "fractions",
+            "functools", "graphlib", "hashlib", "heapq", "inspect", "io", "itertools", "json", "keyword",
+            "linecache", "logging", "math", "numbers", "operator", "pickle", "pprint", "queue", "random",
+            "re", "secrets", "signal", "statistics", "string", "struct", "textwrap", "threading", "time",
+            "timeit", "token", "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "uuid",
+            "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -32,8 +34,8 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
         "concurrent.futures.thread": ("ThreadPoolExecutor",),
-        "concurrent.futures.process": ("ProcessPoolExecutor",),
-        **{f"encodings.{name}": (name,) for name in ("idna", "punycode", "unicode_escape", "rot_13")}}
+        "concurrent.futures.process": ("ProcessPoolExecutor",)}
+CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # a source that names a codec holds one
 # By the last of the words that must all appear in a source: those words, and the module.
 Allowed = dict[str, list[tuple[frozenset[str], str]]]
 
@@ -43,10 +45,21 @@ def allowed_modules(extra: tuple[str, ...]) -> Allowed:
     names = [*STANDARD, *LAZY_NUMPY, *extra, *(part for package in extra for part in PARTS.get(package, ()))]
     wanted = [(name.removeprefix("numpy.").split("."), name) for name in names]
     wanted += [([word], name) for name, words in LATE.items() for word in words]
+    wanted += [([coding, *words], name) for words, name in codecs_by_words() for coding in CODING]
     allowed: Allowed = {}
     for words, name in wanted:
         allowed.setdefault(words[-1], []).append((frozenset(words), name))
     return allowed
+
+
+def codecs_by_words() -> list[tuple[list[str], str]]:
+    """The words of each name of a codec, and the module that it takes; `utf-8-sig` is also `utf_8_sig`."""
+    named = {**aliases, **{module: module for module in aliases.values()}, "idna": "idna", "rot13": "rot_13",
+             "punycode": "punycode", "unicode_escape": "unicode_escape", "utf_8_sig": "utf_8_sig"}
+    modules = [(name, f"encodings.{module}") for name, module in named.items()]
+    modules.append(("idna", "encodings.punycode"))
+    return [(words, module) for name, module in modules
+            for words in ([name], [word for word in name.split("_") if not word[0].isdigit()]) if words]
 
 
 def mentioned(source: str, allowed: Allowed) -> list[str]:
