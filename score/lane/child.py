@@ -15,7 +15,7 @@ from score.wire import allowed_imports as imports
 from score.wire.error_classes import CHILD_CLASSES, ErrorClass
 from score.wire.frames import RESULT_HEADER, JobKind, encode_error, encode_result
 
-STDIO = int(JobKind.STDIO)
+STDIO, TOGETHER = int(JobKind.STDIO), int(JobKind.TOGETHER)
 GENERATORS = ("random", "numpy.random")
 
 
@@ -61,7 +61,7 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
     handler = handler_of(kind, lane.output_bytes - RESULT_HEADER.size)
     seed_generators(seed)
     arrange_streams(files, link_fd, kind)
-    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, lane.threads)
+    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 and kind != TOGETHER else LINK_FD, lane.threads)
     lane.ready.report(place)             # preparation succeeded, and what it cost
     source_end = names_bytes + source_bytes
     return handler, content[names_bytes:source_end], content[source_end:]
@@ -115,12 +115,14 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
 
 
 def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
-    """A script's streams on 0 and 1, the result on 3, the link on 4.
+    """A script's streams on 0 and 1, the result on 3, the link or the test on 4.
 
     Files begin at their beginning: where the program before left them is nobody's business.
     """
     if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
+    elif kind == TOGETHER:
+        os.dup2(files[2], LINK_FD)
     elif kind == STDIO:
         for number, stream in enumerate(files[2:]):
             os.dup2(stream, number)

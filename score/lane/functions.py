@@ -61,7 +61,7 @@ SWALLOWED = {"IndexError": "__getitem__", "AttributeError": "__getattr__"}
 def run_calls(code: CodeType, payload: bytes) -> bytes:
     """Call a function with each list of arguments; per call what came back, or the error it raised."""
     order = json.loads(payload)
-    function = function_of(run_module(code, "program", {}), order["entry_point"])
+    function = function_of(run_module(code, "program", {}, order["setup"]), order["entry_point"])
     answers = [answer_call(function, *plain_data.untagged(call, 0))[:2] for call in order["calls"]]
     return json.dumps(answers).encode()
 
@@ -88,7 +88,8 @@ def error_name(error: BaseException) -> str:
 
 def serve_calls(code: CodeType, payload: bytes) -> bytes:
     """Answer the calls that arrive over the link until it closes."""
-    function = function_of(run_module(code, "program", {}), payload.decode())
+    order = json.loads(payload)
+    function = function_of(run_module(code, "program", {}, order["setup"]), order["entry_point"])
     link.send(b'["ready"]')
     while message := link.receive():
         arguments, keywords = plain_data.loads(message)
@@ -101,10 +102,12 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     order = json.loads(payload)
     if not link.receive():
         return encode_units([["", "the program did not start", "lost"]] * order["num_units"], room)
-    names: dict[str, Any] = {order["entry_point"]: call_program, "candidate": call_program}
+    first, _, method = order["entry_point"].partition(".")
+    callee = type(first, (), {method: staticmethod(call_program)}) if method else call_program
+    names: dict[str, Any] = {first: callee, "candidate": call_program}
     try:
         units = ["check(candidate)"] if order["check"] else order["units"]
-        compiled = [compile(unit, "test", "exec") for unit in units]
+        compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in units]
         namespace = run_module(code, "tests", names)
     except BaseException as error:
         whose = "lost" if link.is_lost else whose_fault(error) if link.has_answered else "tests"

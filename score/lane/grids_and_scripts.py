@@ -64,7 +64,10 @@ def as_grid(output: Any) -> np.ndarray:
 
 
 def run_script(code: CodeType, payload: bytes) -> bytes:
-    """Run the program as `__main__`, stdin and stdout on memory files; exit codes other than 0 are errors."""
+    """Run the setup that `payload` is, then the program, as `__main__`, stdin and stdout on memory files.
+
+    Exit codes other than 0 are errors.
+    """
     sys.stdin = open_file(0, encoding="utf-8", errors="replace", closefd=False)
     sys.stdout = output = open_file(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=output)
@@ -72,7 +75,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     os.fstat = describe_stream
     sys.setrecursionlimit(20_000)           # what contestants set themselves; the memory limit still holds
     try:
-        run_module(code, "__main__", {})
+        run_module(code, "__main__", {}, payload.decode())
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
@@ -107,6 +110,9 @@ def handler_of(kind: int, room: int) -> Handler:
     """What runs a job, with `room` bytes for its answer; functions are in a module that only they load."""
     if kind in HANDLERS:
         return HANDLERS[kind]
+    if kind == JobKind.TOGETHER:
+        from score.lane.together import run_together
+        return run_together
     from score.lane import functions
     handlers: dict[int, Handler] = {JobKind.CALL: functions.run_calls, JobKind.SERVE: functions.serve_calls,
                                     JobKind.TEST: partial(functions.run_tests, room=room)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -12,21 +13,29 @@ class MissingFunction(Exception):
     """The program defines no function of the name asked for."""
 
 
-def run_module(code: CodeType, name: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Execute the program's top level as module `name`; its namespace comes back."""
+def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = "") -> dict[str, Any]:
+    """Execute `setup` and the program's top level as module `name`; its namespace comes back."""
     module = ModuleType(name)
     sys.modules[name] = module
     module.__dict__.update(names)
+    if setup:
+        exec(compile(setup, "program_setup", "exec", dont_inherit=True), module.__dict__)
     exec(code, module.__dict__)
     return module.__dict__
 
 
 def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The function called `name`; MissingFunction if there is none."""
-    function = namespace.get(name)
-    if not callable(function):
+    """The function called `name`, of `Class.method` on a fresh object each call; else MissingFunction."""
+    first, _, method = name.partition(".")
+    function = namespace.get(first)
+    if not callable(function) or (method and not callable(getattr(function, method, None))):
         raise MissingFunction(f"the program defines no function {name}")
-    return function
+    return partial(call_method, function, method) if method else function
+
+
+def call_method(kind: Callable[..., Any], method: str, *arguments: Any, **keywords: Any) -> Any:
+    """Call a method of a new object of the class."""
+    return getattr(kind(), method)(*arguments, **keywords)
 
 
 def message_of(error: BaseException) -> str:

@@ -12,6 +12,9 @@ from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
+MODES = {"apart": "apart: in a process of their own, which sees plain data alone",
+         "together": "together: each in a process with the program, whose word was put to wrong tests"}
+
 
 def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
     """The verdict on `ITERATION/[PURPOSE/]TASK/INDEX`; StageError where there is none, or several."""
@@ -44,6 +47,8 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
                 lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
     else:
         lines += [printable(json.dumps(unit)) for unit in (outputs or {"test": ["(none)"]})["test"]]
+    if "tests" in payload:
+        lines.append(f"tests ran {MODES[payload.get('mode', 'apart')]}")
     lines.append("--- verdict")
     if sample["error_class"]:
         words = [sample["error_class"], sample["error_name"], sample["error_message"]]

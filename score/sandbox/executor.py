@@ -39,21 +39,32 @@ class Executor:
             else:
                 distinct[program.key] = program
         waiting = list(distinct.values())
+        ended: dict[bytes, int] = {}         # bytes of what each left
         for index, endings in self.pool.run(waiting):
             program = waiting[index]
             outcome = outcome_of(program, endings, limits, isolated=self.isolated)
             self.num_run += 1
             known[program.key] = outcome
-            num_bytes = sum(len(ending.result) + len(ending.stdout or b"") for ending in endings)
-            self._remember(program, outcome, num_bytes)
+            ended[program.key] = sum(len(ending.result) + len(ending.stdout or b"") for ending in endings)
             finished(outcome)
+        known |= self._follow_up([program for program in waiting if program.then], known, finished)
+        for key, num_bytes in ended.items():
+            self._remember(key, known[key], num_bytes)
         return [known[program.key] for program in programs]
 
-    def _remember(self, program: Program, outcome: Outcome, num_bytes: int) -> None:
+    def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
+                   finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:
+        """What becomes of the outcomes of these programs when what follows on each was run."""
+        plans = [program.then.programs(program, known[program.key]) for program in programs if program.then]
+        later = iter(self.run([each for plan in plans for each in plan], finished) if any(plans) else ())
+        return {program.key: program.then.settle(known[program.key], [next(later) for _each in plan])
+                for program, plan in zip(programs, plans, strict=True) if program.then and plan}
+
+    def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
         """Keep an outcome for later parts, the oldest leaving first, unless it says nothing."""
         if outcome.infrastructure:
             return
-        self.outcomes[program.key] = outcome, OVERHEAD_BYTES + num_bytes
+        self.outcomes[key] = outcome, OVERHEAD_BYTES + num_bytes
         self.cached_bytes += OVERHEAD_BYTES + num_bytes
         while self.cached_bytes > CACHED_BYTES:
             self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from score.sandbox.program import Program
 from score.wire.allowed_imports import Allowed
-from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, Verdict
+from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, JobKind, Verdict
 
 VERDICTS = tuple(Verdict)       # a tuple is asked faster than an enumeration
 
@@ -78,7 +78,7 @@ class Flight:
         """Fill the slot; the order for its lane."""
         program = self.program
         facts, job = program.job(allowed)
-        tests_facts, second = NO_JOB, program.stdin or b""
+        tests_facts, second = NO_JOB, program.token + program.handed
         if program.tests is not None:
             tests_facts, second = program.tests.job(allowed)
         slot.fill([job, second])
@@ -93,7 +93,7 @@ class Flight:
             verdict, code, cpu, wall, peak = REPLY_CHILD.unpack_from(
                 reply, REPLY_HEADER.size + index * REPLY_CHILD.size)
             result = slot.take(index, output_bytes)
-            stdout = None if self.program.stdin is None else slot.take(1, output_bytes)
+            stdout = slot.take(1, output_bytes) if self.program.kind == JobKind.STDIO else None
             endings.append(Ending(VERDICTS[verdict], code, cpu / 1e9, wall / 1e9, peak / 1024, result,
                                   stdout))
         return endings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from score.sandbox.flight import Ending
@@ -12,6 +13,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.program import Program
 from score.wire.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
 from score.wire.frames import (
+    MAX_MESSAGE,
     BadFrame,
     JobKind,
     Verdict,
@@ -54,10 +56,13 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
     """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
     if not endings:
         return LOST
-    outcome = process_outcome(endings[0], DECODERS.get(program.kind, no_answer), limits, isolated)
+    decode = DECODERS.get(program.kind, no_answer)
+    if program.kind == JobKind.TOGETHER:
+        decode = partial(decode_test, token=program.token)
+    outcome = process_outcome(endings[0], decode, limits, isolated)
     if program.tests is not None:
         return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))
-    return outcome if program.stdin is None else script_outcome(outcome, endings[0], limits)
+    return script_outcome(outcome, endings[0], limits) if program.kind == JobKind.STDIO else outcome
 
 
 def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limits,
@@ -127,6 +132,16 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
         raise BadFrame("not a list of tests")
     failures = [unit if isinstance(unit, list) and len(unit) == 3 else ["", "", ""] for unit in units]
     return [(unit == 1, *map(str, failure)) for unit, failure in zip(units, failures, strict=True)]
+
+
+def decode_test(body: bytes, token: bytes) -> list[str]:
+    """Why the test failed, as [name, message]; nothing where it passed, which the token proves."""
+    if body == token:
+        return []
+    reason = decode_json(body)
+    if not isinstance(reason, list) or len(reason) != 2:
+        raise BadFrame("neither the test's token nor a reason")
+    return [str(part)[:MAX_MESSAGE] for part in reason]
 
 
 def no_answer(_body: bytes) -> None:

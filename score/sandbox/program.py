@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from score.wire.allowed_imports import Allowed, mentioned
-from score.wire.frames import Facts, JobKind
+from score.wire.frames import TOKEN_BYTES, Facts, JobKind
+
+if TYPE_CHECKING:
+    from score.sandbox.outcomes import Outcome
+
+
+class FollowUp(Protocol):
+    """What is run because of how a program ended, and what then becomes of its outcome."""
+
+    @property
+    def key(self) -> bytes:
+        """Equal where the same follows."""
+
+    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+        """What to run next."""
+
+    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
+        """The outcome in the light of what was run next."""
 
 
 @dataclass(frozen=True)
@@ -15,32 +34,43 @@ class Program:
     """One program with its inputs. `tests` is a second program that judges it from a process of its own.
 
     `source_bytes` is its source in UTF-8, where a lone surrogate stays as bytes that the compiler refuses.
-    `key` is the sha256 over everything that the process is given; its seed derives from it.
+    `key` is the sha256 over everything that decides the outcome; its seed derives from it, but never from the
+    test that a program is run together with.
     """
 
     kind: JobKind
     source: str
     payload: bytes = b""
-    stdin: bytes | None = None           # for scripts; their stdout is then kept
+    handed: bytes = b""                  # its second file: the stdin of a script, or a test
     tests: Program | None = None
+    then: FollowUp | None = None
+    mentions: str = field(default="", compare=False)      # further code whose modules are imported beforehand
 
     source_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)
+    seed: int = field(init=False, repr=False, compare=False)
+    token: bytes = field(init=False, repr=False, compare=False)       # what proves that the test was run
 
     def __post_init__(self) -> None:
-        source = self.source.encode("utf-8", "surrogatepass")
-        parts = (source, self.payload, self.stdin or b"", self.tests.key if self.tests else b"")
-        lengths = struct.pack("<B4Q", self.kind, *map(len, parts))
+        source, together = self.source.encode("utf-8", "surrogatepass"), self.kind == JobKind.TOGETHER
+        parts = [source, self.payload, self.handed, self.tests.key if self.tests else b""]
+        key = digest_of(self.kind, [*parts, self.then.key] if self.then else parts)
         object.__setattr__(self, "source_bytes", source)
-        object.__setattr__(self, "key", hashlib.sha256(lengths + b"".join(parts)).digest())
+        object.__setattr__(self, "key", key)
+        seeded = digest_of(self.kind, parts[:2]) if together else key
+        object.__setattr__(self, "seed", int.from_bytes(seeded[:8], "little"))
+        object.__setattr__(self, "token", secrets.token_bytes(TOKEN_BYTES) if together else b"")
 
     def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.
 
         That is those of the allowed modules that its code mentions, the source, and the payload.
         """
-        text = self.source + (self.payload.decode("utf-8", "replace") if self.kind == JobKind.TEST else "")
-        names = ",".join(mentioned(text, allowed)).encode()
+        names = ",".join(mentioned(self.source + self.mentions, allowed)).encode()
         source, payload = self.source_bytes, self.payload
-        facts = (self.kind, int.from_bytes(self.key[:8], "little"), len(names), len(source), len(payload))
-        return facts, names + source + payload
+        return (self.kind, self.seed, len(names), len(source), len(payload)), names + source + payload
+
+
+def digest_of(kind: JobKind, parts: list[bytes]) -> bytes:
+    """The sha256 of the parts, none of which can be taken for another."""
+    return hashlib.sha256(struct.pack(f"<B{len(parts)}Q", kind, *map(len, parts)) + b"".join(parts)).digest()

@@ -1,4 +1,4 @@
-"""Function tasks: calls whose results are compared here, or tests that run in a process of their own."""
+"""Function tasks: calls whose results are compared here, or tests apart from or together with the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
+from score.tasks.together import SharedTest, is_pass, shared_tests
 from score.wire import plain_data
+from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
 
 
@@ -26,50 +28,64 @@ class Call:
 
 @dataclass(frozen=True)
 class FunctionTask:
-    """Either `calls`, or tests: `setup` and then the statements `units`, or `setup` that defines `check`."""
+    """`calls`, or `shared` tests, or `setup` and the statements `units`, or `setup` that defines `check`."""
 
     entry_point: str
-    calls: list[Call]
-    setup: str
-    units: list[str]
-    check: bool
-    tolerance: float
+    program_setup: str = ""
+    calls: tuple[Call, ...] = ()
+    tolerance: float = 0
+    any_order: bool = False
+    shared: tuple[SharedTest, ...] = ()
+    setup: str = ""
+    units: tuple[str, ...] = ()
 
     @property
     def num_units(self) -> int:
-        return len(self.calls) or len(self.units) or 1
+        return len(self.calls) or len(self.shared) or len(self.units) or 1
 
 
 class FunctionKind:
-    """{entry_point, calls: [{args, kwargs, expected}], tolerance}, or {entry_point, setup, tests}.
+    """{entry_point, calls: [{args, kwargs, expected}], tolerance, any_order}, or {entry_point, setup, tests}.
 
-    `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`.
+    `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`. By `mode` they
+    run `apart` from the program, in a process of their own, or `together` with it. `program_setup` is
+    code that comes before the program.
     """
 
     def load(self, payload: dict[str, Any]) -> FunctionTask:
-        entry_point, setup = payload["entry_point"], payload.get("setup", "")
+        names = payload["entry_point"], payload.get("program_setup", "")
+        setup = payload.get("setup", "")
         if "calls" in payload:
             calls = [Call(restore(call.get("args", [])), restore(call.get("kwargs", {})),
                           restore(call["expected"])) for call in payload["calls"]]
-            return FunctionTask(entry_point, calls, "", [], False, payload.get("tolerance", 0))
+            return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0),
+                                payload.get("any_order", False))
         tests = payload["tests"]
+        if payload.get("mode") == "together":
+            return FunctionTask(*names, shared=tuple(shared_tests(setup, tests, names[0])))
         if isinstance(tests, str):
-            return FunctionTask(entry_point, [], f"{setup}\n{tests}", [], True, 0)
-        return FunctionTask(entry_point, [], setup, tests, False, 0)
+            return FunctionTask(*names, setup=f"{setup}\n{tests}")
+        return FunctionTask(*names, setup=setup, units=tuple(tests))
 
     def programs(self, task: FunctionTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
+        if task.shared:
+            return [test.program(answer.code, task.program_setup) for test in task.shared]
+        order: dict[str, Any] = {"entry_point": task.entry_point, "setup": task.program_setup}
         if task.calls:
             calls = [plain_data.tagged([call.arguments, call.keywords], 0) for call in task.calls]
-            order = json.dumps({"entry_point": task.entry_point, "calls": calls})
-            return [Program(JobKind.CALL, answer.code, order.encode())]
-        order = json.dumps({"entry_point": task.entry_point, "units": task.units, "check": task.check,
-                            "num_units": task.num_units}, ensure_ascii=False)
-        tests = Program(JobKind.TEST, task.setup, order.encode("utf-8", "surrogatepass"))
-        return [Program(JobKind.SERVE, answer.code, task.entry_point.encode(), tests=tests)]
+            return [Program(JobKind.CALL, answer.code, as_bytes(order | {"calls": calls}),
+                            mentions=task.program_setup)]
+        units = as_bytes({"entry_point": task.entry_point, "units": task.units, "check": not task.units,
+                          "num_units": task.num_units})
+        tests = Program(JobKind.TEST, task.setup, units, mentions="\n".join(task.units))
+        return [Program(JobKind.SERVE, answer.code, as_bytes(order), tests=tests,
+                        mentions=task.program_setup)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        if task.shared:
+            return shared_measures(answer, outcomes, task.num_units)
         outcome = outcomes[0]
         if outcome.error_class is not None:
             return unit_measures(answer, outcome, [], task.num_units)
@@ -77,11 +93,27 @@ class FunctionKind:
             return unit_measures(answer, outcome, [unit[0] for unit in outcome.result], task.num_units,
                                  outputs=[list(unit) for unit in outcome.result])
         results = outcome.result if isinstance(outcome.result, list) else []
-        passed = [is_expected(result, call, task.tolerance)
+        passed = [is_expected(result, call, task)
                   for result, call in zip(results, task.calls, strict=False)]
         shown = [result[:2] for result in results if isinstance(result, list)]
         digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
         return unit_measures(answer, outcome, passed, task.num_units, outputs=shown, fingerprint=digest)
+
+
+def shared_measures(answer: Answer, outcomes: list[Outcome], num_units: int) -> Measures:
+    """Tests that fail to run count as failed; none counts where one was passed without being earned."""
+    ran = [outcome for outcome in outcomes if outcome.error_class is None]
+    unearned = [outcome for outcome in outcomes if outcome.error_class == ErrorClass.UNEARNED]
+    if unearned or not ran:
+        return unit_measures(answer, (unearned or outcomes)[0], [], num_units)
+    shown = [[is_pass(outcome), *(outcome.result or [outcome.error_name or str(outcome.error_class or ""),
+                                                      outcome.error_message or ""])] for outcome in outcomes]
+    return unit_measures(answer, ran[0], list(map(is_pass, outcomes)), num_units, outputs=shown)
+
+
+def as_bytes(order: dict[str, Any]) -> bytes:
+    """An order as JSON."""
+    return json.dumps(order, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def restore(value: Any) -> Any:
@@ -95,12 +127,15 @@ def restore(value: Any) -> Any:
     return value
 
 
-def is_expected(result: Any, call: Call, tolerance: float) -> bool:
+def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
     """True if a call's result is plain data equal to what was expected."""
     if not isinstance(result, list) or len(result) != 2 or result[0] != "value":
         return False
     try:
-        return same(plain_data.untagged(result[1], 0, hashing=False), call.expected, tolerance)
+        value = plain_data.untagged(result[1], 0, hashing=False)
+        if task.any_order and isinstance(value, (list, tuple)):
+            value = plain_data.Unordered(value)
+        return same(value, call.expected, task.tolerance)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return False       # an integer too large for a float is an ArithmeticError
 

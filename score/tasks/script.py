@@ -32,7 +32,7 @@ class ScriptKind:
     def programs(self, task: ScriptTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
-        return [Program(JobKind.STDIO, answer.code, stdin=given.encode()) for given, _expected in task.cases]
+        return [Program(JobKind.STDIO, answer.code, handed=given.encode()) for given, _expected in task.cases]
 
     def measure(self, task: ScriptTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Cases that fail to run count as wrong; only when none ran is there no valid output."""

@@ -15,14 +15,14 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.char", "numpy.rec",
               "numpy.lib.stride_tricks", "numpy.lib.format", "numpy.testing", "numpy.ctypeslib",
               "numpy.strings")
-STANDARD = ("__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath",
-            "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv",
+STANDARD = ("__future__", "abc", "array", "ast", "asyncio", "base64", "binascii", "bisect", "calendar",
+            "cmath", "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv",
             "dataclasses", "datetime", "decimal", "difflib", "dis", "enum", "fileinput", "fractions",
             "functools", "graphlib", "hashlib", "heapq", "inspect", "io", "itertools", "json", "keyword",
             "linecache", "logging", "math", "numbers", "operator", "pickle", "pprint", "queue", "random",
             "re", "secrets", "signal", "statistics", "string", "struct", "textwrap", "threading", "time",
-            "timeit", "token", "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "uuid",
-            "warnings", "zlib")
+            "timeit", "token", "tokenize", "traceback", "types", "typing", "unicodedata", "unittest",
+            "unittest.mock", "uuid", "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -33,6 +33,8 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
+        "score.lane.event_loop": ("asyncio", "IsolatedAsyncioTestCase"),
+        "score.lane.pytest_words": ("pytest",),
         "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
 CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # a source that names a codec holds one

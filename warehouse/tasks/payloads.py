@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ from warehouse.store.errors import StageError
 MAX_GRID_SIDE = 30
 MATCHES = ("exact", "numeric", "choice")
 COMPARISONS = ("tokens", "lines")
+MODES = ("apart", "together")
 NUMBER = (int, float)
 LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
 
@@ -78,6 +80,7 @@ def _grid_problem(grid: Any) -> str | None:
 
 def _check_function(payload: dict[str, Any], where: str) -> None:
     _field(where, payload, "entry_point", str)
+    _field(where, payload, "program_setup", str, "")
     if "calls" in payload:
         for call in _filled(where, payload, "calls"):
             if "expected" not in call:
@@ -85,12 +88,16 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
             _field(where, call, "args", list, [])
             _field(where, call, "kwargs", dict, {})
         _field(where, payload, "tolerance", NUMBER, 0)
+        _field(where, payload, "any_order", bool, False)
         return
-    _field(where, payload, "setup", str, "")
+    _choice(where, payload, "mode", MODES)
+    setup = _field(where, payload, "setup", str, "")
     tests = _field(where, payload, "tests", (str, list))
     statements = [tests] if isinstance(tests, str) else tests
     if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
+    for code in (setup, *statements):
+        _python(where, "tests", code)
 
 
 def _filled(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -106,6 +113,14 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
     value = _field(where, payload, name, str, choices[0])
     if value not in choices:
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
+
+
+def _python(where: str, name: str, code: str) -> None:
+    """StageError where code of a payload is no Python."""
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise StageError(f"{where}: payload field '{name}' is no Python: {error}. Correct it.") from error
 
 
 def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[type, ...],

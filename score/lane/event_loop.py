@@ -1,0 +1,34 @@
+"""`asyncio` for a locked process, which can make no sockets: its loops wait by the clock alone.
+
+Imported instead of `asyncio` by what mentions it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+
+
+class ClockLoop(asyncio.SelectorEventLoop):
+    """A loop without the pair of sockets by which other threads would wake it."""
+
+    def __init__(self) -> None:
+        super().__init__(selectors.SelectSelector())
+
+    def _make_self_pipe(self) -> None:
+        """None is made."""
+
+    def _close_self_pipe(self) -> None:
+        """None is there."""
+
+    def _write_to_self(self) -> None:
+        """No other thread waits."""
+
+
+class ClockPolicy(asyncio.DefaultEventLoopPolicy):
+    """The policy that makes such loops."""
+
+    _loop_factory = ClockLoop
+
+
+asyncio.set_event_loop_policy(ClockPolicy())

@@ -1,0 +1,86 @@
+"""What tests use of pytest: `raises`, `approx` and `mark.parametrize`, where pytest itself is not allowed.
+
+Imported for what mentions pytest; it then goes by that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+
+@contextlib.contextmanager
+def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
+    """The context of `raises`: what was raised is its `value`."""
+    info = SimpleNamespace(value=None, type=None)
+    info.match = lambda pattern: bool(re.search(pattern, str(info.value)))
+    try:
+        yield info
+    except kinds as error:
+        info.value, info.type = error, type(error)
+        if match is not None and not re.search(match, str(error)):
+            raise AssertionError(f"{str(error)!r} does not match {match!r}") from error
+    else:
+        raise AssertionError(f"DID NOT RAISE {kinds}")
+
+
+def raises(kinds: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
+    """A context in which one of the exceptions has to be raised; with a function, calls that."""
+    if not call:
+        return caught(kinds, match)
+    with caught(kinds, match) as info:
+        call[0](*call[1:], **keywords)
+    return info
+
+
+class approx:
+    """Equal to numbers, lists and dictionaries of numbers that are near."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:
+        self.expected, self.rel, self.abs = expected, rel, abs
+
+    def __eq__(self, value: Any) -> bool:
+        return self.is_near(value, self.expected)
+
+    def is_near(self, value: Any, expected: Any) -> bool:
+        """True if each number of a value is near the number in its place."""
+        if isinstance(expected, dict):
+            return value.keys() == expected.keys() and all(
+                self.is_near(value[key], expected[key]) for key in expected)
+        if hasattr(expected, "__iter__") and not isinstance(expected, str):
+            return len(value) == len(expected) and all(map(self.is_near, value, expected))
+        if not isinstance(expected, (int, float, complex)):
+            return bool(value == expected)
+        relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0
+        nearest = max(relative * abs(expected), 1e-12 if self.abs is None else self.abs)
+        return bool(value == expected or abs(value - expected) <= nearest)
+
+
+def parametrize(names: Any, rows: Any, **_options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a test once with each row of arguments."""
+    words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(test)
+        def run_rows(**others: Any) -> None:
+            for row in rows:
+                test(**others, **dict(zip(words, row if len(words) > 1 else [row], strict=True)))
+        return run_rows
+    return decorate
+
+
+def fail(reason: str = "") -> None:
+    """Fail the test."""
+    raise AssertionError(reason)
+
+
+mark, nan = SimpleNamespace(parametrize=parametrize), math.nan
+sys.modules.setdefault("pytest", sys.modules[__name__])

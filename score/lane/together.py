@@ -1,0 +1,35 @@
+"""Children that hold a program and one of its tests in the same namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import CodeType
+
+from score.isolation.lockdown import LINK_FD
+from score.lane.modules import function_of, message_of, run_module
+from score.wire.frames import MAX_MESSAGE, TOKEN_BYTES
+
+
+def run_together(code: CodeType, payload: bytes) -> bytes:
+    """Load the program, run its test; the test's token if it passed, else what was asserted, as JSON.
+
+    All of this can be forged by the program. What it cannot know is whether the test is right, or wrong on
+    purpose.
+    """
+    order = json.loads(payload)
+    namespace = run_module(code, "program", {}, order["setup"])
+    namespace["candidate"] = function_of(namespace, order["entry_point"])
+    token, test = take_test()
+    try:
+        exec(test, namespace)
+    except AssertionError as error:
+        return json.dumps(["AssertionError", message_of(error)[:MAX_MESSAGE]]).encode()
+    return token
+
+
+def take_test() -> tuple[bytes, CodeType]:
+    """The token and the test, whose text is in no frame below the program's and cannot be taken again."""
+    content = os.pread(LINK_FD, os.lseek(LINK_FD, 0, os.SEEK_END), 0)
+    os.close(LINK_FD)
+    return content[:TOKEN_BYTES], compile(content[TOKEN_BYTES:], "test", "exec", dont_inherit=True)

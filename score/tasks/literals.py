@@ -1,0 +1,126 @@
+"""Other values of the same kind as the literals of a test: what a test that is wrong on purpose expects."""
+
+from __future__ import annotations
+
+import ast
+import random
+import string
+from typing import Any
+
+# Of these a change of a literal argument makes another value.
+MAKERS = frozenset({
+    "array", "asarray", "bytearray", "bytes", "approx", "complex", "date", "datetime", "deque", "dict", "eye",
+    "frozenset", "full", "list", "ones", "range", "set", "sorted", "time", "timedelta", "tuple", "zeros"})
+NEAR = frozenset({"approx"})         # whose argument may be off by a little
+ALPHABETS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+
+
+def altered(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.expr | None:
+    """An expression of another value, as like it as can be; None where that cannot be told from the text.
+
+    With `far`, numbers differ by more than their size.
+    """
+    if isinstance(node, ast.Constant):
+        return other_constant(node.value, draw, far=far)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        operand = altered(node.operand, draw, far=True)
+        return None if operand is None else ast.UnaryOp(node.op, operand)
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return other_items(node, draw, far=far)
+    if isinstance(node, ast.Dict):
+        return other_dict(node, draw, far=far)
+    if isinstance(node, ast.Call):
+        return other_call(node, draw)
+    return None
+
+
+def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | None:
+    """Another constant of the same type."""
+    if value is None or isinstance(value, bool):
+        return ast.Constant(not value if isinstance(value, bool) else draw.choice([False, 0, True]))
+    if isinstance(value, int):
+        step = draw.choice([1, 2]) + (abs(value) if far else 0)
+        return ast.Constant(value - step if value > step and draw.random() < 0.5 else value + step)
+    if isinstance(value, float):
+        digits = len(repr(value).partition(".")[2]) if "e" not in repr(value) else 3
+        return ast.Constant(round(value + (1 + abs(value)) * draw.choice([1.25, 1.5, 2.75]), digits + 1))
+    if isinstance(value, complex):
+        return ast.Constant(value + draw.choice([1, 2]))
+    if isinstance(value, str):
+        return ast.Constant(other_text(value, draw))
+    return ast.Constant(other_text(value.decode("latin-1"), draw).encode("latin-1")) if isinstance(
+        value, bytes) else None
+
+
+def other_text(text: str, draw: random.Random) -> str:
+    """The text with another character of the same class in some place; one more where there is none."""
+    places = [(index, letters) for index, letter in enumerate(text) for letters in ALPHABETS
+              if letter in letters]
+    if not places:
+        return text + draw.choice(text or string.ascii_lowercase)
+    index, letters = draw.choice(places)
+    letter = draw.choice(letters.replace(text[index], ""))
+    return text[:index] + letter + text[index + 1:]
+
+
+def other_items(node: Any, draw: random.Random, *, far: bool) -> ast.expr | None:
+    """A list, tuple or set with one of its literals altered, to what is not in it; an empty one gets one."""
+    if not node.elts:
+        # two of them, because arrays of one are equal to those of none
+        return type(node)([ast.Constant(0), ast.Constant(1)], *([node.ctx] if hasattr(node, "ctx") else []))
+    present = {ast.dump(item) for item in node.elts}
+    for place in draw.sample(range(len(node.elts)), len(node.elts)):
+        for _ in range(20):
+            item = altered(node.elts[place], draw, far=far)
+            if item is not None and (ast.dump(item) not in present or not isinstance(node, ast.Set)):
+                items = [*node.elts[:place], item, *node.elts[place + 1:]]
+                return type(node)(items, *([node.ctx] if hasattr(node, "ctx") else []))
+    return None
+
+
+def other_dict(node: ast.Dict, draw: random.Random, *, far: bool) -> ast.expr | None:
+    """A dictionary with one value altered."""
+    if not node.keys:
+        return ast.Dict([ast.Constant(0)], [ast.Constant(0)])
+    for place in draw.sample(range(len(node.values)), len(node.values)):
+        if (item := altered(node.values[place], draw, far=far)) is not None:
+            return ast.Dict(node.keys, [*node.values[:place], item, *node.values[place + 1:]])
+    return None
+
+
+def other_call(node: ast.Call, draw: random.Random) -> ast.expr | None:
+    """What makes another object: a constructor called with a literal altered."""
+    name = last_name(node.func)
+    if name not in MAKERS and not name[:1].isupper():
+        return None
+    if name in ("set", "frozenset") and node.args:
+        return larger_set(node, draw)
+    places = range(1) if name in NEAR else draw.sample(range(len(node.args)), len(node.args))
+    for place in places:
+        if place < len(node.args) and (item := altered(node.args[place], draw, far=name in NEAR)) is not None:
+            return ast.Call(node.func, [*node.args[:place], item, *node.args[place + 1:]], node.keywords)
+    for place, keyword in enumerate(node.keywords if name not in NEAR else []):
+        if (item := altered(keyword.value, draw)) is not None:
+            changed = ast.keyword(keyword.arg, item)
+            return ast.Call(node.func, node.args,
+                            [*node.keywords[:place], changed, *node.keywords[place + 1:]])
+    return None
+
+
+def larger_set(node: ast.Call, draw: random.Random) -> ast.expr | None:
+    """`set([..])` with one more item: what is altered could be there twice."""
+    [items, *_rest] = node.args
+    if isinstance(items, (ast.List, ast.Tuple, ast.Set)) and items.elts:
+        present = {ast.dump(item) for item in items.elts}
+        for item in (altered(draw.choice(items.elts), draw) for _ in range(20)):
+            if item is not None and ast.dump(item) not in present:
+                return ast.Call(node.func, [ast.List([*items.elts, item], ast.Load())], node.keywords)
+    if isinstance(items, ast.Constant) and isinstance(items.value, str):
+        letter = draw.choice([each for each in string.ascii_lowercase if each not in items.value] or ["?"])
+        return ast.Call(node.func, [ast.Constant(items.value + letter)], node.keywords)
+    return None
+
+
+def last_name(node: ast.expr) -> str:
+    """`f` of f, a.f and a.b.f; '' of anything else."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

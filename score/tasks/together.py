@@ -1,0 +1,99 @@
+"""Tests that run in one process with the program, each in a process of its own, and how cheats show."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
+from score.tasks.wrong_tests import without_messages, wrong_tests
+from score.wire.error_classes import ErrorClass
+from score.wire.frames import JobKind
+
+MOST_WRONG_TESTS = 12            # of one test; of more, which ones is another choice for every program
+UNEARNED = Outcome(error_class=ErrorClass.UNEARNED,
+                   error_message="it passes tests that are wrong on purpose too")
+
+
+@dataclass(frozen=True)
+class SharedTest:
+    """One test as a source; a program that passes it has to fail what it follows it up with."""
+
+    source: str                  # as `normal` writes it
+    own_name: str                # of what the program has to define
+
+    key: ClassVar[bytes] = b"wrong tests"        # they derive from the test, which is in the program's key
+
+    @cached_property
+    def wrong(self) -> list[str]:
+        """Variants that are wrong on purpose."""
+        return wrong_tests(self.source, self.own_name)
+
+    def program(self, code: str, setup: str) -> Program:
+        """The program together with this test."""
+        order = json.dumps({"entry_point": self.own_name, "setup": setup})
+        return Program(JobKind.TOGETHER, code, order.encode(), as_bytes(self.source), then=self,
+                       mentions=f"{setup}\n{self.source}")
+
+    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+        """The program once more with wrong tests, where it passed this one."""
+        if not is_pass(outcome):
+            return []
+        drawn = sorted(self.wrong, key=lambda each: hashlib.sha256(program.key + as_bytes(each)).digest())
+        return [replace(program, handed=as_bytes(each), then=None) for each in drawn[:MOST_WRONG_TESTS]]
+
+    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
+        """The outcome, unless the program passed a wrong test or could not be run again."""
+        lost = [each for each in later if each.infrastructure]
+        if any(map(is_pass, later)):
+            return replace(outcome, result=None, error_class=UNEARNED.error_class,
+                           error_message=UNEARNED.error_message)
+        return lost[0] if lost else outcome
+
+
+def as_bytes(source: str) -> bytes:
+    """A source in UTF-8, where a lone surrogate stays for the compiler to refuse."""
+    return source.encode("utf-8", "surrogatepass")
+
+
+def is_pass(outcome: Outcome) -> bool:
+    """True if a program ran its test to the end."""
+    return outcome.error_class is None and not outcome.result
+
+
+def shared_tests(setup: str, tests: str | list[str], own_name: str) -> list[SharedTest]:
+    """The tests of a payload: statements, or a source with `check(candidate)` or with functions test_*."""
+    if isinstance(tests, list):
+        sources = [f"{setup}\n{test}" for test in tests]
+    else:
+        source = f"{setup}\n{tests}"
+        sources = [f"{source}\n{call}" for call in calls_of_tests(source) or ["check(candidate)"]]
+    return [SharedTest(normal(source), own_name) for source in sources]
+
+
+def calls_of_tests(source: str) -> list[str]:
+    """Statements that run each test function and each method of a TestCase; none where there is `check`."""
+    tree = ast.parse(source)
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if "check" in functions:
+        return []
+    calls = [f"{name}()" for name in functions if name.startswith("test")]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+            calls += [f"{node.name}({name!r}).debug()" if node.bases else f"{node.name}().{name}()"
+                      for name in names if name.startswith("test")]
+    return calls
+
+
+def normal(source: str) -> str:
+    """The source as wrong tests are written too; as it is where Python cannot write it again."""
+    try:
+        return without_messages(source)
+    except (ValueError, RecursionError):
+        return source
