@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -200,7 +201,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
 
     def forward(policy, group, rows, sums, settings, *, online):
         number = int(rows[0].rollout.task_id.removeprefix("task-"))
-        taken[policy].append(number)
+        taken[policy.index].append(number)
         for row in rows:
             row.old_logprobs = row.behaviour_logprobs - (2.0 if number % 3 == 1 else 0.0)
             row.entropy = torch.ones(len(row.old_logprobs))
@@ -211,7 +212,8 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
         for _ in range(2):
             plan_step(batch, list(range(GROUPS)), 0, settings)
             taken[index].append("again")
-            accumulate(index, batch, list(range(GROUPS)), Two(index), settings, online=True,
+            policy = SimpleNamespace(index=index, can_pack=False)
+            accumulate(policy, batch, list(range(GROUPS)), Two(index), settings, online=True,
                        interrupted=lambda: False)
 
     monkeypatch.setattr(gradients, "_backward", forward)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
-from train.model.attention import Packed, Prefix, PromptKV, attend, is_supported
+from train.model.attention import Packed, PromptKV, attend, is_supported
 from warehouse.store.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -48,26 +49,36 @@ class Policy:
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
         """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
-        return self._forward(prompt_ids[None], before)[1]() if len(prompt_ids) else before
+        if not len(prompt_ids):
+            return before
+        if self.attention == CACHED_PROMPT:
+            layers: Any = self._forward_cached(prompt_ids[None], before)[1].layers
+            return [(layer.keys, layer.values) for layer in layers]
+        packed = Packed([before[0][0].shape[2]] if before else [], [[len(prompt_ids)]], before)
+        self._forward_packed([prompt_ids], packed)
+        if len(packed.own_kv) != self.config.num_hidden_layers:
+            raise NotImplementedError("its layers do not hand the prompt on to their attention")
+        return packed.join()
 
     @property
     def can_pack(self) -> bool:
-        """Whether a prompt and rows can go through as one row, by `packed_hidden`."""
+        """Whether prompts and rows can go through as one row, by `packed_hidden`."""
         return self.attention == SHARED_PROMPT
 
-    def packed_hidden(self, prompt_ids: Tensor, input_ids: Tensor) -> Tensor:
-        """Last hidden states [B, T, D] of rows [B, T] that continue a prompt which goes along with them."""
-        start, (count, length) = len(prompt_ids), input_ids.shape
-        positions = torch.arange(start + length, device=input_ids.device)
-        positions = torch.cat([positions[:start], positions[start:].repeat(count)])
-        with self._precision():
-            output = self._decoder(input_ids=torch.cat([prompt_ids, input_ids.flatten()])[None],
-                                   position_ids=positions[None], use_cache=False, prefix=Packed(start, count))
-        return output.last_hidden_state[0, start:].unflatten(0, (count, length))
+    def packed_hidden(self, prompts: list[Tensor], rows: list[list[Tensor]]) -> Tensor:
+        """Last hidden states [T, D] of rows that go on from the prompts that go along with them, by group."""
+        packed = Packed([len(prompt) for prompt in prompts], [[len(row) for row in group] for group in rows])
+        return self._forward_packed([*prompts, *(row for group in rows for row in group)], packed)
 
-    def completion_hidden(self, input_ids: Tensor, prompt_kv: PromptKV) -> Tensor:
-        """Last hidden states [B, T, D] of rows [B, T] that all continue the same prompt."""
-        return self._forward(input_ids, prompt_kv)[0]
+    def completion_hidden(self, rows: list[Tensor], prompt_kv: PromptKV) -> Tensor:
+        """Last hidden states [T, D] of rows that all go on from the same prompt, one row after the other."""
+        lengths = [len(row) for row in rows]
+        if self.attention == CACHED_PROMPT:
+            padded = pad_sequence(rows, batch_first=True)
+            real = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None]
+            return self._forward_cached(padded, prompt_kv)[0][real.to(self.device)]
+        prompts = [prompt_kv[0][0].shape[2]] if prompt_kv else []
+        return self._forward_packed(rows, Packed(prompts, [lengths], prompt_kv))
 
     def prompt_copied(self, prompt_ids: Tensor) -> int:
         """Prompt tokens whose keys and values each row holds a copy of."""
@@ -113,22 +124,20 @@ class Policy:
         with self.model.disable_adapter():  # type: ignore[operator]
             yield
 
-    def _forward(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, Callable[[], PromptKV]]:
-        """Last hidden states of rows that continue the prompt, and what gives the keys and values of both."""
-        if self.attention == CACHED_PROMPT:
-            cache = _cache(prompt_kv, len(input_ids))
-            with self._precision():
-                output = self._decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
-            layers: list[Any] = cache.layers
-            return output.last_hidden_state, lambda: [(layer.keys, layer.values) for layer in layers]
-        prefix, start = Prefix(prompt_kv), prompt_kv[0][0].shape[2] if prompt_kv else 0
-        positions = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)[None]
+    def _forward_packed(self, texts: list[Tensor], packed: Packed) -> Tensor:
+        """Last hidden states [T, D] of the rows, after the texts went through as one long row."""
+        input_ids, positions = (ids.to(self.device)[None] for ids in (torch.cat(texts), packed.positions))
         with self._precision():
             output = self._decoder(input_ids=input_ids, position_ids=positions, use_cache=False,
-                                   prefix=prefix)
-        if len(prefix.own_kv) != self.config.num_hidden_layers:
-            raise NotImplementedError("its layers do not hand the prompt on to their attention")
-        return output.last_hidden_state, prefix.join
+                                   packed=packed)
+        return output.last_hidden_state[0, packed.start:]
+
+    def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, DynamicCache]:
+        """Last hidden states [B, T, D] of rows that each copy the prompt's keys and values; and the cache."""
+        cache = _cache(prompt_kv, len(input_ids))
+        with self._precision():
+            output = self._decoder(input_ids=input_ids.to(self.device), past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, cache
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
@@ -247,12 +256,14 @@ def _choose_attention(policy: Policy) -> Policy:
 def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
     """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
     exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
-    hidden = [policy.completion_hidden(probe[None, 5:], policy.prompt_kv(probe[:5], []))]
+    prompt, row = probe[:5].cpu(), probe[5:].cpu()
+    hidden = [policy.completion_hidden([row], policy.prompt_kv(prompt, []))]
     if policy.can_pack:
-        hidden.append(policy.packed_hidden(probe[:5], probe[None, 5:].repeat(2, 1))[1:])
+        two_groups = policy.packed_hidden([prompt[:3], prompt], [[row[:1]], [row, row]])
+        hidden.append(two_groups[-len(row):])
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
     for states in hidden:
-        difference = policy.logits(states)[0].float() - expected
+        difference = policy.logits(states).float() - expected
         if not difference.norm() <= (1e-3 if exact else 0.1) * spread:
             return f"difference {difference.abs().max():.2g}"
     return None

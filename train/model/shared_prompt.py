@@ -1,17 +1,20 @@
-"""Logprobs and exact gradients of a group with its prompt forwarded once: the prompt's keys and values are
-leaves.
+"""Logprobs and exact gradients of groups whose prompts are forwarded once.
 
-The prompt but for its last token goes through the model once, with a graph. Each row is the last prompt token
-followed by the completion but for its last token, and attends to the prompt's keys and values, which are cut
-off the graph: micro-batches of rows add up their gradients there, and one backward pass carries the sum
-through the prompt. Work falls by N (P + C) / (P - 1 + N C) for N completions of C tokens after P prompt
-tokens, memory to one micro-batch. A group within the budget goes through as one row, forward and back once.
+Groups within the budget go through together as one long row without padding: the prompts but for their last
+tokens, then rows, each the last prompt token followed by the completion but for its last token.
+
+A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys and
+values are leaves, cut off the graph: micro-batches of rows add up their gradients there, and one backward
+pass carries the sum through the prompt. Work falls by N (P + C) / (P - 1 + N C) for N completions of C tokens
+after P prompt tokens, memory to one micro-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,82 +27,134 @@ from train.model.token_logprobs import token_logprobs
 COPIED_TOKENS_PER_TOKEN = 8     # keys and values alone take about 1/8 of a token's memory
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
+HiddenOf = Callable[[list[int]], Tensor]
 
 
-def group_logprobs(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], *, temperature: float,
-                token_budget: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Logprobs and entropies of every completion's tokens, nats, float32, without gradients."""
-    logprobs: list[Tensor] = [torch.empty(0)] * len(completions)
-    entropies = list(logprobs)
-    group = _Group(policy, prompt_ids, completions, temperature, token_budget)
-    with torch.no_grad():
-        if group.in_one_row:
-            hidden_of = partial(policy.packed_hidden, group.prefix)
+class PromptGroup(NamedTuple):
+    """A prompt and its completions, token ids on the CPU, and what their logits are divided by."""
+
+    prompt_ids: Tensor
+    completions: Sequence[Tensor]
+    temperature: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that go through the model where no two completions are equal."""
+        return len(self.prompt_ids) - 1 + sum(len(ids) for ids in self.completions)
+
+
+def pack_groups(policy: Policy, groups: Sequence[PromptGroup], token_budget: int) -> list[list[int]]:
+    """Indices of the groups that go through in one forward, the largest first: first fit, decreasing."""
+    packs: list[list[int]] = []
+    free: list[int] = []
+    for index in sorted(range(len(groups)), key=lambda index: (-groups[index].num_tokens, index)):
+        group = groups[index]
+        fits = (place for place, room in enumerate(free) if group.num_tokens <= room
+                and groups[packs[place][0]].temperature == group.temperature)
+        alone = not policy.can_pack or len(group.prompt_ids) < 2
+        place = None if alone else next(fits, None)
+        if place is None:
+            packs.append([index])
+            free.append(-1 if alone else token_budget - group.num_tokens)
         else:
-            prompt_kv = prompt_kv_of(policy, group.prefix, token_budget)
-            hidden_of = partial(policy.completion_hidden, prompt_kv=prompt_kv)
-        for batch in group.batches:
-            flat = group.score(batch, hidden_of)
-            lengths = [group.lengths[index] for index in batch]
-            for index, row_logprobs, row_entropy in zip(batch, flat[0].split(lengths), flat[1].split(lengths),
-                                                        strict=True):
-                for row in group.same[index]:
+            packs[place].append(index)
+            free[place] -= group.num_tokens
+    return packs
+
+
+def pack_logprobs(policy: Policy, groups: Sequence[PromptGroup], *, token_budget: int
+                  ) -> tuple[list[Tensor], list[Tensor]]:
+    """Logprobs and entropies of the tokens of all completions of a pack, nats, float32, on the CPU."""
+    rows = _Rows(policy, groups, token_budget)
+    logprobs: list[Tensor] = [torch.empty(0)] * sum(map(len, rows.same))
+    entropies = list(logprobs)
+    with torch.no_grad():
+        hidden_of = rows.hidden_behind_prompts
+        if not rows.in_one_forward:
+            prompt_kv = prompt_kv_of(policy, rows.prefixes[0], token_budget)
+            hidden_of = partial(rows.hidden_behind, prompt_kv)
+        for batch in rows.batches:
+            lengths = [len(rows.ids[index]) for index in batch]
+            flat = [values.cpu().split(lengths) for values in rows.score(batch, hidden_of)]
+            for index, row_logprobs, row_entropy in zip(batch, *flat, strict=True):
+                for row in rows.same[index]:
                     logprobs[row], entropies[row] = row_logprobs, row_entropy
     return logprobs, entropies
 
 
-def backward_group(policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], rows_loss: RowsLoss, *,
-                   temperature: float, token_budget: int) -> None:
-    """Add the gradients of the group's loss to the parameters' `.grad`.
+def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: RowsLoss, *, token_budget: int
+                  ) -> None:
+    """Add the gradients of a pack's loss to the parameters' `.grad`.
 
-    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions
-    and the padded [B, T] results in that order (0 past the end of a row); what it returns must add up to the
-    group's loss, so its denominators must be known beforehand.
+    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions,
+    counted through all groups, and the padded [B, T] results in that order (0 past the end of a row); what it
+    returns must add up to the loss, so its denominators must be known beforehand.
     """
-    group = _Group(policy, prompt_ids, completions, temperature, token_budget)
-    if group.in_one_row:
-        group.backward(group.batches[0], partial(policy.packed_hidden, group.prefix), rows_loss)
+    rows = _Rows(policy, groups, token_budget)
+    if rows.in_one_forward:
+        rows.backward(rows.batches[0], rows.hidden_behind_prompts, rows_loss)
         return
-    in_one_piece = len(group.prefix) <= token_budget
+    prefix = rows.prefixes[0]
+    in_one_piece = len(prefix) <= token_budget
     with torch.set_grad_enabled(in_one_piece):
-        prompt_kv = prompt_kv_of(policy, group.prefix, token_budget)
-    leaves = _leaves(prompt_kv, len(group.prefix))
-    for batch in group.batches:
-        group.backward(batch, partial(policy.completion_hidden, prompt_kv=leaves), rows_loss)
+        prompt_kv = prompt_kv_of(policy, prefix, token_budget)
+    leaves = _leaves(prompt_kv, len(prefix))
+    for batch in rows.batches:
+        rows.backward(batch, partial(rows.hidden_behind, leaves), rows_loss)
     if in_one_piece:
         _backward_through(prompt_kv, leaves, 0)
     else:
-        _backward_in_pieces(policy, group.prefix, leaves, token_budget)
+        _backward_in_pieces(policy, prefix, leaves, token_budget)
 
 
-class _Group:
-    """A prompt and its distinct completions, in micro-batches, or in one row where all fits the budget."""
+class _Rows:
+    """The distinct completions of a pack, and the micro-batches they go through in: one if all fits."""
 
-    def __init__(self, policy: Policy, prompt_ids: Tensor, completions: Sequence[Tensor], temperature: float,
-                 token_budget: int):
-        self.policy, self.temperature = policy, temperature
-        self.prefix, self.last_prompt_id = prompt_ids[:-1], prompt_ids[-1:]
-        self.same = equal_completions(completions)
-        self.distinct = [completions[rows[0]] for rows in self.same]
-        self.lengths = [len(ids) for ids in self.distinct]
-        self.batches = micro_batches(self.lengths, policy.prompt_copied(prompt_ids), token_budget)
-        num_tokens = len(self.prefix) + len(self.lengths) * max(self.lengths)
-        self.in_one_row = policy.can_pack and len(self.prefix) > 0 and num_tokens <= token_budget
+    def __init__(self, policy: Policy, groups: Sequence[PromptGroup], token_budget: int):
+        self.policy, self.temperature = policy, groups[0].temperature
+        self.prefixes = [group.prompt_ids[:-1] for group in groups]
+        self.same: list[list[int]] = []     # of each distinct completion, those that are equal to it
+        self.ids, self.inputs, self.group_of = [], [], []
+        start = 0
+        for number, group in enumerate(groups):
+            for same in equal_completions(group.completions):
+                ids = group.completions[same[0]]
+                self.same.append([start + row for row in same])
+                self.ids.append(ids)
+                self.inputs.append(torch.cat([group.prompt_ids[-1:], ids[:-1]]))
+                self.group_of.append(number)
+            start += len(group.completions)
+        num_tokens = sum(map(len, self.prefixes)) + sum(map(len, self.ids))
+        self.in_one_forward = policy.can_pack and num_tokens <= token_budget and all(map(len, self.prefixes))
+        if self.in_one_forward:
+            order = sorted(range(len(self.ids)), key=lambda row: (self.group_of[row], -len(self.ids[row])))
+            self.batches = [order]
+        else:
+            assert len(groups) == 1, "only a group that goes alone may be larger than the budget"
+            self.batches = micro_batches([len(ids) for ids in self.ids],
+                                         policy.prompt_copied(groups[0].prompt_ids), token_budget)
 
-    def score(self, batch: list[int], hidden_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def hidden_behind_prompts(self, batch: list[int]) -> Tensor:
+        """Last hidden states [T, D] of all rows, which go through with their prompts."""
+        rows = [[self.inputs[index] for index in indices]
+                for _, indices in groupby(batch, key=lambda index: self.group_of[index])]
+        return self.policy.packed_hidden(self.prefixes, rows)
+
+    def hidden_behind(self, prompt_kv: PromptKV, batch: list[int]) -> Tensor:
+        """Last hidden states [T, D] of rows of the only group, behind its prompt's keys and values."""
+        return self.policy.completion_hidden([self.inputs[index] for index in batch], prompt_kv)
+
+    def score(self, batch: list[int], hidden_of: HiddenOf) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of the batch's tokens one after the other, without padding."""
-        chosen = [self.distinct[index] for index in batch]
-        inputs = pad_sequence([torch.cat([self.last_prompt_id, ids[:-1]]) for ids in chosen],
-                              batch_first=True)
-        lengths = torch.tensor([len(ids) for ids in chosen], device=inputs.device)
-        real = torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
-        return token_logprobs(hidden_of(inputs)[real], self.policy.logits, torch.cat(chosen),
-                              temperature=self.temperature, vocabulary_size=self.policy.vocabulary_size)
+        targets = torch.cat([self.ids[index] for index in batch]).to(self.policy.device)
+        return token_logprobs(hidden_of(batch), self.policy.logits, targets, temperature=self.temperature,
+                              vocabulary_size=self.policy.vocabulary_size)
 
-    def backward(self, batch: list[int], hidden_of: Callable[[Tensor], Tensor], rows_loss: RowsLoss) -> None:
+    def backward(self, batch: list[int], hidden_of: HiddenOf, rows_loss: RowsLoss) -> None:
         """Add the gradients of the batch's loss, also to the prompt's leaves if there are any."""
-        flat, lengths = self.score(batch, hidden_of), [self.lengths[index] for index in batch]
-        logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True) for values in flat)
+        lengths = [len(self.ids[index]) for index in batch]
+        logprobs, entropy = (pad_sequence(values.split(lengths), batch_first=True)
+                             for values in self.score(batch, hidden_of))
         rows = [row for index in batch for row in self.same[index]]
         source = torch.tensor([place for place, index in enumerate(batch) for _ in self.same[index]],
                               device=logprobs.device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from train.model.shared_prompt import PromptGroup
 from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, second_moment_mask, veto_mask
 from train.objective.losses import entropy_mask, loss_scales
@@ -63,6 +64,11 @@ class RowGroup:
     def forwardable(self) -> list[Row]:
         """Rows that have a token."""
         return [row for row in self.rows if len(row.completion_ids)]
+
+
+def prompt_group(group: RowGroup, rows: list[Row]) -> PromptGroup:
+    """What the model is to forward of a group: its prompt and these rows."""
+    return PromptGroup(group.prompt_ids, [row.completion_ids for row in rows], group.stored.temperature)
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.model.policy import Policy
-from train.model.shared_prompt import backward_group
+from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups
 from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, has_gradient, weigh_rows
+from train.update.batch import Row, RowGroup, has_gradient, prompt_group, weigh_rows
 from train.update.logprob_pass import share
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
@@ -36,12 +36,13 @@ class StepSums:
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
                   (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
-        self.sums += torch.stack([total.detach().double().cpu() for total in totals])
-        self.ratio_max = torch.maximum(self.ratio_max, drift.max().exp().cpu())
+        # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
+        self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
+        self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
 
     def metrics(self, processes: Processes, total_tokens: int) -> dict[str, Any]:
         """Sums and means over all processes; `total_tokens` are the trainable ones of the step."""
-        everywhere = torch.stack(processes.gather([self.sums])).sum(dim=0)
+        everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
         total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
         ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["weight_squared"] else 1.0
@@ -61,14 +62,19 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     """
     sums = StepSums()
     active = [index for index in groups if any(has_gradient(row, settings) for row in batch[index].rows)]
+    mine = share(batch, active, processes)
+    places = [[place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
+              for index in mine]
+    chosen = [prompt_group(batch[index], [batch[index].rows[place] for place in kept])
+              for index, kept in zip(mine, places, strict=True)]
     forwarded: list[tuple[int, int]] = []
-    for index in share(batch, active, processes):
+    for pack in pack_groups(policy, chosen, settings.tokens_per_batch):
         if interrupted():
             return None
-        places = [place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
-        _backward(policy, batch[index], [batch[index].rows[place] for place in places], sums, settings,
-                  online=online)
-        forwarded += [(index, place) for place in places]
+        pack_rows = [(mine[number], place) for number in pack for place in places[number]]
+        _backward(policy, [chosen[number] for number in pack],
+                  [batch[index].rows[place] for index, place in pack_rows], sums, settings, online=online)
+        forwarded += pack_rows
     if online and processes.count > 1:
         _exchange(batch, forwarded, processes)
     return sums
@@ -77,14 +83,13 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Settings,
               sums: StepSums) -> Tensor:
     """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
-    def padded(values: list[Tensor]) -> Tensor:
-        return pad_sequence(values, batch_first=True).to(logprobs.device)
-
-    behaviour = padded([row.behaviour_logprobs for row in rows])
-    old = padded([row.old_logprobs for row in rows])
+    columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
+               [torch.ones(len(row.completion_ids)) for row in rows], [row.mask for row in rows],
+               [row.weights for row in rows]]
+    columns += [[row.ref_logprobs for row in rows]] if settings.kl_beta else []
+    padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
+    behaviour, old, mask, alive, weights, *reference = padded.to(logprobs.device)
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
-    mask = padded([torch.ones(len(row.completion_ids)) for row in rows])
-    alive = padded([row.mask for row in rows])
     advantages, scales, bonus_scales = torch.tensor(
         [[row.advantage, row.scale, row.bonus_scale] for row in rows], device=logprobs.device).T
     spec = LOSSES[settings.loss]
@@ -92,15 +97,14 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     high = spec.clip_high if settings.clip_high is None else settings.clip_high
     per_token, clipped = token_losses(settings.loss, logprobs, start, behaviour, advantages, mask,
                                       clip_low=low, clip_high=high, delta=settings.delta, level=spec.level)
-    factor = alive * padded([row.weights for row in rows])
+    factor = alive * weights
     if settings.off_policy_threshold is not None:
         factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
                                              threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * factor
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
-        reference = padded([row.ref_logprobs for row in rows])
-        per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference, ratio)
+        per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference[0], ratio)
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:
         loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
@@ -109,21 +113,19 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     return loss
 
 
-def _backward(policy: Policy, group: RowGroup, rows: list[Row], sums: StepSums, settings: Settings,
+def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: StepSums, settings: Settings,
               *, online: bool) -> None:
     def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         chosen = [rows[index] for index in indices]
         if online:
-            for row, row_logprobs, row_entropy in zip(chosen, logprobs.detach(), entropy.detach(),
-                                                      strict=True):
+            known = zip(chosen, logprobs.detach().cpu(), entropy.detach().cpu(), strict=True)
+            for row, row_logprobs, row_entropy in known:
                 length = len(row.completion_ids)
-                row.old_logprobs, row.entropy = row_logprobs[:length].cpu(), row_entropy[:length].cpu()
+                row.old_logprobs, row.entropy = row_logprobs[:length].clone(), row_entropy[:length].clone()
             weigh_rows(chosen, settings)
         return step_loss(chosen, logprobs, entropy, settings, sums)
 
-    backward_group(policy, group.prompt_ids.to(policy.device),
-                   [row.completion_ids.to(policy.device) for row in rows],
-                   rows_loss, temperature=group.stored.temperature, token_budget=settings.tokens_per_batch)
+    backward_pack(policy, groups, rows_loss, token_budget=settings.tokens_per_batch)
 
 
 def _exchange(batch: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes) -> None:

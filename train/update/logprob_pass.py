@@ -7,10 +7,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from train.model.policy import Policy
-from train.model.shared_prompt import group_logprobs
+from train.model.shared_prompt import pack_groups, pack_logprobs
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup
+from train.update.batch import Row, RowGroup, prompt_group
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
@@ -25,20 +25,22 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     def missing(group: RowGroup) -> list[Row]:
         return [row for row in group.forwardable if not len(getattr(row, column))]
 
-    wanted, passed = [index for index, group in enumerate(batch) if missing(group)], []
-    for index in tqdm(share(batch, wanted, processes), desc=column.replace("_", " "), unit="group",
-                      disable=not processes.first, leave=False):
-        if processes.count == 1 and stop and stop.due():
-            raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
-                               "saved. Run the same command again.")
-        group = batch[index]
-        completions = [row.completion_ids.to(policy.device) for row in missing(group)]
-        logprobs, entropies = group_logprobs(
-            policy, group.prompt_ids.to(policy.device), completions, temperature=group.stored.temperature,
-            token_budget=settings.tokens_per_batch)
-        passed.append((index, [values.cpu() for values in logprobs], [values.cpu() for values in entropies]))
-    for index, logprobs, entropies in processes.gather(passed):
-        for row, row_logprobs, row_entropy in zip(missing(batch[index]), logprobs, entropies, strict=True):
+    mine = share(batch, [index for index, group in enumerate(batch) if missing(group)], processes)
+    groups = [prompt_group(batch[index], missing(batch[index])) for index in mine]
+    packs, passed = pack_groups(policy, groups, settings.tokens_per_batch), []
+    with tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", disable=not processes.first,
+              leave=False) as bar:
+        for pack in packs:
+            if processes.count == 1 and stop and stop.due():
+                raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
+                                   "saved. Run the same command again.")
+            logprobs, entropies = pack_logprobs(policy, [groups[number] for number in pack],
+                                                token_budget=settings.tokens_per_batch)
+            passed.append(([mine[number] for number in pack], logprobs, entropies))
+            bar.update(len(pack))
+    for indices, logprobs, entropies in processes.gather(passed):
+        rows = [row for index in indices for row in missing(batch[index])]
+        for row, row_logprobs, row_entropy in zip(rows, logprobs, entropies, strict=True):
             setattr(row, column, row_logprobs)
             if column == "old_logprobs":
                 row.entropy = row_entropy

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import backward_group, group_logprobs, micro_batches
+from train.model.shared_prompt import PromptGroup, backward_pack, micro_batches, pack_groups, pack_logprobs
 from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
 from warehouse.store.errors import StageError
@@ -70,8 +70,8 @@ def plain_logprobs(policy, prompt_ids, completion_ids):
 
 
 def assert_scored_right(policy, token_budget, prompt_ids, completions):
-    logprobs, entropies = group_logprobs(policy, prompt_ids, completions, temperature=TEMPERATURE,
-                                      token_budget=token_budget)
+    logprobs, entropies = pack_logprobs(policy, [PromptGroup(prompt_ids, completions, TEMPERATURE)],
+                                        token_budget=token_budget)
     for ids, actual, entropy in zip(completions, logprobs, entropies, strict=True):
         with torch.no_grad():
             expected, expected_entropy = plain_logprobs(policy, prompt_ids, ids)
@@ -175,8 +175,8 @@ def shared_gradients(policy, prompt_ids, completions, weights, token_budget):
     def rows_loss(rows, logprobs, entropy):
         padded = torch.nn.utils.rnn.pad_sequence([weights[row] for row in rows], batch_first=True)
         return (logprobs * padded).sum() - 0.3 * entropy.sum()
-    backward_group(policy, prompt_ids, completions, rows_loss, temperature=TEMPERATURE,
-                   token_budget=token_budget)
+    backward_pack(policy, [PromptGroup(prompt_ids, completions, TEMPERATURE)], rows_loss,
+                  token_budget=token_budget)
     return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()}
 
 
@@ -227,13 +227,13 @@ def test_equal_completions_are_forwarded_once(base, monkeypatch):
     prompt_ids, completions = group()
     forwarded = []
     behind_leaves, behind_prompt = policy.completion_hidden, policy.packed_hidden
-    monkeypatch.setattr(policy, "completion_hidden", lambda ids, prompt_kv:
-                        forwarded.append(len(ids)) or behind_leaves(ids, prompt_kv))
-    monkeypatch.setattr(policy, "packed_hidden", lambda prompt, ids:
-                        forwarded.append(len(ids)) or behind_prompt(prompt, ids))
+    monkeypatch.setattr(policy, "completion_hidden", lambda rows, prompt_kv:
+                        forwarded.append(len(rows)) or behind_leaves(rows, prompt_kv))
+    monkeypatch.setattr(policy, "packed_hidden", lambda prompts, rows:
+                        forwarded.append(sum(map(len, rows))) or behind_prompt(prompts, rows))
     for token_budget in (40, 10_000):
         forwarded.clear()
-        group_logprobs(policy, prompt_ids, completions, temperature=1.0, token_budget=token_budget)
+        pack_logprobs(policy, [PromptGroup(prompt_ids, completions, 1.0)], token_budget=token_budget)
         assert len(completions) == 7 and sum(forwarded) == 5
 
 

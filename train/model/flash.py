@@ -1,0 +1,106 @@
+"""Flash attention of sequences of any lengths that lie one after the other: torch's own kernels.
+
+A GPU has kernels for such sequences; on a CPU neighbours of the same lengths go through a kernel together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ON_CPU = ("cpu",)       # devices without kernels for sequences of different lengths
+
+
+class Spans:
+    """Sequences that lie one after the other, by their lengths; none is empty."""
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths, self.total, self.longest = list(lengths), sum(lengths), max(lengths, default=0)
+        self._ends: Tensor | None = None
+
+    def ends(self, device: torch.device) -> Tensor:
+        """0 and where each sequence ends, int32, as the kernels of a GPU take it."""
+        if self._ends is None:
+            ends = torch.tensor([0, *self.lengths]).cumsum(0, dtype=torch.int32)
+            self._ends = ends.to(device)
+        return self._ends
+
+
+def flash(query: Tensor, key: Tensor, value: Tensor, queries: Spans, keys: Spans, causal: bool, scale: float
+          ) -> tuple[Tensor, Tensor, Any]:
+    """Each sequence of queries [T, H, D] over its own of keys and values [S, Hk, D].
+
+    Attended values [T, H, D], log-normalizers [H, T] in float32, and what backward needs besides.
+    """
+    if query.device.type in ON_CPU:
+        return *_flash_on_cpu(query, key, value, queries, keys, causal, scale), None
+    attended, normalizer, seed, unused, _ = torch.ops.aten._flash_attention_forward(
+        query, key, value, queries.ends(query.device), keys.ends(query.device), queries.longest, keys.longest,
+        0.0, causal, False, scale=scale)
+    return attended, normalizer, (seed, unused)
+
+
+def flash_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor,
+                   normalizer: Tensor, queries: Spans, keys: Spans, causal: bool, scale: float, state: Any
+                   ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values, given the attended values and log-normalizers of all parts."""
+    if query.device.type in ON_CPU:
+        return _flash_backward_on_cpu(gradient, query, key, value, attended, normalizer, queries, keys,
+                                      causal, scale)
+    return torch.ops.aten._flash_attention_backward(
+        gradient, query, key, value, attended, normalizer.contiguous(), queries.ends(query.device),
+        keys.ends(query.device), queries.longest, keys.longest, 0.0, causal, *state, scale=scale)
+
+
+def _flash_on_cpu(query: Tensor, key: Tensor, value: Tensor, queries: Spans, keys: Spans, causal: bool,
+                  scale: float) -> tuple[Tensor, Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    attended, normalizers = [], []
+    for count, at, over in _runs(queries, keys):
+        values, normalizer = kernel(_batch(query[at], count), _batch(key[over], count),
+                                    _batch(value[over], count), 0.0, causal, scale=scale)
+        attended.append(_one_row(values))
+        normalizers.append(normalizer.transpose(0, 1).flatten(1))
+    return _cat(attended), _cat(normalizers, dim=1)
+
+
+def _flash_backward_on_cpu(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor,
+                           normalizer: Tensor, queries: Spans, keys: Spans, causal: bool, scale: float
+                           ) -> tuple[Tensor, Tensor, Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+    for count, at, over in _runs(queries, keys):
+        normalizers = normalizer[:, at].unflatten(1, (count, -1)).transpose(0, 1)
+        gradients = kernel(_batch(gradient[at], count), _batch(query[at], count), _batch(key[over], count),
+                           _batch(value[over], count), _batch(attended[at], count), normalizers, 0.0, causal,
+                           scale=scale)
+        for part, tensor in zip(parts, gradients, strict=True):
+            part.append(_one_row(tensor))
+    return _cat(parts[0]), _cat(parts[1]), _cat(parts[2])
+
+
+def _runs(queries: Spans, keys: Spans) -> Iterator[tuple[int, slice, slice]]:
+    """Neighbours of the same lengths: their number, and where their queries and their keys lie."""
+    at = over = 0
+    for (length, reach), run in groupby(zip(queries.lengths, keys.lengths, strict=True)):
+        count = len(list(run))
+        yield count, slice(at, at + count * length), slice(over, over + count * reach)
+        at, over = at + count * length, over + count * reach
+
+
+def _batch(tensor: Tensor, count: int) -> Tensor:
+    """[B * T, H, D] as [B, H, T, D]."""
+    return tensor.unflatten(0, (count, -1)).transpose(1, 2)
+
+
+def _one_row(tensor: Tensor) -> Tensor:
+    """The inverse of `_batch`."""
+    return tensor.transpose(1, 2).flatten(0, 1)
+
+
+def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=dim)
