@@ -9,18 +9,20 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from train.model.policy import Policy
-from train.model.shared_prompt import RowsLoss
+from train.model.shared_prompt import PromptGroup, RowsLoss
 from train.model.token_logprobs import token_logprobs
 
 BLOCK = 128
 
 
-def backward_packed(policy: Policy, prompt_ids: Tensor, completions: list[Tensor], rows_loss: RowsLoss, *,
-                    temperature: float, token_budget: int) -> None:
-    """Add the gradients of the group's loss, in packed rows of at most the budget or one completion.
+def backward_packed(policy: Policy, groups: list[PromptGroup], rows_loss: RowsLoss, *, token_budget: int
+                    ) -> None:
+    """Add the gradients of a group's loss, in packed rows of at most the budget or one completion.
 
     Every row repeats the prompt; with the budget above the whole group, it is forwarded once.
     """
+    prompt_ids, temperature = groups[0].prompt_ids.to(policy.device), groups[0].temperature
+    completions = [ids.to(policy.device) for ids in groups[0].completions]
     size = max(1, (token_budget - len(prompt_ids)) // len(completions[0]))
     for start in range(0, len(completions), size):
         rows = list(range(start, min(start + size, len(completions))))

@@ -38,7 +38,7 @@ class StepClock(TrainerCallback):
 
 def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, dtype: str, batch: int,
                 checkpointing: bool) -> dict[str, float]:
-    """Train on the groups, one per step in device batches of `batch` completions, and save the adapter."""
+    """Train on the groups in device batches of `batch` completions, and save the adapter."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
     model = PeftModel.from_pretrained(model, str(folder / "adapter"), is_trainable=True)
     trainer = _trainer(model, groups, shape, dtype=dtype, batch=batch, checkpointing=checkpointing)
@@ -49,11 +49,11 @@ def measure_trl(folder: Path, groups: list[Group], shape: Shape, *, dtype: str, 
     trainer.add_callback(clock)
     trainer.train()
     name = "trl-checkpointing" if checkpointing else "trl"
-    model.save_pretrained(folder / f"after-{name}-{'x'.join(map(str, shape))}")
+    model.save_pretrained(folder / f"after-{name}-{shape.name}")
     pairs = list(zip(clock.marks[1:-1], clock.marks[2:], strict=True))
     return {"cpu_seconds": statistics.median(after[0] - before[0] for before, after in pairs),
             "wall_seconds": statistics.median(after[1] - before[1] for before, after in pairs),
-            "peak_mb": peak_mb()}
+            "pass_seconds": 0.0, "peak_mb": peak_mb()}
 
 
 def _trainer(model: Any, groups: list[Group], shape: Shape, *, dtype: str, batch: int, checkpointing: bool
@@ -74,8 +74,9 @@ def _trainer(model: Any, groups: list[Group], shape: Shape, *, dtype: str, batch
 
     config = GRPOConfig(
         output_dir="/tmp/train-trl", per_device_train_batch_size=batch,
-        gradient_accumulation_steps=shape.group // batch, num_generations=shape.group,
-        max_completion_length=shape.completion, max_steps=len(groups), learning_rate=LEARNING_RATE,
+        gradient_accumulation_steps=shape.groups * shape.group // batch, num_generations=shape.group,
+        max_completion_length=2 * shape.completion,
+        max_steps=len(groups) // shape.groups, learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant", epsilon=0.2, epsilon_high=0.28, beta=0.0, max_grad_norm=1.0,
         bf16=dtype == "bfloat16", use_cpu=not torch.cuda.is_available(),
         gradient_checkpointing=checkpointing, shuffle_dataset=False, report_to="none",

@@ -22,13 +22,14 @@ from benchmarks.train_rows import (
     parse_shape,
     peak_mb,
     settings,
+    useful_flops,
 )
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.saving import save_policy
-from train.model.shared_prompt import backward_group
+from train.model.shared_prompt import backward_pack
 from train.objective.losses import clipped_surrogate
 from train.rows.groups import Group
-from train.update import gradients
+from train.update import gradients, logprob_pass
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, weigh_rows
 from train.update.checkpoint import Checkpoints
@@ -37,29 +38,37 @@ from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.stage import Stage
 
-Step = Callable[[int], object]
+Step = Callable[[int], float]     # takes the index, returns seconds of a pass for the old logprobs
 
 
-def shared_prompt(policy: Policy, groups: list[Group], *, online: bool, budget: int, way: str = SHARED_PROMPT
-                  ) -> Step:
-    """This project: one group per optimizer step; `online` takes pi_old from the training forward.
+def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online: bool, budget: int,
+                  way: str = SHARED_PROMPT, alone: bool = False) -> Step:
+    """This project; `online` takes pi_old from the training forward, `alone` forwards groups one by one.
 
     `way` shares the prompt by merged attention, by a cache that each row copies, or by FlexAttention.
     """
     policy.use_attention(way)
-    gradients.backward_group = backward_packed if way == "flex_attention" else backward_group
+    gradients.backward_pack = backward_packed if way == "flex_attention" else backward_pack
+    if alone:
+        for module in (gradients, logprob_pass):
+            module.pack_groups = lambda _, groups, __: [[number] for number in range(len(groups))]
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
-    plan = [[index] for index in range(len(groups))]
+    plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
     learner = Learner(policy, optimizer, batch, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
                       Stage("train", Path("nowhere"), {}), 0, online)
 
-    def step(index: int) -> None:
+    def step(index: int) -> float:
+        started = time.perf_counter()
         if not online:
-            fill_logprobs(policy, batch[index:index + 1], processes, chosen, "old_logprobs")
-            weigh_rows(batch[index].forwardable, chosen)
+            members = [batch[number] for number in plan[index]]
+            fill_logprobs(policy, members, processes, chosen, "old_logprobs")
+            for group in members:
+                weigh_rows(group.forwardable, chosen)
+        passed = time.perf_counter() - started
         take_step(learner, index, StopRequest(), lambda: None)
+        return 0.0 if online else passed
 
     return step
 
@@ -79,7 +88,7 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
         scores = output.logits[:, :-1].float().log_softmax(-1)
         return scores.gather(-1, rows[:, num_prompt:, None]).squeeze(-1)
 
-    def step(index: int) -> None:
+    def step(index: int) -> float:
         group = groups[index]
         ids = [torch.from_numpy(one.completion_ids) for one in group.rollouts]
         prompt = torch.from_numpy(group.prompt_ids)
@@ -97,52 +106,58 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
         torch.nn.utils.clip_grad_norm_(policy.trainable().values(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        return 0.0
 
     return step
 
 
 def measure(step: Step, count: int) -> dict[str, float]:
     """Seconds per step after one warm-up step, and the peak memory of the process, MB."""
-    cpu, wall = [], []
+    cpu, wall, passes = [], [], []
     for index in range(count):
         started = time.process_time(), time.perf_counter()
-        step(index)
+        passes.append(step(index))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         cpu.append(time.process_time() - started[0])
         wall.append(time.perf_counter() - started[1])
     return {"cpu_seconds": statistics.median(cpu[1:]), "wall_seconds": statistics.median(wall[1:]),
-            "peak_mb": peak_mb()}
+            "pass_seconds": statistics.median(passes[1:]), "peak_mb": peak_mb()}
 
 
-def run(variant: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int, trl_batch: int
-        ) -> dict[str, float]:
+def run(variant: str, model: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int,
+        trl_batch: int) -> dict[str, float]:
     """Measure one variant and save the adapter it ends with."""
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
+    last_step = groups[-shape.groups:]
+    work = {"tokens": float(sum(len(group.prompt_ids) + sum(len(one.completion_ids) for one in group.rollouts)
+                                for group in last_step)),
+            "flops": useful_flops(model, last_step, passes=3 if "two-pass" in variant else 2)}
     if variant.startswith("trl"):
         from benchmarks.train_trl import measure_trl
         del policy
-        return measure_trl(folder, groups, shape, dtype=dtype, batch=trl_batch,
-                           checkpointing=variant == "trl-checkpointing")
-    shared = partial(shared_prompt, policy, groups, online=True, budget=budget)
+        return work | measure_trl(folder, groups, shape, dtype=dtype, batch=trl_batch,
+                                  checkpointing=variant == "trl-checkpointing")
+    shared = partial(shared_prompt, policy, groups, shape.groups, online=True, budget=budget)
     steps = {"shared": shared,
              "shared-cache": partial(shared, way=CACHED_PROMPT),
              "shared-two-pass": partial(shared, online=False),
+             "alone-two-pass": partial(shared, online=False, alone=True),
              "flex": partial(shared, way="flex_attention"),
              "padded": partial(padded_rows, policy, groups, checkpointing=False),
              "padded-checkpointing": partial(padded_rows, policy, groups, checkpointing=True)}
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    result = measure(steps[variant](), count)
-    target = folder / f"after-{variant}-{'x'.join(map(str, shape))}"
+    result = work | measure(steps[variant](), count)
+    target = folder / f"after-{variant}-{shape.name}"
     target.mkdir(exist_ok=True)
     save_policy(policy, target, base=str(folder))
     return result
 
 
 if __name__ == "__main__":
-    name, where, text, steps, precision, tokens, completions = sys.argv[1:]
-    print(json.dumps(run(name, Path(where), parse_shape(text), int(steps), precision, int(tokens),
+    name, size, where, text, steps, precision, tokens, completions = sys.argv[1:]
+    print(json.dumps(run(name, size, Path(where), parse_shape(text), int(steps), precision, int(tokens),
                          int(completions))))

@@ -12,10 +12,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, sample_rows, tiny_run
+from tests.train.model.test_packing import dense, visible
 from train.cli import train as train_command
-from train.model.attention import MergedAttention
+from train.model.attention import Packed, PackedAttention
 from train.model.policy import SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import backward_group, group_logprobs
+from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups, pack_logprobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
@@ -39,23 +40,33 @@ def lora(base, dtype, device, **options):
     return policy
 
 
-def group(device):
+def groups():
     generator = torch.Generator().manual_seed(5)
     def draw(length):
-        return torch.randint(0, 997, (length,), generator=generator).to(device)
-    return draw(150), [draw(length) for length in (40, 1, 90, 90, 17)]
+        return torch.randint(0, 997, (length,), generator=generator)
+    shapes = (150, (40, 1, 90, 90, 17)), (20, (12, 30)), (33, (5,)), (7, (3, 3, 60))
+    return [PromptGroup(draw(prompt), [draw(length) for length in lengths], 0.8)
+            for prompt, lengths in shapes]
 
 
-def results(policy, token_budget=200):
-    prompt_ids, completions = group(policy.device)
-    logprobs, _ = group_logprobs(policy, prompt_ids, completions, temperature=0.8, token_budget=token_budget)
-    def rows_loss(rows, row_logprobs, entropy):
-        weighted = sum((row_logprobs[place] * (row - 2)).sum() for place, row in enumerate(rows))
-        return (weighted - 0.1 * entropy.sum()) / 238
-    backward_group(policy, prompt_ids, completions, rows_loss, temperature=0.8, token_budget=token_budget)
+def results(policy, token_budget=200, together=True):
+    """Logprobs of all rows, and the gradients of a loss that weighs each row by its number."""
+    everything, logprobs = groups(), {}
+    packs = pack_groups(policy, everything, token_budget) if together else [[0], [1], [2], [3]]
+    for pack in packs:
+        members = [everything[number] for number in pack]
+        places = [(number, row) for number in pack for row in range(len(everything[number].completions))]
+        def rows_loss(rows, row_logprobs, entropy, places=places):
+            weighted = sum((row_logprobs[place] * (places[row][1] - 2 + places[row][0])).sum()
+                           for place, row in enumerate(rows))
+            return (weighted - 0.1 * entropy.sum()) / 351
+        scored = pack_logprobs(policy, members, token_budget=token_budget)[0]
+        logprobs |= dict(zip(places, scored, strict=True))
+        backward_pack(policy, members, rows_loss, token_budget=token_budget)
     gradients = torch.cat([parameter.grad.float().flatten().cpu() / policy.loss_scale
                            for parameter in policy.trainable().values()])
-    return torch.cat(logprobs).cpu(), gradients
+    policy.model.zero_grad()
+    return torch.cat([logprobs[place] for place in sorted(logprobs)]), gradients
 
 
 def assert_near(actual, expected, tolerance):
@@ -64,23 +75,34 @@ def assert_near(actual, expected, tolerance):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_merged_attention_is_attention_over_the_prompt_copied_to_each_row(head_dim):
+@pytest.mark.parametrize("packed", [
+    Packed([5, 300, 64], [[3, 70], [129, 40, 1], [17]]),
+    Packed([260], [[40, 40, 130]], [(torch.empty(0), torch.empty(0))]), Packed([], [[333]])],
+    ids=["three groups", "a prompt outside", "a prompt alone"])
+def test_packed_attention_is_attention_under_the_mask_of_groups(packed, head_dim):
     torch.manual_seed(0)
-    shapes = [(5, 8, 40), (5, 2, 40), (5, 2, 40), (1, 2, 300), (1, 2, 300)]
+    total, outside = packed.sequences.total, 260 if packed.prompt_kv else 0
+    shapes = [(total, 8), (total, 2), (total, 2)] + [(outside, 2)] * (2 if outside else 0)
     tensors = [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16).requires_grad_()
                for shape in shapes]
-    attended = MergedAttention.apply(*tensors, head_dim**-0.5)
+    attended = PackedAttention.apply(packed, head_dim**-0.5, *tensors)
     gradient = torch.randn_like(attended)
     actual = torch.autograd.grad(attended, tensors, gradient)
-    query, key, value, prompt_keys, prompt_values = exact = [tensor.detach().double().requires_grad_()
-                                                             for tensor in tensors]
-    mask = torch.cat([torch.ones(40, 300), torch.ones(40, 40).tril()], dim=1).bool().cuda()
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query, torch.cat([prompt_keys.expand(5, -1, -1, -1), key], dim=2),
-        torch.cat([prompt_values.expand(5, -1, -1, -1), value], dim=2), attn_mask=mask, enable_gqa=True)
+    query, key, value, *prompt = exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    if prompt:
+        key, value = torch.cat([prompt[0], key]), torch.cat([prompt[1], value])
+    mask = torch.cat([torch.ones(total, outside, dtype=torch.bool), visible(packed)], dim=1).cuda()
+    expected, _ = dense(query, key, value, mask, head_dim**-0.5)
     assert_near([attended.double()], [expected], 5e-3)
     wanted = torch.autograd.grad(expected, exact, gradient.double())
     assert_near([tensor.double() for tensor in actual], wanted, 1e-2)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 2e-2), ("float16", 3e-3)])
+def test_groups_in_one_forward_give_what_each_gives_alone(base, dtype, tolerance):
+    policy = lora(base, dtype, "cuda")
+    assert len(pack_groups(policy, groups(), 10_000)) == 1
+    assert_near(results(policy, 10_000), results(policy, 10_000, together=False), tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 3e-2), ("float16", 5e-3)])

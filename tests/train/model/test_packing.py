@@ -1,5 +1,7 @@
 """Many groups in one forward give the logprobs and gradients of rows forwarded one by one."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig
@@ -110,7 +112,7 @@ def dense(query, key, value, mask, scale):
 
 def spans_mask(cumulative_q, cumulative_k, causal):
     mask = torch.zeros(int(cumulative_q[-1]), int(cumulative_k[-1]), dtype=torch.bool)
-    for q, q_end, k, k_end in zip(cumulative_q, cumulative_q[1:], cumulative_k, cumulative_k[1:], strict=False):
+    for (q, q_end), (k, k_end) in zip(pairwise(cumulative_q), pairwise(cumulative_k), strict=True):
         block = torch.ones(q_end - q, k_end - k, dtype=torch.bool)
         mask[q:q_end, k:k_end] = block.tril() if causal else block
     return mask

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import PromptGroup, backward_pack, micro_batches, pack_groups, pack_logprobs
+from train.model.shared_prompt import PromptGroup, backward_pack, micro_batches, pack_logprobs
 from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
 from warehouse.store.errors import StageError
