@@ -114,19 +114,21 @@ class PackedAttention(torch.autograd.Function):
     def forward(ctx: Any, packed: Packed, scale: float, query: Tensor, key: Tensor, value: Tensor,
                 *prompt: Tensor) -> Tensor:
         """The attended values, [T, H, D]."""
-        sequences, start = packed.sequences, packed.start
+        # Not the whole of `packed`: its noted keys lead back to this graph, and a cycle is freed late.
+        ctx.layout = packed.sequences, packed.group_rows, packed.group_prompts, packed.start
+        sequences, group_rows, group_prompts, start = ctx.layout
         attended, normalizer, own_state = flash(query, key, value, sequences, sequences, True, scale)
         prompt_state = None
-        if packed.prompts:
+        if group_prompts.total:
             keys, values = prompt or (key[:start], value[:start])
             over_prompt, prompt_normalizer, prompt_state = flash(
-                query[start:], keys, values, packed.group_rows, packed.group_prompts, False, scale)
+                query[start:], keys, values, group_rows, group_prompts, False, scale)
             own, own_normalizer = attended[start:], normalizer[:, start:]
             share = (prompt_normalizer - own_normalizer).sigmoid().t()[..., None]
             own.copy_(torch.lerp(own.float(), over_prompt.float(), share))
             own_normalizer.copy_(torch.logaddexp(own_normalizer, prompt_normalizer))
         ctx.save_for_backward(query, key, value, attended, normalizer, *prompt)
-        ctx.packed, ctx.scale, ctx.states = packed, scale, (own_state, prompt_state)
+        ctx.scale, ctx.states = scale, (own_state, prompt_state)
         return attended
 
     @staticmethod
@@ -134,17 +136,17 @@ class PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the queries, keys and values, and of the prompt's."""
         query, key, value, attended, normalizer, *prompt = ctx.saved_tensors
-        packed, start = ctx.packed, ctx.packed.start
+        sequences, group_rows, group_prompts, start = ctx.layout
         gradient = gradient.contiguous()
         of_query, of_key, of_value = flash_backward(
-            gradient, query, key, value, attended, normalizer, packed.sequences, packed.sequences, True,
-            ctx.scale, ctx.states[0])
-        if not packed.prompts:
+            gradient, query, key, value, attended, normalizer, sequences, sequences, True, ctx.scale,
+            ctx.states[0])
+        if not group_prompts.total:
             return None, None, of_query, of_key, of_value
         keys, values = prompt or (key[:start], value[:start])
         over_prompt = flash_backward(
             gradient[start:], query[start:], keys, values, attended[start:], normalizer[:, start:],
-            packed.group_rows, packed.group_prompts, False, ctx.scale, ctx.states[1])
+            group_rows, group_prompts, False, ctx.scale, ctx.states[1])
         of_query[start:] += over_prompt[0]
         if prompt:
             return None, None, of_query, of_key, of_value, *over_prompt[1:]

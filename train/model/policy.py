@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from train.model.attention import Packed, PromptKV, attend, is_supported
+from train.model.fused import fuse_adapter, fuse_norms
 from warehouse.store.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -37,6 +38,7 @@ class Policy:
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
         self.compute_dtype: torch.dtype = autocast or inner.dtype
+        self.head_is_frozen = not any(parameter.requires_grad for parameter in self._head.parameters())
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
         self.why_copied = ""        # why prompts are not shared without copies, for who wonders
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
@@ -203,7 +205,10 @@ def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, l
 
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
-    if dtype == "float32":
+    whole = fuse_adapter(adapted)
+    if device.type == "cuda":
+        fuse_norms(adapted.to(device))
+    if dtype == "float32" or whole:
         return _choose_attention(Policy(adapted, is_adapter=True, device=device))
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():

@@ -148,7 +148,8 @@ class _Rows:
         """Logprobs and entropies of the batch's tokens one after the other, without padding."""
         targets = torch.cat([self.ids[index] for index in batch]).to(self.policy.device)
         return token_logprobs(hidden_of(batch), self.policy.logits, targets, temperature=self.temperature,
-                              vocabulary_size=self.policy.vocabulary_size)
+                              vocabulary_size=self.policy.vocabulary_size,
+                              head_is_frozen=self.policy.head_is_frozen)
 
     def backward(self, batch: list[int], hidden_of: HiddenOf, rows_loss: RowsLoss) -> None:
         """Add the gradients of the batch's loss, also to the prompt's leaves if there are any."""

@@ -1,8 +1,9 @@
 """Logprobs and entropies of sampled tokens from hidden states, without the [tokens, vocabulary] matrix.
 
-Logits exist in float32 for a chunk of tokens at a time; backward computes a chunk again and writes the
-gradient of its logits down in closed form: with p = softmax(logits / t), that of a logprob is
-(onehot - p) / t, and that of the entropy H is -p (log p + H) / t.
+Logits exist in float32 for a chunk of tokens at a time, and their gradient is written down in closed form:
+with p = softmax(logits / t), that of a logprob is (onehot - p) / t, and that of the entropy H is
+-p (log p + H) / t. Behind a frozen head forward already carries that of each logprob through the head, and
+backward only multiplies; else, and for the entropy, backward computes a chunk again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}     # float32 logits held at a ti
 Head = Callable[[Tensor], Tensor]
 
 
-def token_logprobs(hidden: Tensor, head: Head, targets: Tensor, *, temperature: float, vocabulary_size: int
-                   ) -> tuple[Tensor, Tensor]:
+def token_logprobs(hidden: Tensor, head: Head, targets: Tensor, *, temperature: float, vocabulary_size: int,
+                   head_is_frozen: bool = False) -> tuple[Tensor, Tensor]:
     """Logprob of each target [M] and entropy of its distribution, nats, float32, from hidden states [M, D].
 
     Backward adds to the gradients of the head's parameters, and returns that of the hidden states.
@@ -28,19 +29,29 @@ def token_logprobs(hidden: Tensor, head: Head, targets: Tensor, *, temperature: 
     size = max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**25) // vocabulary_size)
     # A tensor that wants a gradient, so that backward is called where the hidden states want none.
     wanted = torch.zeros((), requires_grad=True)
-    chunks = [_ChunkLogprobs.apply(wanted, chunk, head, chunk_targets, temperature)
+    # Float16 needs the loss scale, which comes with backward, to keep the small digits of a gradient.
+    at_once = head_is_frozen and hidden.requires_grad and hidden.dtype != torch.float16
+    chunks = [_ChunkLogprobs.apply(wanted, chunk, head, chunk_targets, temperature, at_once)
               for chunk, chunk_targets in zip(hidden.split(size), targets.split(size), strict=True)]
     return torch.cat([chunk[0] for chunk in chunks]), torch.cat([chunk[1] for chunk in chunks])
 
 
 class _ChunkLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, wanted: Tensor, hidden: Tensor, head: Head, targets: Tensor, temperature: float
-                ) -> tuple[Tensor, Tensor]:
-        log_p = _scores(head(hidden), temperature).log_softmax(dim=-1)
+    def forward(ctx: Any, wanted: Tensor, hidden: Tensor, head: Head, targets: Tensor, temperature: float,
+                at_once: bool) -> tuple[Tensor, Tensor]:
+        with torch.set_grad_enabled(at_once):
+            leaf = hidden.detach().requires_grad_(at_once)
+            logits = head(leaf)
+        log_p = _log_softmax(logits.detach(), temperature)
         logprobs = log_p.gather(-1, targets[:, None]).squeeze(-1)
-        entropy = -torch.linalg.vecdot(log_p.exp(), log_p)
-        ctx.save_for_backward(hidden, targets, entropy)
+        p = log_p.exp()
+        entropy = -torch.linalg.vecdot(p, log_p)
+        of_hidden = None
+        if at_once:
+            gradient = p.neg_().scatter_add_(1, targets[:, None], torch.ones_like(logprobs)[:, None])
+            of_hidden, = torch.autograd.grad(logits, leaf, gradient.to(logits.dtype))
+        ctx.save_for_backward(hidden, targets, entropy, of_hidden)
         ctx.head, ctx.temperature = head, temperature
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -49,12 +60,15 @@ class _ChunkLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_logprobs: Tensor | None, of_entropy: Tensor | None
                  ) -> tuple[Tensor | None, ...]:
-        hidden, targets, entropy = ctx.saved_tensors
+        hidden, targets, entropy, of_hidden = ctx.saved_tensors
+        if of_hidden is not None and of_entropy is None:
+            gradient = of_hidden * (of_logprobs / ctx.temperature)[:, None]
+            return None, gradient.to(hidden.dtype), None, None, None, None
         with torch.enable_grad():
             hidden = hidden.detach().requires_grad_()
             logits = ctx.head(hidden)
         with torch.no_grad():
-            log_p = _scores(logits.detach(), ctx.temperature).log_softmax(dim=-1)
+            log_p = _log_softmax(logits.detach(), ctx.temperature)
             gradient = log_p.exp()
             if of_entropy is None:
                 gradient *= -(of_logprobs / ctx.temperature)[:, None]
@@ -64,9 +78,9 @@ class _ChunkLogprobs(torch.autograd.Function):
             if of_logprobs is not None:
                 gradient.scatter_add_(1, targets[:, None], (of_logprobs / ctx.temperature)[:, None])
         torch.autograd.backward([logits], [gradient.to(logits.dtype)])
-        return None, hidden.grad, None, None, None
+        return None, hidden.grad, None, None, None, None
 
 
-def _scores(logits: Tensor, temperature: float) -> Tensor:
-    scores = logits.float()
-    return scores if temperature == 1 else scores / temperature
+def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
+    scores = logits if temperature == 1 else logits.float() / temperature
+    return scores.log_softmax(dim=-1, dtype=torch.float32)

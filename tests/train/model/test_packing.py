@@ -1,5 +1,6 @@
 """Many groups in one forward give the logprobs and gradients of rows forwarded one by one."""
 
+import gc
 from itertools import pairwise
 
 import pytest
@@ -178,6 +179,23 @@ def test_packed_attention_is_attention_under_the_mask_of_groups(packed, kernels)
     wanted = torch.autograd.grad(expected, exact, gradient.double())
     for tensor, other in zip(actual, wanted, strict=True):
         torch.testing.assert_close(tensor.double(), other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_graph_is_freed_with_its_last_reference_and_not_by_the_collector(base):    # noqa: F811
+    policy, group = lora(base), ragged_groups(*SHAPES)[1]
+
+    def count_tensors():
+        return sum(issubclass(type(held), torch.Tensor) for held in gc.get_objects())
+    gc.collect()
+    gc.disable()
+    try:
+        counts = []
+        for _ in range(3):
+            policy.packed_hidden([group.prompt_ids], [list(group.completions)]).sum().backward()
+            counts.append(count_tensors())
+    finally:
+        gc.enable()
+    assert counts[1] == counts[2]
 
 
 def test_positions_count_on_from_the_prompt_of_the_group():

@@ -1,0 +1,77 @@
+"""Layers of an adapter's model in fewer kernels than PEFT and transformers launch, with the same results."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, rms_norm
+
+
+class LoraLinear(torch.autograd.Function):
+    """x W^T + bias + s (x A^T) B^T for x [N, in], frozen W [out, in] and bias, A [r, in] and B [out, r].
+
+    Both summands are added up by one product, which neither rounds nor stores them apart; A and B may have
+    more digits than the rest.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+                ) -> Tensor:
+        """[N, out] in the dtype of x and W."""
+        low_a, low_b = a.to(x.dtype), b.to(x.dtype)
+        inner = x @ low_a.t()
+        ctx.save_for_backward(x, inner, weight, low_a, low_b)
+        ctx.scale, ctx.dtype = scale, a.dtype
+        return linear(x, weight, bias).addmm_(inner, low_b.t(), alpha=scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, A and B."""
+        x, inner, weight, a, b = ctx.saved_tensors
+        of_inner = (gradient @ b).mul_(ctx.scale)
+        of_x = (gradient @ weight).addmm_(of_inner, a) if ctx.needs_input_grad[0] else None
+        of_a, of_b = of_inner.t() @ x, (gradient.t() @ inner).mul_(ctx.scale)
+        return of_x, None, None, of_a.to(ctx.dtype), of_b.to(ctx.dtype), None
+
+
+def fuse_adapter(model: nn.Module) -> bool:
+    """Let plain LoRA over frozen linear layers run as LoraLinear; whether that is all there is of adapters.
+
+    Other layers, 4-bit ones and other kinds of adapters among them, stay PEFT's.
+    """
+    from peft.tuners.lora.layer import Linear
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    plain = [layer for layer in layers if type(layer) is Linear and type(layer.base_layer) is nn.Linear
+             and not layer.lora_variant and not layer.fan_in_fan_out and list(layer.lora_A) == ["default"]
+             and not layer.base_layer.weight.requires_grad]
+    for layer in plain:
+        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+    return len(plain) == len(layers)
+
+
+def _forward(layer: Any, x: Tensor) -> Tensor:
+    base = layer.base_layer
+    if layer.disable_adapters or layer.merged:
+        return base(x)
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    rows = x.flatten(0, -2).to(base.weight.dtype)
+    out = LoraLinear.apply(rows, base.weight, base.bias, a, b, layer.scaling["default"])
+    return out.unflatten(0, x.shape[:-1])
+
+
+def fuse_norms(model: nn.Module) -> None:
+    """Let frozen root-mean-square norms run as one kernel, where they compute what it computes."""
+    for module in model.modules():
+        eps, weight = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
+        if eps is None or not isinstance(weight, nn.Parameter) or weight.requires_grad or weight.dim() != 1:
+            continue
+        probe = torch.linspace(-2, 3, 2 * len(weight), device=weight.device, dtype=weight.dtype).view(2, -1)
+        one_kernel = partial(rms_norm, normalized_shape=tuple(weight.shape), weight=weight, eps=eps)
+        if torch.allclose(module(probe), one_kernel(probe), rtol=2e-2, atol=1e-2):
+            module.forward = one_kernel  # type: ignore[method-assign, assignment]
