@@ -42,8 +42,7 @@ class Policy:
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
         self.why_copied = ""        # why prompts are not shared without copies, for who wonders
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
-        half = torch.float16 in (autocast, getattr(model, "dtype", None))
-        self.loss_scale = FLOAT16_LOSS_SCALE if half else 1.0
+        self.loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
         # What some architectures do after the head; `_choose_attention` refuses those that do anything else.
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
@@ -206,7 +205,7 @@ def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, l
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
     whole = fuse_adapter(adapted)
-    if device.type == "cuda":
+    if whole and device.type == "cuda":
         fuse_norms(adapted.to(device))
     if dtype == "float32" or whole:
         return _choose_attention(Policy(adapted, is_adapter=True, device=device))
