@@ -41,8 +41,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
-    keep_rolled_up(warehouse)
-    connection = connect(warehouse)
+    connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
     charts = {figure.name: draw_figure(connection, figure)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()

@@ -29,7 +29,7 @@ from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
-from warehouse.store.parts import part_number, read_part, stored_bytes
+from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
 
@@ -160,7 +160,7 @@ def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
 
     scorer = session.options.scorer
     with clock.phase("reading"):
-        completions = read_part(path)
+        completions = read_parts([path], "completions")
         items = questions.items(completions)
     with clock.phase("running"):
         outcomes = run_programs(session.executor, items, note_outcome)

@@ -89,8 +89,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     from warehouse.sql.rollup import keep_rolled_up
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
-    keep_rolled_up(warehouse)
-    connection = connect(warehouse, strict=strict)
+    connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))

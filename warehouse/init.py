@@ -14,11 +14,11 @@ import pyarrow as pa
 from warehouse.options import check_config
 from warehouse.sources.named import Source, Task, parse_source, read_source
 from warehouse.stages.base_model import find_model
+from warehouse.store.checksums import tasks_sha256
 from warehouse.store.commit import commit_bytes, commit_json
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
-from warehouse.tasks.task_files import tasks_sha256
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),

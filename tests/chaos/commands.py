@@ -45,12 +45,12 @@ class ProgramEngine(ScriptedEngine):
 def run(command: str, arguments: list[str], *, scripted: bool = True) -> None:
     """The command as its console script runs it, but for the engine if that is `scripted`."""
     if scripted:
-        _script_the_engine()
+        script_the_engine()
     module, _, name = COMMANDS[command].partition(":")
     getattr(importlib.import_module(module), name)(arguments)
 
 
-def _script_the_engine() -> None:
+def script_the_engine() -> None:
     engine = SimpleNamespace(PromptEncoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
     sys.modules["rollout.vllm_engine"] = engine  # type: ignore[assignment]
     importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]

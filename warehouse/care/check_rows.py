@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from warehouse.store.parts import part_number, read_part, read_parts
+from warehouse.store.errors import StageError
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 KEY = ["task_id", "sample_index"]
@@ -25,8 +26,8 @@ def row_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: P
 
 def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
-    rows = read_part(part, [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
-                            "num_completion_tokens"])
+    rows = read_parts([part], "completions", [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
+                                              "num_completion_tokens"])
     problems: list[str] = []
     if not _is_pruned(warehouse, keys):
         problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
@@ -50,7 +51,7 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
 
 def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """The prompt's length as counted, one row per group."""
-    rows = read_part(part, ["group_id", "prompt_ids", "num_prompt_tokens"])
+    rows = read_parts([part], "prompts", ["group_id", "prompt_ids", "num_prompt_tokens"])
     pruned = _is_pruned(warehouse, keys)
     problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
     counts = Counter(rows["group_id"].to_pylist())
@@ -60,8 +61,8 @@ def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> 
 
 def _sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """The same completions, in the same order, as the part they score; finite rewards; first outputs."""
-    rows = read_part(part, [*KEY, "group_id", "reward", "num_completion_tokens", "fingerprint",
-                            "first_output"])
+    rows = read_parts([part], "samples", [*KEY, "group_id", "reward", "num_completion_tokens", "fingerprint",
+                                          "first_output"])
     rollout = {"iteration": keys["iteration"], "purpose": keys["purpose"]}
     scored = warehouse.part_path("completions", part_number(part), **rollout)
     problems = []
@@ -89,7 +90,7 @@ def _first_output_problems(rows: pa.Table) -> list[str]:
 
 def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> list[str]:
     """Old logprobs as long as the completion they belong to, finite, at most 0."""
-    rows = read_part(part, ["iteration", "purpose", *KEY, "old_logprobs"])
+    rows = read_parts([part], "train_samples", ["iteration", "purpose", *KEY, "old_logprobs"])
     rows = rows.filter(rows["old_logprobs"].is_valid())
     problems = _logprob_problems(rows, "old_logprobs")
     lengths = dict(zip(_long_keys(rows), _lengths(rows["old_logprobs"]), strict=True))
@@ -133,12 +134,9 @@ def _readable(paths: list[Path], table: str, columns: list[str]) -> pa.Table:
     """Rows of the parts that can be read; damaged ones have been reported by their footer."""
     readable = []
     for path in paths:
-        try:
-            pq.read_metadata(path)
-            readable.append(path)
-        except (pa.ArrowInvalid, OSError):
-            continue
-    return read_parts(readable, table, columns)
+        with suppress(StageError):
+            readable.append(read_parts([path], table, columns))
+    return pa.concat_tables(readable) if readable else read_parts([], table, columns)
 
 
 def _lengths(column: pa.ChunkedArray) -> np.ndarray:

@@ -15,7 +15,6 @@ from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse, all_stages
 from warehouse.store.stage import Stage, readable_manifest
-from warehouse.tasks.task_files import tasks_sha256
 
 EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
                       r"(drift|change|compacted)-\w+\.json")
@@ -59,24 +58,18 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
 
 def _tasks(warehouse: Warehouse, *, quick: bool) -> Iterator[Finding]:
     """The tasks are there and are those that the run was made with."""
-    folder, wanted = warehouse.folder("tasks"), warehouse.facts.get("tasks_sha256")
-    parts = warehouse.parts("tasks")
+    folder, parts = warehouse.folder("tasks"), warehouse.parts("tasks")
     if not parts:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
     wrong = [Finding(part, text, "restore") for part in parts
              for text in footer_problems(warehouse, "tasks", {}, part)]
     yield from wrong
-    if quick or wanted is None or wrong or not parts:
+    if wrong or not parts or quick:
         return
     try:
-        actual = tasks_sha256(warehouse.read("tasks").to_pylist())
+        warehouse.verify("tasks")
     except StageError as error:
         yield Finding(folder, str(error), "restore")
-        return
-    if actual != wanted:
-        yield Finding(folder, f"The tasks in {folder} are not those that the run was made with "
-                      f"(warehouse.json: tasks_sha256 {wanted[:12]}, found {actual[:12]}). Restore them from "
-                      "a copy of the run.", "restore")
 
 
 def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:

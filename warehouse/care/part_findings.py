@@ -10,7 +10,12 @@ from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_metadata, read_part
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
-from warehouse.store.schema import SCHEMA_VERSION, stored_names
+from warehouse.store.schema import (
+    OLDEST_VERSION,
+    SCHEMA_VERSION,
+    later_columns,
+    stored_names,
+)
 from warehouse.store.stage import Stage
 
 # What follows: nothing; the file goes aside alone; it goes, and its stage runs again; only a copy helps.
@@ -85,17 +90,18 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
     except (pa.ArrowInvalid, OSError) as error:
         return [f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). `warehouse repair` puts it "
                 "aside."]
-    metadata = file.schema_arrow.metadata or {}
-    version = metadata.get(b"rollhouse.schema_version", b"").decode()
-    if version and version != str(SCHEMA_VERSION):
-        return [f"{part} has schema version {version}, this Rollhouse reads {SCHEMA_VERSION}. Use the "
-                "version of Rollhouse that wrote it, or let `warehouse repair` put it aside."]
-    names = list(stored_names(table).values())
+    metadata = part_metadata(part)
+    version = metadata.get("schema_version", str(SCHEMA_VERSION))
+    if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
+        return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
+                "not read. Use the Rollhouse that wrote it, or let `warehouse repair` put it aside."]
+    later = later_columns(table, int(version))
+    names = [stored for name, stored in stored_names(table).items() if name not in later]
     if file.schema_arrow.names != names:
         odd = sorted(set(file.schema_arrow.names) ^ set(names))
         return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
     problems = []
-    owner = metadata.get(b"rollhouse.run_id", b"").decode()
+    owner = metadata.get("run_id", "")
     if owner != warehouse.run_id:
         problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
                         "Move it out of the run folder.")

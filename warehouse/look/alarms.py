@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,14 +79,13 @@ def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0,
             for row in _raised(connection, since, ignored)]
 
 
-def alarm_count_line(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
-    """How many signals fire or are raised, in a line; empty where none is."""
-    rows = _raised(connection, last_rollback(warehouse))
-    firing = [row for row in rows if row["fired"]]
+def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
+    """How many signals fire or are raised, in a line; none where none is."""
+    firing = [alarm for alarm in alarms if alarm.fired]
     counts = [f"{len(firing)} {'signal' if len(firing) == 1 else 'signals'} since iteration "
-              f"{firing[0]['first_iteration']}"] if firing else []
-    counts += [f"{len(rows) - len(firing)} raised once"] if len(rows) > len(firing) else []
-    return f"{', '.join(counts)}: warehouse watch {warehouse.root}" if counts else ""
+              f"{firing[0].first_iteration}"] if firing else []
+    counts += [f"{len(alarms) - len(firing)} raised once"] if len(alarms) > len(firing) else []
+    return [f"{', '.join(counts)}: warehouse watch {warehouse.root}"] if counts else []
 
 
 def _raised(connection: duckdb.DuckDBPyConnection, since: int,
@@ -140,10 +140,18 @@ def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> lis
 
 def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
     """The iteration that the last rollback starts again from, of those up to `until`; 0 without any."""
-    restarted = [version for version in warehouse.policy_versions()
-                 if (until is None or version <= until)
-                 and warehouse.policy(version).get("rolled_back_to") is not None]
-    return max(restarted, default=0)
+    for version in reversed(warehouse.policy_versions()):
+        if (until is None or version <= until) and _rolled_back_to(warehouse, version) is not None:
+            return version
+    return 0
+
+
+def _rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
+    """The policy that `version` is a copy of; a damaged policy.json was told when the run was opened."""
+    with suppress(StageError):
+        original = warehouse.policy(version).get("rolled_back_to")
+        return original if isinstance(original, int) else None
+    return None
 
 
 def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm],
@@ -215,7 +223,7 @@ def _advice(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
 def _policy_before(warehouse: Warehouse, version: int) -> int:
     """The policy that `version` was trained from; a copy made by a rollback counts as its original."""
     while version in warehouse.policy_versions():
-        original = warehouse.policy(version).get("rolled_back_to")
+        original = _rolled_back_to(warehouse, version)
         if original is None:
             break
         version = original

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.look.alarms import alarm_count_line
+from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.sql.database import rows_of
 from warehouse.stages.due import stage_due
@@ -38,7 +38,8 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
     rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
-    lines = [_title(warehouse, connection), *story_lines(warehouse, connection)]
+    alarms = raised_alarms(connection, since=last_rollback(warehouse))
+    lines = [_title(warehouse, connection), *story_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
         if len(train) > last:
@@ -48,8 +49,7 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
     lines += _remarks(rows, connection)
     due = f"Next: {stage_due(warehouse)} {warehouse.root}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
-    alarms = alarm_count_line(warehouse, connection)
-    return [*lines, alarms] if alarms else lines
+    return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
 def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:
@@ -97,7 +97,8 @@ def sparkline(values: list[float | None], width: int = 60) -> str:
 
 def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
     counts = rows_of(connection, "SELECT (SELECT count(*) FROM tasks) AS tasks, (SELECT count(*) FROM "
-                                 "completions) AS completions, (SELECT sum(bytes) FROM parts) AS bytes")[0]
+                                 "completions) AS completions, "
+                                 "(SELECT sum(bytes) FROM part_files) AS bytes")[0]
     return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
             f"{counts['completions']:,} completions  {(counts['bytes'] or 0) / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")

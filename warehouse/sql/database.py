@@ -53,15 +53,15 @@ def refresh_sql(warehouse: Warehouse) -> Path:
 
 def _keep(warehouse: Warehouse, text: str) -> None:
     path = warehouse.root / "warehouse.sql"
-    if not path.exists() or path.read_text() != text:
-        # An archive may be read-only; every query still works, because connections run the text itself.
-        with suppress(OSError, StageError):
+    # An archive may be read-only; every query still works, because connections run the text itself.
+    with suppress(OSError, StageError):
+        if not path.exists() or path.read_bytes() != text.encode():
             replace_bytes(path, text.encode())
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False,
-            strict: bool = False) -> duckdb.DuckDBPyConnection:
-    """An in-memory connection with every table, view and macro of the run.
+def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False,
+            inventory: Inventory | None = None) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
     With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
     are damaged are left out and named on stderr; with `strict` they are a StageError.
@@ -69,7 +69,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False,
     import duckdb
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
-    inventory = take_inventory(warehouse, partial=partial)
+    inventory = inventory or take_inventory(warehouse, partial=partial)
     if strict and inventory.left_out:
         raise StageError(inventory.left_out[0])
     for warning in inventory.left_out[:MOST_WARNINGS]:

@@ -32,9 +32,14 @@ class Inventory(NamedTuple):
     parts: dict[str, list[Path]]
     choices: list[Choice]
     rollup: Rollup | None
-    manifests: list[Path]
+    stages: list[Held]
     policies: list[Path]
     left_out: list[str]  # what cannot be read, and why
+
+    @property
+    def manifests(self) -> list[Path]:
+        """Of every stage that is complete."""
+        return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
 def empty_inventory() -> Inventory:
@@ -48,12 +53,18 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
     tasks, stages = _sound_stages(warehouse, left_out)
     manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
     choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
-    rollup = None if partial else valid_rollup(warehouse, choices)
-    parts: dict[str, list[Path]] = {name: [] for name in TABLES}
-    parts["tasks"] = tasks
-    chosen = {(choice.iteration, choice.purpose, choice.scorer) for choice in choices if choice.chosen}
+    parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
+    inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out)
+    return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
+
+
+def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = False) -> Inventory:
+    """The same files, those that a rollup holds left out of what is computed afresh."""
+    parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": inventory.parts["tasks"]}
+    chosen = {(choice.iteration, choice.purpose, choice.scorer)
+              for choice in inventory.choices if choice.chosen}
     scored = {key[:2] for key in chosen}
-    for held in stages:
+    for held in inventory.stages:
         name, keys = held.stage.name, held.stage.identity
         if held.manifest is None and not partial:
             continue
@@ -70,9 +81,7 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
             if (*rollout, keys["scorer"]) in chosen or (held.manifest is None and rollout not in scored):
                 parts["samples"] += held.parts
                 parts["fresh_samples"] += [] if rollup and rollout in rollup.scored else held.parts
-    return Inventory(parts, choices, rollup,
-                     [held.stage.folder / "manifest.json" for held in stages if held.manifest is not None],
-                     _policies(warehouse, left_out), left_out)
+    return inventory._replace(parts=parts, rollup=rollup)
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str]) -> tuple[list[Path], list[Held]]:
@@ -85,6 +94,8 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str]) -> tuple[list[Path]
         except StageError as error:
             left_out.append(f"{error} Until then {stage.title} is left out.")
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
+    if not tasks:
+        left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
     asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
     damage = find_damage(warehouse, asked)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]

@@ -5,67 +5,99 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warehouse.sql.catalog import SQL_TYPES
 from warehouse.sql.database import connect, explained
-from warehouse.sql.inventory import take_inventory
-from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, rollup_keys
+from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
+from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import commit_directory, json_bytes
 from warehouse.store.errors import StageError
+from warehouse.store.parts import stored_bytes
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import TABLES
 
 if TYPE_CHECKING:
     import duckdb
 
 WORTH_IT = 32  # stages; below that computing afresh is as quick
+MOST_HELD = 64 << 20  # bytes of parts; larger ones are read by column, again and again
 
 
-def fresh_stages(warehouse: Warehouse) -> int:
+def fresh_stages(warehouse: Warehouse, inventory: Inventory) -> int:
     """How many settled stages the rollup does not hold yet."""
-    inventory = take_inventory(warehouse)
     held = len(inventory.rollup.scored) if inventory.rollup else 0
     return len(rollup_keys(warehouse, inventory.choices)) - held
 
 
-def keep_rolled_up(warehouse: Warehouse) -> None:
-    """Roll up when enough stages have gathered; a run folder that cannot be written stays as it is."""
-    if fresh_stages(warehouse) >= WORTH_IT:
-        with contextlib.suppress(PermissionError, StageError):
-            write_rollup(warehouse)
+def keep_rolled_up(warehouse: Warehouse) -> Inventory:
+    """What there is, once it is rolled up where enough stages have gathered.
+
+    A run folder that cannot be written stays as it is.
+    """
+    inventory = take_inventory(warehouse)
+    if fresh_stages(warehouse, inventory) >= WORTH_IT:
+        with contextlib.suppress(OSError, StageError):
+            write_rollup(warehouse, inventory)
+            return rolled_up(inventory, valid_rollup(warehouse, inventory.choices))
+    return inventory
 
 
-def write_rollup(warehouse: Warehouse) -> int:
+def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> int:
     """Roll up every settled stage; how many stages the rollup holds comes back.
 
     It is derived, so it may be removed at any time. Stages scored or chosen anew since make it void.
     """
-    inventory = take_inventory(warehouse)
+    inventory = inventory or take_inventory(warehouse)
     keys = rollup_keys(warehouse, inventory.choices)
     if not keys or (inventory.rollup and len(inventory.rollup.scored) == len(keys)):
         return len(keys)
-    connection = connect(warehouse)
+    connection = connect(warehouse, inventory=inventory)
+    for table in ("fresh_samples", "fresh_train_samples"):
+        _read_once(connection, table, inventory.parts[table])
     folder = warehouse.scratch("rollup")
-    scored = ", ".join(f"({key[0]}, '{key[1]}')" for key in keys)
-    trained = ", ".join(str(key[0]) for key in keys if key[1] == "train") or "NULL"
-    for table in ROLLED:
-        of_training = table == "rolled_mismatch"
-        held = f"iteration IN ({trained})" if of_training else f"(iteration, purpose) IN ({scored})"
-        _write(connection, f"FROM {table} WHERE {held} ORDER BY iteration", str(folder / f"{table}.parquet"))
-    files = [part_facts(folder / f"{table}.parquet") for table in ROLLED]
-    (folder / "rollup.json").write_bytes(json_bytes({"stages": keys, "files": files}))
-    name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
-    final = warehouse.root / FOLDER / f"rollup-{definitions()}-{name}"
-    shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have served
-    commit_directory(folder, final)
+    try:
+        scored = ", ".join(f"({key[0]}, '{key[1]}')" for key in keys)
+        trained = ", ".join(str(key[0]) for key in keys if key[1] == "train") or "NULL"
+        for table in ROLLED:
+            of_training = table == "rolled_mismatch"
+            held = f"iteration IN ({trained})" if of_training else f"(iteration, purpose) IN ({scored})"
+            _write(connection, f"FROM {table} WHERE {held} ORDER BY iteration", folder / f"{table}.parquet")
+        files = [part_facts(folder / f"{table}.parquet") for table in ROLLED]
+        (folder / "rollup.json").write_bytes(json_bytes({"stages": keys, "files": files}))
+        name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
+        final = warehouse.root / FOLDER / f"rollup-{definitions()}-{name}"
+        shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have served
+        commit_directory(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # of a full disk; else it has its final name
     _remove_old(warehouse)
     return len(keys)
 
 
-def _write(connection: duckdb.DuckDBPyConnection, query: str, path: str) -> None:
+def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Path]) -> None:
+    """Hold the rows of many small files in memory: opening them takes longer than all that is computed.
+
+    Columns that no measure names stay null.
+    """
+    if stored_bytes(parts) > MOST_HELD:
+        return
+    unread = [f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+              for column in TABLES[table.removeprefix("fresh_")]
+              if not re.search(rf"\b{column.name}\b", measures_text())]
     with explained():
-        connection.sql(query).to_parquet(path, compression="zstd", row_group_size=16384)
+        connection.execute(
+            f"CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) FROM {table}; "
+            f"CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")
+
+
+def _write(connection: duckdb.DuckDBPyConnection, query: str, path: Path) -> None:
+    with explained():
+        connection.sql(query).to_parquet(str(path), compression="zstd", row_group_size=16384)
 
 
 def _remove_old(warehouse: Warehouse) -> None:

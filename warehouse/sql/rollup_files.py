@@ -28,7 +28,12 @@ class Rollup(NamedTuple):
 
 def definitions() -> str:
     """Names what the columns of a rollup mean: one made by other SQL is passed over."""
-    return hashlib.sha256(files("warehouse.sql.texts").joinpath("measures.sql").read_bytes()).hexdigest()[:8]
+    return hashlib.sha256(measures_text().encode()).hexdigest()[:8]
+
+
+def measures_text() -> str:
+    """The SQL of all that a rollup holds."""
+    return files("warehouse.sql.texts").joinpath("measures.sql").read_text()
 
 
 def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object]]:

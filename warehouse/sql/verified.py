@@ -27,7 +27,8 @@ WORTH_A_WORD = 1 << 30  # bytes to hash that take seconds
 def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dict[Path, str]:
     """What is wrong with which of the parts, given how manifests list them.
 
-    A part that no manifest lists (`{}`, as the tasks) is read whole once instead: its pages have checksums.
+    A part that no manifest lists (`{}`) is read whole once instead: its pages have checksums; tasks are held
+    against the hash in warehouse.json.
     """
     path = warehouse.root / FOLDER / "verified.json"
     known: dict[str, Any] = {}
@@ -41,7 +42,8 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
     if num_bytes > WORTH_A_WORD:
         print(f"verifying {num_bytes / 1e9:.1f} GB that no command has read here yet ..", file=sys.stderr)
     with ThreadPoolExecutor() as pool:
-        told = dict(zip(unknown, pool.map(lambda part: _damage(part, listed[part]), unknown), strict=True))
+        damage = pool.map(lambda part: _damage(warehouse, part, listed[part]), unknown)
+        told = dict(zip(unknown, damage, strict=True))
     sound = {names[part]: entry for part, entry in entries.items() if not told.get(part)}
     if sound != known:
         with contextlib.suppress(OSError, StageError):  # a read-only run is verified by every session
@@ -58,14 +60,17 @@ def _state(part: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
-def _damage(part: Path, facts: dict[str, Any]) -> str:
+def _damage(warehouse: Warehouse, part: Path, facts: dict[str, Any]) -> str:
     """How a part differs from what was written; '' if it does not."""
     try:
         if facts:
             return part_damage(part, facts)
-        read_part(part)
+        if part.parent == warehouse.folder("tasks"):
+            warehouse.verify("tasks")
+        else:
+            read_part(part)
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except StageError:
-        return "cannot be read"
+        return "cannot be read, or is not what the run was made with"
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,21 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
 
     A file is hashed once per process, and again only when its size, time or inode changed.
     """
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return "is missing, though its manifest lists it"
+    if not path.is_file():
+        return "is no file" if path.exists() else "is missing, though its manifest lists it"
+    stat = path.stat()
     same = stat.st_size == facts["bytes"] and (
         quick or _hash_once(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) == facts["sha256"])
     return "" if same else f"does not match its manifest ({'size' if quick else 'sha256'} differs)"
+
+
+def tasks_sha256(rows: list[dict[str, Any]]) -> str:
+    """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row["position"]):
+        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "kind", "messages",
+                                                       "payload")]).encode())
+    return digest.hexdigest()
 
 
 def weights_sha256(folder: Path) -> str:

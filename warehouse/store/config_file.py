@@ -20,7 +20,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StageError(f"{path} is not valid TOML: {error}. Mend that line.") from error
     except OSError as error:
         raise StageError(f"{path} cannot be read: {error.strerror}. Mend that or remove it.") from error

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_file
 from warehouse.store.errors import StageError
-from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, stored_names
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, stored_names
 
 # Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
 # float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
@@ -79,14 +79,27 @@ def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = N
     schema = arrow_schema(table_name)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
-    stored = stored_names(table_name)
-    named = {name: column for column, name in stored.items()}
-    wanted = None if columns is None else [stored[column] for column in columns]
-    tables = []
-    for path in paths:
-        part = read_part(path, wanted)
-        tables.append(part.rename_columns([named.get(name, name) for name in part.column_names]).cast(schema))
+    tables = [_read_as(schema, path, table_name) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _read_as(schema: pa.Schema, path: Path, table_name: str) -> pa.Table:
+    """Columns of a part as readers know them; null where a part of an older version has none yet."""
+    stored, later = stored_names(table_name), None
+    part = read_part(path, [stored[name] for name in schema.names])
+    columns = []
+    for field in schema:
+        if stored[field.name] in part.column_names:
+            columns.append(part[stored[field.name]])
+            continue
+        later = later_columns(table_name, part_version(path)) if later is None else later
+        if field.name not in later:
+            raise _damaged(path, f"it has no column '{stored[field.name]}'")
+        columns.append(pa.nulls(part.num_rows, field.type))
+    try:
+        return pa.table(columns, names=schema.names).cast(schema)
+    except pa.ArrowInvalid as error:
+        raise _damaged(path, error) from error
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -138,8 +151,16 @@ def part_metadata(path: Path) -> dict[str, str]:
         found = pq.read_schema(path).metadata or {}
     except (pa.ArrowInvalid, OSError) as error:
         raise _damaged(path, error) from error
-    return {key.decode().removeprefix("rollhouse."): value.decode() for key, value in found.items()
-            if key.startswith(b"rollhouse.")}
+    return {key.decode(errors="replace").removeprefix("rollhouse."): value.decode(errors="replace")
+            for key, value in found.items() if key.startswith(b"rollhouse.")}
+
+
+def part_version(path: Path) -> int:
+    """The schema version by which a part was written; StageError if its footer does not say."""
+    version = part_metadata(path).get("schema_version", "")
+    if not version.isdigit():
+        raise _damaged(path, "its footer names no schema version")
+    return int(version)
 
 
 def _missing(path: Path) -> StageError:
@@ -147,6 +168,6 @@ def _missing(path: Path) -> StageError:
                       "again.")
 
 
-def _damaged(path: Path, error: Exception) -> StageError:
+def _damaged(path: Path, error: Exception | str) -> StageError:
     return StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
                       "`warehouse repair` to put it aside so that its stage can make it again.")

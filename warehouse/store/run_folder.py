@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import shutil
 import uuid
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.store.checksums import part_damage, sha256_of, weights_sha256
+from warehouse.store.checksums import part_damage, sha256_of, tasks_sha256, weights_sha256
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import read_json
 from warehouse.store.names import SCORER, check_name
-from warehouse.store.schema import SCHEMA_VERSION
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import Stage, read_manifest
 
 if TYPE_CHECKING:
@@ -75,8 +76,14 @@ class Warehouse:
         return sorted(folder / part["name"] for part in listed)
 
     def verify(self, table: str, **keys: Any) -> None:
-        """StageError if a listed part is not what was written; asking twice costs nothing."""
+        """StageError if a listed part, or a task, is not what was written; asking twice costs nothing."""
         folder = self.folder(table, **keys)
+        if table == "tasks":
+            parts = self.parts(table)
+            if gone := [part for part in parts if not part.is_file()]:
+                raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
+            states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
+            check_tasks(states, folder, self.facts.get("tasks_sha256"))
         for part in self._listed(table, **keys) or []:
             if why := part_damage(folder / part["name"], part):
                 raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
@@ -163,14 +170,17 @@ class Warehouse:
         way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
         try:
             actual = weights_sha256(folder)
+            changed = [name for name, sha256 in stored.get("files", {}).items()
+                       if not (folder / name).is_file() or sha256_of(folder / name) != sha256]
         except FileNotFoundError as error:
             raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
+        except OSError as error:
+            raise StageError(f"{folder} cannot be read: {error.strerror}. {way_out}") from error
         if actual != stored["sha256"]:
             raise StageError(f"The weights in {folder} have sha256 {actual[:12]}, its policy.json says "
                              f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
-        for name, sha256 in stored.get("files", {}).items():
-            if not (folder / name).is_file() or sha256_of(folder / name) != sha256:
-                raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
+        for name in changed:
+            raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
 
     def policy_versions(self) -> list[int]:
         """Versions that are committed, in order."""
@@ -207,6 +217,17 @@ class Warehouse:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@functools.cache
+def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
+    """StageError unless the tasks in the parts are those that the run was made with."""
+    from warehouse.store.parts import read_parts
+    rows = read_parts([path for path, *_ in parts], "tasks").to_pylist()
+    if wanted not in (None, actual := tasks_sha256(rows)):
+        raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
+                         f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
+                         "of the run.")
+
+
 def open_warehouse(path: str | Path) -> Warehouse:
     """Open a run folder; StageError if it is none, or was written by a newer version."""
     root = Path(path).resolve()
@@ -215,9 +236,13 @@ def open_warehouse(path: str | Path) -> Warehouse:
     if facts is None:
         raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
                          f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
-    if facts["schema_version"] != SCHEMA_VERSION:
-        raise StageError(f"{path} has schema version {facts['schema_version']}, this Rollhouse reads "
-                         f"{SCHEMA_VERSION}. Install the version of Rollhouse that wrote it.")
+    version = facts["schema_version"]
+    if version < OLDEST_VERSION:
+        raise StageError(f"{path} has schema version {version}, which was never released: no Rollhouse reads "
+                         "it. Sample the run again.")
+    if version > SCHEMA_VERSION:
+        raise StageError(f"{path} has schema version {version}, this Rollhouse reads up to {SCHEMA_VERSION}. "
+                         "Install a newer Rollhouse.")
     read_json(marker, run_id=str, model=str)
     return Warehouse(root, facts, finish_intent(root))
 

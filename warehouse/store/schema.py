@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
+OLDEST_VERSION = 2  # that is read; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
@@ -20,6 +21,7 @@ class Column(NamedTuple):
     type: pa.DataType
     comment: str
     stored: str = ""  # its name in the files, where that is another
+    since: int = OLDEST_VERSION  # the schema version that added it; null in parts of an earlier one
 
 
 STAGE_KEYS = (
@@ -208,6 +210,11 @@ TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "sampl
 def arrow_schema(table: str) -> pa.Schema:
     """Arrow schema of a table named in TABLES, as readers and writers know it."""
     return pa.schema([pa.field(column.name, column.type) for column in TABLES[table]])
+
+
+def later_columns(table: str, version: int) -> set[str]:
+    """Columns of a table that parts of a schema version do not have yet."""
+    return {column.name for column in TABLES[table] if column.since > version}
 
 
 def stored_names(table: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import re
@@ -151,12 +150,3 @@ def generic_task(row: Any, where: str) -> Task:
 
 def _is_turn(turn: Any) -> bool:
     return isinstance(turn, dict) and all(isinstance(turn.get(field), str) for field in ("role", "content"))
-
-
-def tasks_sha256(rows: list[dict[str, Any]]) -> str:
-    """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
-    digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: row["position"]):
-        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "kind", "messages",
-                                                       "payload")]).encode())
-    return digest.hexdigest()

@@ -121,7 +121,7 @@ def test_damaged_tasks_are_named(run: Warehouse) -> None:
     part, = run.parts("tasks")
     flip_bit(part, "payload")
     result = ask("sql", run, "SELECT count(*) AS num FROM tasks", "--format", "csv")
-    assert result.stdout == "num\n0\n" and f"{part} cannot be read: there are no tasks" in result.stderr
+    assert result.stdout == "num\n0\n" and f"{part} cannot be read, or is not" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["groups.parquet", "rollup.json"])

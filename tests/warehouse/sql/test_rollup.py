@@ -14,6 +14,7 @@ from tests.building.weather import SCORER, build_run, weather, write_iteration, 
 from tests.warehouse.sql.test_views import rounded, scanned_files
 from warehouse.cli import cli
 from warehouse.sql.database import connect
+from warehouse.sql.inventory import take_inventory
 from warehouse.sql.rollup import fresh_stages, write_rollup
 from warehouse.sql.rollup_files import ROLLED
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -55,10 +56,10 @@ def test_new_iterations_are_added_to_what_is_rolled_up(run: Warehouse) -> None:
     write_rollup(run)
     random = np.random.default_rng(5)
     write_iteration(run, 3, "train", weather("healthy", 3), random, num_tasks=4, group_size=4)
-    assert fresh_stages(run) == 0  # not settled: its training is still to come
+    assert fresh_stages(run, take_inventory(run)) == 0  # not settled: its training is still to come
     assert [row["iteration"] for row in everything(run)[3]] == [0, 1, 2, 2, 3]
     write_training(run, 3, weather("healthy", 3), random)
-    assert fresh_stages(run) == 1
+    assert fresh_stages(run, take_inventory(run)) == 1
     mixed = everything(run)
     assert write_rollup(run) == 5 and everything(run) == mixed
     shutil.rmtree(run.root / "iterations")
