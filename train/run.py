@@ -98,6 +98,8 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
         say(f"{len(batch)} groups make {len(plan)} optimizer steps, fewer than --updates-per-batch "
             f"{settings.updates_per_batch}: a step takes whole groups")
+    if len(plan) == 1 and settings.max_drift is not None:
+        say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
     checkpoints = Checkpoints(warehouse, inputs.stage.folder)
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
     needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0

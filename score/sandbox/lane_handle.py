@@ -26,6 +26,7 @@ START_SECONDS = 120.0       # importing numpy from a network file system is slow
 SILENT_SECONDS = 30.0       # beyond the wall limit: setting up the child takes at most 20 of them
 DEPTH = 2                   # one program running, one waiting in the lane's socket
 ROOT = Path(__file__).resolve().parents[2]
+NOT_STARTED = "A lane for running programs could not start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,6 @@ def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProc
             lane.stop()
         if not isinstance(error, LaneLost):
             raise
-        raise StageError(f"A lane for running programs could not start: {error}. Run `score doctor` to see "
+        raise StageError(f"{NOT_STARTED}: {error}. Run `score doctor` to see "
                          f"what is missing; the interpreter is {sys.executable}.") from error
     return lanes

@@ -12,7 +12,7 @@ from typing import Any
 from score.isolation import landlock, seccomp
 from score.isolation.lockdown import Layer
 from score.sandbox.canaries import reached_effects
-from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from warehouse.store.errors import StageError
@@ -72,6 +72,8 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
                 return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
             reason = pool
         reasons[name] = reason
+    if len({*reasons.values()}) == 1 and reason and reason.startswith(NOT_STARTED):
+        raise StageError(reason)        # a module that is not there, for example: isolation is not to blame
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "
                      "what would help, or, if every program is your own, use --unsafe-no-sandbox.")

@@ -199,7 +199,8 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     (["--parameter", "shaping=1"], "The reward arc-v1 has no parameter 'shaping'. Known: none."),
     (["--weight", "nosuch=2"], "arc-v1 has no term 'nosuch'. Known: valid, correct_grids, pixel_score."),
     (["--weight", "valid=nan"], "--weight valid=nan is not NAME=NUMBER"),
-    (["--allow-import", "no_such_module"], "No module named 'no_such_module'"),
+    (["--allow-import", "no_such_module"], "Error: A lane for running programs could not start: ImportError: "
+     "--allow-import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
 ])
 def test_bad_input_is_one_sentence_and_writes_nothing(warehouse, arguments, message):
     add_rollout(warehouse, [("turn", fenced(FLIP))])

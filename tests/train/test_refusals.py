@@ -108,7 +108,9 @@ def test_an_ess_below_the_limit_before_the_first_step_writes_nothing(trained, tm
         min(0.0, value - 3 * (place % 2)) for place, value in enumerate(row["behaviour_logprobs"])]})
     stale = ["--max-mismatch", "9", "--updates-per-batch", updates]
     assert "below --min-ess 0.9 before the first step" in refused(run, *stale, "--min-ess", "0.9")
-    assert invoke(run, *stale, "--min-ess", "0.01").exit_code == 0
+    result = invoke(run, *stale, "--min-ess", "0.01", "--max-drift", "1e-9")
+    assert result.exit_code == 0
+    assert ("--max-drift judges every step but the first" in result.stdout) == (updates == "1")
 
 
 def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_started_from(trained, tmp_path):

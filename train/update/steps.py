@@ -140,7 +140,7 @@ def check_first_step(learner: Learner) -> None:
                  if has_gradient(row, settings)]
     ess = effective_sample_size(torch.cat([torch.empty(0), *log_ratio]))
     if ess < settings.min_ess:
-        raise StageError(f"ESS/n {ess:.3f} is below --min-ess {settings.min_ess:g} before the first step: "
+        raise StageError(f"ESS/n {ess:.6g} is below --min-ess {settings.min_ess:g} before the first step: "
                          "nothing was written. Roll the iteration out with the policy that it trains, or "
                          "lower --min-ess.")
 
@@ -201,5 +201,5 @@ def _drift_reason(metrics: dict[str, Any], settings: Settings) -> str | None:
     if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
         return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
     if settings.min_ess is not None and metrics["policy_ess"] < settings.min_ess:
-        return f"ESS/n {metrics['policy_ess']:.3f} is below --min-ess {settings.min_ess:g}"
+        return f"ESS/n {metrics['policy_ess']:.6g} is below --min-ess {settings.min_ess:g}"
     return None
