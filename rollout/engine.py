@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from warehouse.store.errors import StageError
@@ -46,6 +47,7 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     quantization: str | None = None
     revision: str | None = None  # commit of a hub model
+    probe: Path | None = None  # what the trainer saw the policy say, where it wrote that down
 
 
 def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:

@@ -125,6 +125,12 @@ class Job:
         return self.warehouse.policy_dir(self.policy["policy_version"]) if lora else None
 
     @property
+    def probe(self) -> Path | None:
+        """What the trainer saw the policy say; policies of version 0.2.0 and the base have none."""
+        path = self.warehouse.policy_dir(self.policy["policy_version"]) / "probe.json"
+        return path if path.exists() else None
+
+    @property
     def plan_file(self) -> Path:
         return self.warehouse.folder("prompts", **self.keys) / "plan.json"
 
@@ -246,6 +252,7 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
         dtype=options.dtype, max_num_seqs=options.max_num_seqs,
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
+        probe=job.probe,
         revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
 
 

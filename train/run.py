@@ -20,6 +20,7 @@ from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_ro
 from train.update.checkpoint import Checkpoints
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
+from train.update.probe import write_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from train.update.tables import sample_table, step_table
 from warehouse.sql.database import refresh_sql
@@ -170,7 +171,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
 
     The facts come back, and whether the policy is this process's own: a twin may have been first.
     """
-    settings, batch = learner.settings, learner.batch
+    batch = learner.batch
     check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
@@ -179,15 +180,16 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
                          iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-    return facts, commit_policy(warehouse, learner.policy, learner.optimizer, inputs, settings, facts)
+    return facts, commit_policy(warehouse, learner, inputs, facts)
 
 
-def commit_policy(warehouse: Warehouse, policy: Policy, optimizer: torch.optim.Optimizer, inputs: Inputs,
-                  settings: Settings, facts: dict[str, Any]) -> bool:
+def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any]) -> bool:
     """Write policy I + 1 beside its place and rename it there; False if a twin was first, its one is kept."""
+    policy, settings = learner.policy, learner.settings
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model)
-    torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
+    write_probe(scratch, policy, learner.batch, settings.tokens_per_batch)
+    torch.save(learner.optimizer.state_dict(), scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
     lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
                "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from rollout.endpoint.checks import check_alike, check_facts, check_tokenizer
+from rollout.endpoint.checks import check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work
@@ -131,6 +131,8 @@ class EndpointEngine:
         check_facts(server, self.base, self.revision, self.settings)
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
+        if self.settings.probe:
+            await check_probe(server, self.settings.probe)
 
     async def _moves(self, server: Server) -> bool:
         plain, adapted = [await server.prompt_logprobs(name, self.probe)

@@ -68,9 +68,9 @@ class Server:
         if answer.status >= 400:
             raise StageError(f"{self.url} refuses {path}: {_message(text)}")
         try:
-            return json.loads(text) if text.strip() else None
-        except ValueError:
-            return text          # the answer to loading an adapter is a plain line
+            return json.loads(text) if answer.content_type == "application/json" else text
+        except ValueError as error:
+            raise Unavailable(f"it broke its answer to {path} off") from error
 
     async def introduce(self) -> None:
         """Take down what it says of itself; StageError where it does not tell."""

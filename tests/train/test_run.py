@@ -121,6 +121,18 @@ def test_the_policy_loads_in_peft_and_is_what_its_hash_says(run):
     assert len(run.policy(1)["sha256"]) == 64
 
 
+def test_the_probe_is_what_the_policy_says_to_a_stored_row_and_what_its_parent_said(run):
+    invoke(run)
+    probe = json.loads((run.policy_dir(1) / "probe.json").read_text())
+    ids = torch.tensor(probe["prompt_ids"] + probe["completion_ids"])
+    for version, name in ((1, "logprobs"), (0, "logprobs_before")):
+        with torch.no_grad():
+            scores = load_policy(run, version).full_logits(ids[None])[0].log_softmax(-1)
+        expected = scores[:-1].gather(1, ids[1:, None])[-len(probe["completion_ids"]):, 0]
+        torch.testing.assert_close(torch.tensor(probe[name]), expected, rtol=0, atol=2e-5)
+    assert probe["logprobs"] != probe["logprobs_before"]
+
+
 def test_a_second_run_says_that_it_is_trained(run):
     invoke(run)
     assert invoke(run).stdout == "nothing to train: every scored iteration is trained\n"

@@ -1,0 +1,35 @@
+"""What a new policy says to one stored completion: who serves it later is compared with that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from train.model.policy import Policy
+from train.model.shared_prompt import group_logprobs
+from train.update.batch import Row, RowGroup
+
+PROBE = "probe.json"
+LENGTH = 1024                    # tokens of prompt and completion that a probe should not exceed
+
+
+def write_probe(folder: Path, policy: Policy, batch: list[RowGroup], token_budget: int) -> None:
+    """Write PROBE: ids of a row, its logprobs by the policy (nats, temperature 1), and by the one before it.
+
+    The row is the longest completion of those that are short with their prompts. Without rows there is none.
+    """
+    rows = [(group, row) for group in batch for row in group.forwardable if len(row.old_logprobs)]
+    if not rows:
+        return
+
+    def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
+        length = len(chosen[1].completion_ids)
+        return max(LENGTH, len(chosen[0].prompt_ids) + length), -length
+    group, row = min(rows, key=cost)
+    [logprobs], _ = group_logprobs(
+        policy, group.prompt_ids.to(policy.device), [row.completion_ids.to(policy.device)], temperature=1.0,
+        token_budget=token_budget)
+    (folder / PROBE).write_text(json.dumps({
+        "prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
+        "logprobs": logprobs.tolist(),
+        "logprobs_before": row.old_logprobs.tolist() if group.stored.temperature == 1 else None}) + "\n")
