@@ -125,6 +125,41 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
     return Chart(_svg(marks, HEIGHT), [], {"x": [], "px": []})
 
 
+class Segment(NamedTuple):
+    """A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is."""
+
+    start: float
+    length: float
+    kind: str
+    opacity: float
+    title: str
+
+
+def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
+            note: str, *, unit: str) -> Chart:
+    """A ribbon for each row of (label, lanes of segments, label at its end), all on one scale from 0."""
+    longest = max(segment.start + segment.length
+                  for _, lanes, _ in rows for lane in lanes for segment in lane)
+    across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
+    marks, y = [], float(TOP)
+    for label, lanes, end in rows:
+        marks.append(_text(LEFT + 16, y + 15, label, anchor="end"))
+        marks.append(_text(WIDTH - RIGHT, y + 15, end, anchor="end"))
+        for lane, tall in zip(lanes, heights, strict=False):
+            for segment in lane:
+                left, right = across(segment.start), across(segment.start + segment.length)
+                wide = max(right - left - (0.4 if right - left > 2 else 0), 0.2)
+                marks.append(f'<rect class="bar {segment.kind}" x="{left}" y="{y}" width="{wide:.1f}" '
+                             f'height="{tall}" fill-opacity="{segment.opacity:.2f}">'
+                             f"<title>{escape(segment.title)}</title></rect>")
+            y += tall + 1
+        y += gap
+    marks += [_text(across(value), y + 10, number(value)) for value in scale_ticks(across)]
+    marks += [_text(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
+              _text(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
+    return Chart(_svg(marks, y + 36), legend, {"x": [], "px": []})
+
+
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
     low, high = (min(xs), max(xs)) if xs else (0, 1)
     margin = (WIDTH - LEFT - RIGHT) / max(len(xs), 1) / 2 if inset else 8

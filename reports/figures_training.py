@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reports.drawing import Chart
+from itertools import groupby
+
+from reports.drawing import Chart, Segment, ribbons
 from reports.figure import Figure, Rows, bars, draw_cells, lines, stats_sql
 
 MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, completion_ess, log_ratio_abs_max",
@@ -28,12 +30,78 @@ SELECT signals.iteration, signals.signal || CASE purpose WHEN 'train' THEN '' EL
 FROM signals JOIN shown USING (signal, purpose)
 LEFT JOIN raised_signals USING (iteration, signal, purpose)
 ORDER BY NOT fires, since, name, iteration"""
+PACKING_SQL = """\
+WITH steps AS (SELECT iteration, optimizer_step,
+                      from_json(json_extract(extra, '$.packs'), '[["VARCHAR"]]') AS packs
+               FROM train_steps WHERE json_extract(extra, '$.packs') IS NOT NULL),
+     last_step AS (SELECT * FROM steps WHERE len(packs) > 0
+                   ORDER BY iteration DESC, optimizer_step DESC LIMIT 1),
+     forwards AS (SELECT iteration, optimizer_step, unnest(packs) AS groups,
+                         generate_subscripts(packs, 1) AS forward FROM last_step),
+     members AS (SELECT iteration, optimizer_step, forward, unnest(groups) AS group_id,
+                        generate_subscripts(groups, 1) AS place FROM forwards),
+     rows AS (SELECT DISTINCT ON (forward, place, completion_ids)
+                     forward, place, group_id, members.iteration, completions.task_id,
+                     completions.num_prompt_tokens, completions.num_completion_tokens, advantage,
+                     completions.sample_index
+              FROM members JOIN train_samples USING (group_id, optimizer_step)
+              JOIN completions ON completions.group_id = members.group_id
+                              AND completions.sample_index = train_samples.sample_index
+              WHERE trained_iteration = members.iteration
+              ORDER BY forward, place, completion_ids, completions.sample_index)
+SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
+MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
 
 
 def draw_alarms(rows: Rows) -> Chart:
     """When each signal was raised, and when it fired."""
     return draw_cells(rows, "name", "state", low=0, high=1, row_height=18, kind="alarm")
+
+
+def draw_packing(rows: Rows) -> Chart:
+    """The forwards of an optimizer step: what lies in each, by group, prompt and advantage."""
+    largest = max(abs(row["advantage"]) for row in rows) or 1.0
+    forwards = [list(members) for _, members in groupby(rows, key=lambda row: row["forward"])]
+    shown, copies = [], 0
+    for number, members in enumerate(forwards, start=1):
+        groups = [list(group) for _, group in groupby(members, key=lambda row: row["place"])]
+        copies += sum(len(group) * (group[0]["num_prompt_tokens"] + group[0]["num_completion_tokens"])
+                      for group in groups)
+        shown.append((str(number), _lanes(groups, largest), f"{_num_tokens(groups):,}"))
+    tokens = sum(_num_tokens([list(group)]) for _, group in
+                 groupby(rows, key=lambda row: (row["forward"], row["place"])))
+    note = (f"{len(forwards)} forwards, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
+            f"{1 - tokens / copies:.0%}")
+    legend = [(1, "prompt, no loss"), (3, "advantage above 0"), (2, "below 0"), (4, "groups in turn")]
+    return ribbons(shown[:MOST_FORWARDS], legend, note, unit="tokens")
+
+
+def _num_tokens(groups: list[Rows]) -> int:
+    """Tokens that go through the model: each prompt once, and each completion."""
+    return sum(group[0]["num_prompt_tokens"] + sum(row["num_completion_tokens"] for row in group)
+               for group in groups)
+
+
+def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:
+    """Whose each token is, and what it is: prompts one after the other, then completions."""
+    owners, kinds, start = [], [], 0
+    for place, group in enumerate(groups):
+        length, task = group[0]["num_prompt_tokens"], group[0]["task_id"]
+        owners.append(Segment(start, length, f"t{4 + 2 * (place % 2)}", 1, task))
+        kinds.append(Segment(start, length, "t1", 0.35, f"prompt of {task}, {length} tokens"))
+        start += length
+    for place, group in enumerate(groups):
+        total = sum(row["num_completion_tokens"] for row in group)
+        owners.append(Segment(start, total, f"t{4 + 2 * (place % 2)}", 1, group[0]["task_id"]))
+        for row in group:
+            length, advantage = row["num_completion_tokens"], row["advantage"]
+            kinds.append(Segment(start, length, "t3" if advantage > 0 else "t2",
+                                 0.25 + 0.75 * abs(advantage) / largest,
+                                 f"{row['task_id']} #{row['sample_index']}, {length} tokens, "
+                                 f"advantage {advantage:.2f}"))
+            start += length
+    return [owners, kinds]
 
 
 TRAINING = (
@@ -55,6 +123,9 @@ TRAINING = (
     Figure("clipping", "Clipping and drift inside the stage",
            "Share of clipped ratios; KL of the policy against the one the stage started from.", STEPS_SQL,
            lines(clip_fraction="clip fraction", policy_kl="KL of pi and pi_old"), NOT_TRAINED),
+    Figure("packing", "What goes through the model together",
+           "Each forward of the last step: prompts once, then completions, shaded by their advantage.",
+           PACKING_SQL, draw_packing, "No step says that it packed groups."),
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, evaluations included.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
     Figure("rates", "Tokens per second", "Completion tokens over the whole stage, start included.",

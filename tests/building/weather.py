@@ -149,12 +149,14 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     rows = [_train_row(sample, completion, rewards[sample["group_id"]], sky, random)
             for sample, completion in zip(samples, completions, strict=True)]
     write_rows(warehouse, "train_samples", [rows])
+    groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
+    packs = json.dumps({"packs": [pack for pack in (groups[::2], groups[1::2]) if pack]})
     write_rows(warehouse, "train_steps", [[
         {"iteration": iteration, "optimizer_step": step, "global_step": 4 * iteration + step + 1,
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
          "clip_fraction": 0.01, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
-         "entropy": sky.nll, "ess": 0.97,
+         "entropy": sky.nll, "ess": 0.97, "extra": None if step else packs,
          "seconds": 1.2} for step in range(4)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,

@@ -43,6 +43,23 @@ def test_every_figure_stands_alone(run: Warehouse, tmp_path: Path) -> None:
         assert used <= {*re.findall(r"\.([a-z]+)", style), "heat", "note", "bar"}
 
 
+def test_the_picture_of_a_packed_step_holds_every_token_once(run: Warehouse, tmp_path: Path) -> None:
+    file = tmp_path / "packing.svg"
+    assert reports("figure", run.root, "packing", "-o", file).exit_code == 0
+    trained = {(row["group_id"], row["sample_index"]): row["advantage"]
+               for row in run.read("train_samples", iteration=2).to_pylist() if row["optimizer_step"] == 0}
+    distinct = {(row["group_id"], tuple(row["completion_ids"])): row
+                for row in run.read("completions", iteration=2, purpose="train").to_pylist()
+                if (row["group_id"], row["sample_index"]) in trained}
+    prompts = {group: row["num_prompt_tokens"] for (group, _), row in distinct.items()}
+    tokens = sum(prompts.values()) + sum(row["num_completion_tokens"] for row in distinct.values())
+    assert f"2 forwards, {tokens:,} tokens, 0% padding" in file.read_text()
+    titles = [node.text or "" for node in ElementTree.parse(file).iter() if node.tag.endswith("title")]
+    shown = [title for title in titles if "advantage" in title]
+    assert len(shown) == len(distinct) and sum("prompt of" in title for title in titles) == len(prompts)
+    assert sum(int(title.split(", ")[1].split()[0]) for title in titles if ", " in title) == tokens
+
+
 def test_figures_without_rows_or_name_say_so(run: Warehouse, tmp_path: Path) -> None:
     unknown = reports("figure", run.root, "nothing", "-o", tmp_path / "x.svg")
     assert unknown.exit_code == 1 and "There is no figure 'nothing'" in unknown.stderr

@@ -337,7 +337,12 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
 def test_extra_metrics_are_json(run):
     assert invoke(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    assert all(set(metrics) == {"policy_k2", "policy_ess", "num_forwarded_tokens"} for metrics in extra)
+    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs"}
+    assert all(set(metrics) == names for metrics in extra)
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    for step, metrics in enumerate(extra):
+        packed = [group for pack in metrics["packs"] for group in pack]
+        assert sorted(packed) == sorted({row["group_id"] for row in rows if row["optimizer_step"] == step})
 
 
 def test_only_the_last_policies_keep_their_weights_when_asked(run):

@@ -36,8 +36,8 @@ class Tracker:
     def log(self, metrics: dict[str, Any]) -> None:
         """Log the metrics of one optimizer step under `train/<name>`, at its global step."""
         if self._accelerator is not None:
-            self._accelerator.log({f"train/{key}": value for key, value in metrics.items()},
-                                  step=metrics["global_step"])
+            self._accelerator.log({f"train/{key}": value for key, value in metrics.items()
+                                   if isinstance(value, (int, float))}, step=metrics["global_step"])
 
     def close(self) -> None:
         """Flush what was logged."""

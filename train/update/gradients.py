@@ -28,6 +28,7 @@ class StepSums:
     def __init__(self) -> None:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.ratio_max = torch.zeros(1, dtype=torch.float64)
+        self.packs: list[list[str]] = []        # ids of the groups of each forward
 
     def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
             mask: Tensor) -> None:
@@ -49,7 +50,7 @@ class StepSums:
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
                 "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
-                "num_forwarded_tokens": int(total["tokens"])}
+                "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
 
 
 def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
@@ -74,6 +75,8 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
         pack_rows = [(mine[number], place) for number in pack for place in places[number]]
         _backward(policy, [chosen[number] for number in pack],
                   [batch[index].rows[place] for index, place in pack_rows], sums, settings, online=online)
+        if policy.can_pack:     # else a group is padded rows
+            sums.packs.append([batch[mine[number]].stored.group_id for number in pack])
         forwarded += pack_rows
     if online and processes.count > 1:
         _exchange(batch, forwarded, processes)

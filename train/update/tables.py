@@ -12,7 +12,7 @@ from train.rows.inputs import Inputs
 from train.update.batch import Row, RowGroup
 from warehouse.store.schema import arrow_schema
 
-STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens")
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "packs")
 
 
 def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
@@ -26,7 +26,7 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
     schema = arrow_schema("train_steps")
     rows = []
     for step in steps:
-        extra = json.dumps({key: step[key] for key in STEP_EXTRA})
+        extra = json.dumps({key: step.get(key) for key in STEP_EXTRA})
         rows.append({**{key: value for key, value in step.items() if key in schema.names},
                      "iteration": inputs.iteration, "policy_version": inputs.iteration, "extra": extra})
     return pa.Table.from_pylist(rows, schema=schema)

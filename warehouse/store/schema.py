@@ -200,7 +200,7 @@ TRAIN_STEPS = (
     Column("seconds", DOUBLE, "Wall time of the step."),
     Column("extra", TEXT,
            "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
-           "num_forwarded_tokens with a gradient."),
+           "num_forwarded_tokens with a gradient; packs, the group_ids of each forward."),
 )
 
 TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "samples": SAMPLES,
