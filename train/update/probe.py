@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from train.model.policy import Policy
-from train.model.shared_prompt import group_logprobs
+from train.model.shared_prompt import PromptGroup, pack_logprobs
 from train.update.batch import Row, RowGroup
 
 PROBE = "probe.json"
@@ -26,9 +26,8 @@ def write_probe(folder: Path, policy: Policy, batch: list[RowGroup], token_budge
         length = len(chosen[1].completion_ids)
         return max(LENGTH, len(chosen[0].prompt_ids) + length), -length
     group, row = min(rows, key=cost)
-    [logprobs], _ = group_logprobs(
-        policy, group.prompt_ids.to(policy.device), [row.completion_ids.to(policy.device)], temperature=1.0,
-        token_budget=token_budget)
+    [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
+                                  token_budget=token_budget)
     (folder / PROBE).write_text(json.dumps({
         "prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
         "logprobs": logprobs.tolist(),
