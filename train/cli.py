@@ -78,12 +78,18 @@ class TrainCommand(click.Command):
 @iteration_option
 @click.option("--scorer", help="Whose rewards to train on; as the view scorers says when left out.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
+@click.option("--explain", type=click.IntRange(min=1), metavar="K",
+              help="With --dry-run: the K completions with the largest gradients, and their shares.")
 @click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
 @click.option("--clip-low", type=NOT_NEGATIVE, help="Lower clip range; the loss's own default when left out.")
 @click.option("--clip-high", type=NOT_NEGATIVE, help="Upper clip range; for cispo the cap itself.")
 @click.option("--delta", type=POSITIVE, help="Upper bound of the unclipped ratio (two-sided clipping).")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
+@click.option("--advantages", metavar="FILE.py:NAME",
+              help="Your own advantages: a function of all rows that gives each a number, or one per token.")
+@click.option("--oapl-beta", type=POSITIVE,
+              help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
 @click.option("--mask-truncated/--keep-truncated", default=False,
               help="Leave completions cut off by the length limit out of the loss; their rewards count.")
 @click.option("--correction", type=click.Choice([*CORRECTIONS]),
@@ -95,6 +101,9 @@ class TrainCommand(click.Command):
               help="Drop a completion with any pi_old/mu below this, for example 1e-4.")
 @click.option("--off-policy-threshold", type=FiniteRange(),
               help="Drop a completion with a negative advantage and a mean log mu - log pi above this.")
+@click.option("--suffix-veto", type=FiniteRange(min=1, min_open=True),
+              help="Where the advantage is negative, leave out the tokens from the first on whose pi/mu is "
+                   "beyond this factor, for example 10.")
 @click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
 @click.option("--kl-ratio/--no-kl-ratio", default=True,
               help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
@@ -121,6 +130,8 @@ class TrainCommand(click.Command):
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
 @click.option("--lr-sequences", type=click.IntRange(min=1),
               help="Scale the learning rate by (completions in the step) / this number.")
+@click.option("--lr-by-ess", is_flag=True, default=None, show_default=False,
+              help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
 @click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0)
 @click.option("--adam-beta1", type=SHARE, default=0.9)
 @click.option("--adam-beta2", type=SHARE, default=0.999)

@@ -13,16 +13,17 @@ import torch
 from train.model.policy import CACHED_PROMPT, Policy, load_full
 from train.model.saving import OPTIMIZER, prune_policies, save_policy
 from train.rows.inputs import Inputs, complete_stage, finish_committed, mismatch_floor, stage_settings
-from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings
+from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings, correction_of
 from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
 from train.update.checkpoint import Checkpoints
+from train.update.explain import explain_lines
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.update.probe import write_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
-from train.update.tables import sample_table, step_table
+from train.update.tables import sample_table, step_table, token_table
 from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
@@ -62,6 +63,9 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         if settings.dry_run:
             if not learner.plan and not settings.keep_if_nothing:
                 raise without_signal(inputs, learner.batch)
+            if settings.explain:
+                for line in explain_lines(learner, settings.explain):
+                    say(line)
             say("dry run: nothing was written")
             processes.close()
             return
@@ -176,9 +180,11 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
+             "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch)]}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
                          iteration=inputs.iteration)
+    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
     return facts, commit_policy(warehouse, learner, inputs, facts)
 

@@ -17,7 +17,7 @@ import train.update.steps
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
 from train.cli import train as train_command
-from train.objective.correction import importance_weights, off_policy_mask
+from train.objective.correction import importance_weights, off_policy_mask, suffix_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.groups import load_groups
@@ -94,7 +94,7 @@ def plain_gradient(policy, batch, settings):
     behaviour = padded([row.behaviour_logprobs for _, row in rows])
     ones = padded([torch.ones(len(row.completion_ids)) for _, row in rows])
     mask = ones * torch.tensor([float(row.trainable) for _, row in rows])[:, None]
-    advantages = torch.tensor([row.advantage for _, row in rows])
+    advantages = padded([row.advantages for _, row in rows])
     spec, (correction, low, high) = LOSSES[settings.loss], correction_of(settings)
     per_token, _ = token_losses(settings.loss, policy_logprobs, old, behaviour, advantages, mask,
                                 level=spec.level,
@@ -105,6 +105,9 @@ def plain_gradient(policy, batch, settings):
     if settings.off_policy_threshold is not None:
         per_token = per_token * ~off_policy_mask(policy_logprobs, behaviour, advantages, mask,
                                                    threshold=settings.off_policy_threshold)[:, None]
+    if settings.suffix_veto is not None:
+        per_token = per_token * suffix_mask(policy_logprobs, behaviour, advantages, mask,
+                                            limit=settings.suffix_veto)
     per_token = per_token * padded([row.mask for _, row in rows])
     if settings.kl_beta:
         reference = padded([row.ref_logprobs for _, row in rows])
@@ -130,6 +133,7 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES),
                 ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],
                 ["--entropy-quantile", "0.3"], ["--entropy-quantile", "0.3", "--entropy-coef", "0.05"],
                 ["--mask-truncated"], ["--off-policy-threshold", "0.05"], ["--veto", "0.3"],
+                ["--suffix-veto", "1.05"],
                 ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
 
 

@@ -64,7 +64,8 @@ def test_a_stage_writes_policy_rows_steps_and_manifest_and_says_so(run):
     assert (policy["policy_version"], policy["parent"], policy["kind"], policy["global_step"]) == (1, 0,
                                                                                                    "lora", 3)
     assert manifest["facts"]["policy_version"] == 1 and manifest["facts"]["groups"]["groups"] == 8
-    assert [part["name"] for part in manifest["parts"]] == ["samples-00000.parquet", "steps-00000.parquet"]
+    assert [part["name"] for part in manifest["parts"]] == [
+        "samples-00000.parquet", "steps-00000.parquet", "tokens-00000.parquet"]
     assert not list(run.stage("train", iteration=0).folder.glob("checkpoint-*"))
     samples = run.read("train_samples", iteration=0).to_pylist()
     completions = run.read("completions", iteration=0, purpose="train").to_pylist()
@@ -199,6 +200,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
     columns = ["reward", "advantage", "old_logprobs", "optimizer_step"]
     assert run.read("train_samples", iteration=0, columns=columns) == whole.read("train_samples", iteration=0,
                                                                                 columns=columns)
+    assert run.read("train_tokens", iteration=0) == whole.read("train_tokens", iteration=0)
     assert run.stage("train", iteration=0).is_complete()
     assert not list(run.stage("train", iteration=0).folder.glob("checkpoint-*"))
 

@@ -42,9 +42,25 @@ def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tens
 
 def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
                       loss_mask: Tensor, *, threshold: float) -> Tensor:
-    """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556."""
+    """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556.
+
+    Of advantages per token, [B, T], the mean counts.
+    """
+    advantages = advantages if advantages.dim() == 1 else (advantages * loss_mask).sum(dim=1)
     gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask
     return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
+
+
+def suffix_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, *,
+                limit: float) -> Tensor:
+    """0 for tokens, [B, T], of negative advantage from the first on whose pi/mu is beyond `limit`, else 1.
+
+    Beyond is above it or below its inverse: what follows such a token continues a text that the policy
+    would not have written. The negative-advantage veto of mu-GRPO, arXiv 2605.17570.
+    """
+    beyond = (policy_logprobs - behaviour_logprobs).detach().abs() > torch.tensor(limit).log()
+    after = (beyond & loss_mask.bool()).cumsum(dim=1) > 0
+    return (~(after & (advantages < 0))).to(loss_mask.dtype)
 
 
 def second_moment_mask(log_ratio: Tensor, *, limit: float) -> Tensor:

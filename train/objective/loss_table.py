@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 
 class Loss(NamedTuple):
-    """Reduction, ratio level, clip defaults, and whether the ratio is taken against mu."""
+    """Reduction, ratio level, clip defaults, whether a weight may be added, and which rows."""
 
     reduction: str                      # completion | token | fixed | sum: see losses.loss_scales
     level: str = "token"                # token | sequence: what the ratio is taken over
     clip_low: float = 0.2
     clip_high: float = 0.2
-    corrects_itself: bool = False       # the ratio is taken against mu: no importance weight may be added
+    corrects_itself: bool = False       # the ratio is taken against mu, or never: no weight may be added
+    correct_only: bool = False          # right completions with advantage 1, the others left out
 
 
 LOSSES = {
@@ -29,4 +30,7 @@ LOSSES = {
     "topr": Loss("token", corrects_itself=True),            # arXiv 2503.14286
     "m2po": Loss("token", corrects_itself=True),            # arXiv 2510.01161
     "soft_clip": Loss("token"),
+    "reinforce": Loss("token", corrects_itself=True),
+    "nll": Loss("token", corrects_itself=True, correct_only=True),
+    "oapl": Loss("sum", corrects_itself=True),              # arXiv 2602.19362
 }

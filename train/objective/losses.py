@@ -16,11 +16,11 @@ TIE = 1e-4  # entropies this near to the threshold, relative to it, are equal: p
 def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
                  advantages: Tensor, loss_mask: Tensor, *, clip_low: float, clip_high: float,
                  delta: float | None = None, level: str = "token") -> tuple[Tensor, Tensor]:
-    """Surrogate per token and whether it was clipped, both [B, T]; advantages [B], the rest [B, T].
+    """Surrogate per token and whether it was clipped, both [B, T]; advantages [B] or [B, T], the rest [B, T].
 
     Nothing outside `loss_mask` means anything in the result. Importance weights, KL and reduction come after.
     """
-    advantages = advantages.unsqueeze(1)
+    advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
     if loss in ("dppo", "m2po"):
         ratio = importance_ratio(policy_logprobs, behaviour_logprobs, loss_mask, level="token")
     else:
@@ -38,6 +38,10 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
         result = divergence_mask(ratio, policy_logprobs, behaviour_logprobs, advantages)
     elif loss == "topr":
         result = taper(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
+    elif loss in ("reinforce", "nll"):
+        result = -advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
+    elif loss == "oapl":
+        result = regression(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
     elif loss == "m2po":
         result = -ratio * advantages, torch.zeros_like(ratio)
     else:
@@ -116,6 +120,17 @@ def taper(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tenso
     log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)
     weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0.0).exp())
     return -weight * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
+
+
+def regression(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+               loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """OAPL: (log prod pi/mu - A)^2 of a completion, shared out to its tokens: no ratio, no clip.
+
+    A is that of `regression_advantages`, in nats: what the log ratio of the best policy near mu would be.
+    """
+    length = loss_mask.sum(dim=1, keepdim=True).clamp(min=1)
+    log_weight = ((policy_logprobs - behaviour_logprobs) * loss_mask).sum(dim=1, keepdim=True)
+    return (log_weight - advantages).square() / length, torch.zeros_like(policy_logprobs)
 
 
 def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor | None = None) -> Tensor:

@@ -7,12 +7,13 @@ from typing import Any
 
 from train.objective.loss_table import LOSSES
 from train.rows.groups import Group
+from train.rows.own_advantages import load_function
 from warehouse.sql.corrections import DEFAULT_CORRECTION, bounds_of
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
-NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit", "max_mismatch",
-               "keep_policies", "tokens_per_batch")
+NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "explain", "time_limit",
+               "max_mismatch", "keep_policies", "tokens_per_batch")
 DEFAULT_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 4096}
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
@@ -57,6 +58,13 @@ def check_settings(settings: Settings) -> None:
     if LOSSES[settings.loss].corrects_itself and settings.correction not in (None, "none"):
         raise StageError(f"The loss {settings.loss} takes its ratio against the sampling engine already; "
                          f"--correction {settings.correction} would correct twice. Leave --correction out.")
+    if LOSSES[settings.loss].correct_only and settings.advantages:
+        raise StageError(f"The loss {settings.loss} gives every right completion the same weight; "
+                         "--advantages needs a loss that weighs, for example --loss reinforce.")
+    if settings.advantages:
+        load_function(settings.advantages)
+    if settings.explain and not settings.dry_run:
+        raise StageError("--explain is for looking, with --dry-run: nothing is trained.")
     if settings.updates_per_batch and settings.tasks_per_step:
         raise StageError("--updates-per-batch and --tasks-per-step both say how the groups are split. "
                          "Give one of them.")

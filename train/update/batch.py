@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.model.shared_prompt import PromptGroup
-from train.objective.advantages import group_advantages
+from train.objective.advantages import group_advantages, regression_advantages
 from train.objective.correction import importance_weights, second_moment_mask, veto_mask
+from train.objective.loss_table import LOSSES
 from train.objective.losses import entropy_mask, loss_scales
 from train.rows.groups import Group, Rollout
+from train.rows.own_advantages import own_advantages
 from train.rows.settings import Settings, correction_of
 
 M2PO_LIMIT = 0.04
@@ -28,7 +30,7 @@ class Row:
     rollout: Rollout
     completion_ids: Tensor
     behaviour_logprobs: Tensor
-    advantage: float = 0.0
+    advantages: Tensor = UNKNOWN
     drop_reason: str | None = None
     trainable: bool = True                      # its tokens are in the loss mask
     old_logprobs: Tensor = UNKNOWN
@@ -37,9 +39,16 @@ class Row:
     weights: Tensor = UNKNOWN
     kept: Tensor = UNKNOWN                      # weight neither 0 nor changed by a bound
     mask: Tensor = UNKNOWN                      # 0 where the loss leaves the token out
+    log_drift: Tensor = UNKNOWN                 # log pi - log pi_old at its step; NaN: not used yet
+    clipped: Tensor = UNKNOWN                   # 1 where that step's clip took the gradient
     scale: float = 0.0                          # see losses.loss_scales
     bonus_scale: float = 0.0                    # the same of the entropy bonus, whatever the loss
     step: int | None = None
+
+    @property
+    def advantage(self) -> float:
+        """Mean advantage of the tokens: all have the same but where --advantages says otherwise."""
+        return float(self.advantages.double().mean()) if len(self.advantages) else 0.0
 
     @property
     def num_trainable_tokens(self) -> int:
@@ -78,16 +87,28 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings) ->
                            torch.tensor(rollout.behaviour_logprobs)) for rollout in group.rollouts],
                       policy_version - group.policy_version) for group in groups]
     rows = [row for group in batch for row in group.rows]
+    for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
+        row.advantages = advantage.float().expand(len(row.completion_ids))
+        row.trainable = len(row.completion_ids) > 0 and not _left_out(row, settings)
+        row.drop_reason = _drop_reason(row, settings)
+    return batch
+
+
+def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
+    """The advantage of every completion: a number, or one per token where --advantages gives that."""
+    rows = [row for group in batch for row in group.rows]
+    if LOSSES[settings.loss].correct_only:
+        return [torch.tensor(float(row.rollout.correct)) for row in rows]
+    if settings.advantages:
+        given = own_advantages(settings.advantages, [group.stored for group in batch],
+                               [group.staleness for group in batch])
+        return [torch.tensor(value) for value in given]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
     group_index = torch.repeat_interleave(torch.arange(len(batch)),
                                           torch.tensor([len(group.rows) for group in batch]))
-    advantages = group_advantages(rewards, group_index, scale=settings.scale_rewards)
-    for row, advantage in zip(rows, advantages.tolist(), strict=True):
-        row.advantage = advantage
-        masked = settings.mask_truncated and row.rollout.truncated
-        row.trainable = len(row.completion_ids) > 0 and not masked
-        row.drop_reason = _drop_reason(row, settings)
-    return batch
+    if settings.loss == "oapl":
+        return list(regression_advantages(rewards, group_index, beta=settings.oapl_beta or 1.0))
+    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards))
 
 
 def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[list[int]]:
@@ -151,12 +172,12 @@ def has_gradient(row: Row, settings: Settings) -> bool:
     if has_other_terms(settings):
         return True
     weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
-    return row.advantage != 0 and (not weighed or bool((row.weights * row.mask).any()))
+    return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))
 
 
 def has_other_terms(settings: Settings) -> bool:
-    """Whether the loss has a term that needs no advantage: a KL or an entropy bonus."""
-    return bool(settings.kl_beta or settings.entropy_coef)
+    """Whether the loss has a term that needs no advantage: a KL, an entropy bonus, a regression."""
+    return bool(settings.kl_beta or settings.entropy_coef or settings.loss == "oapl")
 
 
 def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
@@ -164,11 +185,17 @@ def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
         row.mask = row.mask * row_mask
 
 
+def _left_out(row: Row, settings: Settings) -> bool:
+    """Whether the loss mask leaves out a completion that has tokens."""
+    wrong = LOSSES[settings.loss].correct_only and not row.rollout.correct
+    return wrong or (settings.mask_truncated and row.rollout.truncated)
+
+
 def _drop_reason(row: Row, settings: Settings) -> str | None:
     if not len(row.completion_ids):
         return "empty"
     if not row.trainable:
-        return "truncated"
-    if row.advantage != 0 or has_other_terms(settings):
+        return "truncated" if settings.mask_truncated and row.rollout.truncated else "not_right"
+    if row.advantages.any() or has_other_terms(settings):
         return None
     return "missing_reward" if row.rollout.reward != row.rollout.reward else "zero_variance"

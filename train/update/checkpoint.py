@@ -18,6 +18,10 @@ from warehouse.store.commit import commit_directory
 from warehouse.store.run_folder import Warehouse
 
 LOGPROBS, PARAMETERS, STATE = "logprobs.safetensors", "parameters.safetensors", "state.json"
+TOKENS = "tokens.safetensors"
+
+
+Restored = tuple[list[dict[str, Any]], dict[str, Tensor]]
 
 
 class Checkpoints:
@@ -42,8 +46,8 @@ class Checkpoints:
         return max(self._numbers(), default=0) > 0
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
-             steps: list[dict[str, Any]]) -> None:
-        """Keep the policy and the optimizer after `step` steps of this stage; older steps are removed.
+             steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
+        """Keep policy, optimizer and what is known per token after `step` steps; older steps are removed.
 
         StageError before it if the disk has no room for it, and after it if there is none for the next.
         """
@@ -52,6 +56,7 @@ class Checkpoints:
         scratch = self._warehouse.scratch(f"checkpoint-{step}")
         parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
         save_file(parameters, str(scratch / PARAMETERS))
+        save_file(tokens, str(scratch / TOKENS))
         torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
         state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
         (scratch / STATE).write_text(json.dumps(state))
@@ -62,17 +67,17 @@ class Checkpoints:
                 shutil.rmtree(self._path(older), ignore_errors=True)
         check_space(self._warehouse.root, num_bytes, f"What follows step {step}, which is saved,")
 
-    def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-        """Load the latest checkpoint; the metrics of the steps it holds, none if there is none."""
+    def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+        """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
         while latest := max(self._numbers(), default=0):
             try:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
                 if self._path(latest).exists():
                     raise       # else a twin that is further on has just removed it for a newer one
-        return []
+        return [], {}
 
-    def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         stored = load_file(str(self._path(latest) / PARAMETERS))
         with torch.no_grad():
             for name, parameter in policy.trainable().items():
@@ -81,7 +86,8 @@ class Checkpoints:
                                              map_location="cpu"))
         state = json.loads((self._path(latest) / STATE).read_text())
         policy.loss_scale = state["loss_scale"]
-        return state["steps"]
+        tokens = self._path(latest) / TOKENS
+        return state["steps"], load_file(str(tokens)) if tokens.exists() else {}
 
     def _path(self, number: int) -> Path:
         return self._folder / f"checkpoint-{number}"

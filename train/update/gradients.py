@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from train.model.policy import Policy
 from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups
-from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
+from train.objective.correction import clamp_log_ratio, k3, off_policy_mask, suffix_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
@@ -19,7 +19,8 @@ from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, has_gradient, prompt_group, weigh_rows
 from train.update.logprob_pass import share
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
+        "whole_weight", "whole_weight_squared")
 
 
 class StepSums:
@@ -35,8 +36,10 @@ class StepSums:
         """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
         drift = (clamp_log_ratio(logprobs - old) * mask).double()
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
+        whole = clamp_log_ratio(((logprobs - behaviour) * mask).double().sum(dim=1)).exp()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
+                  mask.any(dim=1).sum(), whole.sum(), whole.square().sum()]
         # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
         self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
@@ -46,10 +49,12 @@ class StepSums:
         everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
         total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
-        ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["weight_squared"] else 1.0
+        ess, whole_ess = (total[name] ** 2 / (num * total[f"{name}_squared"]) if num else 1.0 for name, num in
+                          (("weight", total["tokens"]), ("whole_weight", total["completions"])))
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
+                "policy_ess": ess, "completion_ess": whole_ess,
+                "ratio_max": max(processes.gather([float(self.ratio_max)])),
                 "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
 
 
@@ -78,8 +83,12 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
         if policy.can_pack:     # else a group is padded rows
             sums.packs.append([batch[mine[number]].stored.group_id for number in pack])
         forwarded += pack_rows
-    if online and processes.count > 1:
-        _exchange(batch, forwarded, processes)
+    for index, place in forwarded:
+        row = batch[index].rows[place]
+        row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()
+    if processes.count > 1:
+        names = ("old_logprobs", "entropy", "weights", "kept", "drop_reason") if online else ()
+        _exchange(batch, forwarded, processes, (*names, "log_drift", "clipped"))
     return sums
 
 
@@ -88,13 +97,13 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
                [torch.ones(len(row.completion_ids)) for row in rows], [row.mask for row in rows],
-               [row.weights for row in rows]]
+               [row.weights for row in rows], [row.advantages for row in rows]]
     columns += [[row.ref_logprobs for row in rows]] if settings.kl_beta else []
     padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
-    behaviour, old, mask, alive, weights, *reference = padded.to(logprobs.device)
+    behaviour, old, mask, alive, weights, advantages, *reference = padded.to(logprobs.device)
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
-    advantages, scales, bonus_scales = torch.tensor(
-        [[row.advantage, row.scale, row.bonus_scale] for row in rows], device=logprobs.device).T
+    scales, bonus_scales = torch.tensor([[row.scale, row.bonus_scale] for row in rows],
+                                        device=logprobs.device).T
     spec = LOSSES[settings.loss]
     low = spec.clip_low if settings.clip_low is None else settings.clip_low
     high = spec.clip_high if settings.clip_high is None else settings.clip_high
@@ -104,6 +113,8 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     if settings.off_policy_threshold is not None:
         factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
                                              threshold=settings.off_policy_threshold)[:, None]
+    if settings.suffix_veto is not None:
+        factor = factor * suffix_mask(logprobs, behaviour, advantages, mask, limit=settings.suffix_veto)
     per_token = per_token * factor
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
@@ -111,8 +122,11 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:
         loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
-    in_surrogate = (factor != 0) & (advantages != 0)[:, None]
-    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped * in_surrogate, mask)
+    in_surrogate = (factor != 0) & (advantages != 0)
+    clipped = clipped * in_surrogate
+    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, mask)
+    for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):
+        row.log_drift, row.clipped = drift[:len(row.completion_ids)], was_clipped[:len(row.completion_ids)]
     return loss
 
 
@@ -131,9 +145,9 @@ def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: 
     backward_pack(policy, groups, rows_loss, token_budget=settings.tokens_per_batch)
 
 
-def _exchange(batch: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes) -> None:
+def _exchange(batch: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes,
+              names: tuple[str, ...]) -> None:
     """Hand what each process learned of its rows to all others: a step tried again shares the same groups."""
-    names = ("old_logprobs", "entropy", "weights", "kept", "drop_reason")
     mine = [(index, place, [getattr(batch[index].rows[place], name) for name in names])
             for index, place in forwarded]
     for index, place, values in processes.gather(mine):

@@ -14,6 +14,7 @@ from train.update.batch import Row, RowGroup, prompt_group
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
+STEP_COLUMNS = ("log_drift", "clipped")
 
 
 def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, settings: Settings,
@@ -46,10 +47,13 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
                 row.entropy = row_entropy
 
 
-def collect(batch: list[RowGroup]) -> dict[str, Tensor]:
-    """Logprobs and entropies of all rows, one after the other, to be stored."""
+def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[str, Tensor]:
+    """Values of all rows, one after the other, to be stored; NaN for rows that no step has used yet."""
     rows = [row for group in batch for row in group.forwardable]
-    values = {name: torch.cat([torch.empty(0), *(getattr(row, name) for row in rows)]) for name in COLUMNS}
+    for row in rows if columns == STEP_COLUMNS else ():
+        if not len(row.log_drift):
+            row.log_drift = row.clipped = torch.full(row.completion_ids.shape, torch.nan)
+    values = {name: torch.cat([torch.empty(0), *(getattr(row, name) for row in rows)]) for name in columns}
     return {name: tensor for name, tensor in values.items() if len(tensor)}
 
 

@@ -98,7 +98,7 @@ def group_counts(batch: list[RowGroup]) -> dict[str, int]:
     """Groups in all, with signal, and without: all right, all wrong, or of equal rewards otherwise."""
     counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0)
     for group in batch:
-        if any(row.advantage for row in group.rows):
+        if any(row.advantages.any() for row in group.rows):
             counts["mixed"] += 1
         elif all(row.rollout.correct for row in group.rows):
             counts["all_right"] += 1

@@ -18,6 +18,7 @@ from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, has_gradient, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
+from train.update.logprob_pass import STEP_COLUMNS, collect, hand_out
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.stage import Stage
@@ -49,7 +50,8 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
 
     `before_update` runs before the first update of an online stage, with the old logprobs at hand.
     """
-    steps = learner.checkpoints.restore(learner.policy, learner.optimizer)
+    steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
+    hand_out(learner.batch, tokens)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
     for step, groups in enumerate(learner.plan[:saved]):
         plan_step(learner.batch, groups, step, learner.settings)
@@ -59,7 +61,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
             metrics, reason = take_step(learner, step, stop, before_update)
         except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before
             if first and len(steps) > saved:
-                learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
+                save_steps(learner, steps)
             raise
         if reason:
             say(f"stopped early before step {step}: {reason}; groups not used stay for a later --replay")
@@ -71,12 +73,18 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         stopping = any(learner.processes.gather([stop.due()]))
         due = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
         if first and len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
-            learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps)
+            save_steps(learner, steps)
             saved, saved_at = len(steps), time.monotonic()
         if stopping and len(steps) < len(learner.plan):
             raise StageStopped(f"Stopped because {stop.reason}, with {len(steps)} of {len(learner.plan)} "
                                "steps taken and saved. Run the same command again to go on.")
     return steps
+
+
+def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
+    """Save a checkpoint after the last of `steps`."""
+    learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps,
+                             collect(learner.batch, STEP_COLUMNS))
 
 
 def take_step(learner: Learner, step: int, stop: StopRequest,
@@ -110,6 +118,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     rows = [row for index in groups for row in learner.batch[index].rows]
     rate = learning_rate(learner.global_step + step, settings)
     rate *= len(rows) / settings.lr_sequences if settings.lr_sequences else 1.0
+    rate *= math.sqrt(metrics["completion_ess"]) if settings.lr_by_ess else 1.0   # VCPO, arXiv 2602.17616
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
     _update(learner, step)

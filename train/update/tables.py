@@ -12,13 +12,24 @@ from train.rows.inputs import Inputs
 from train.update.batch import Row, RowGroup
 from warehouse.store.schema import arrow_schema
 
-STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "packs")
+STEP_EXTRA = ("policy_k2", "policy_ess", "completion_ess", "num_forwarded_tokens", "packs")
 
 
 def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
     """Rows of `train_samples`, in the order the groups were read."""
     rows = [_sample(group, row, inputs) for group in batch for row in group.rows]
     return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
+
+
+def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
+    """Rows of `train_tokens`: the completions that a step took a gradient of."""
+    rows = [{"iteration": group.stored.iteration, "purpose": "train", "task_id": row.rollout.task_id,
+             "sample_index": row.rollout.sample_index, "trained_iteration": inputs.iteration,
+             "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
+             "clipped": row.clipped.numpy().astype("int8")}
+            for group in batch for row in group.rows
+            if row.step is not None and len(row.log_drift) and not row.log_drift.isnan().any()]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("train_tokens"))
 
 
 def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:

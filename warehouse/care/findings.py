@@ -127,7 +127,7 @@ def _check_settings(path: Path, manifest: dict[str, Any] | None) -> None:
 def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
     """Tables that a stage writes: name, the keys that every row of a part has, folder."""
     if stage.name == "train":
-        return [(table, {"trained_iteration" if table == "train_samples" else "iteration":
+        return [(table, {"iteration" if table == "train_steps" else "trained_iteration":
                          stage.identity["iteration"]}, stage.folder) for table in TRAIN_TABLES]
     table = "completions" if stage.name == "rollout" else "samples"
     return [(table, stage.identity, stage.folder),

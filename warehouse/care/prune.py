@@ -18,7 +18,7 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 DROPPED = {"completions": ("completion_ids", "behaviour_logprobs"), "prompts": ("prompt_ids",),
-           "train_samples": ("old_logprobs",)}
+           "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
 
 
 class Pruned(NamedTuple):
@@ -64,7 +64,7 @@ def _stages(warehouse: Warehouse, iteration: int) -> list[Stage]:
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
-    for table in ("train_samples",) if stage.name == "train" else ("completions", "prompts"):
+    for table in ("train_samples", "train_tokens") if stage.name == "train" else ("completions", "prompts"):
         for part in warehouse.parts(table, **stage.identity):
             yield table, part
 

@@ -93,11 +93,13 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     """Evaluate the alarms; exit code 3 when one fires."""
     from warehouse.look import alarms as look
     from warehouse.sql.database import connect
+    from warehouse.sql.rollup import keep_rolled_up
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
     look.check_signals(ignore)
     while True:
         start = look.last_rollback(warehouse) if since is None else since
+        keep_rolled_up(warehouse)
         connection = connect(warehouse, strict=strict)
         alarms = look.raised_alarms(connection, since=start, ignored=ignore)
         firing = any(alarm.fired or raised for alarm in alarms)

@@ -20,9 +20,11 @@ SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT
              pa.list_(pa.int8()): "TINYINT[]"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
+               "train_tokens": ("trained_iteration",),
                "train_steps": ("iteration",)}
 STORED_AS = {"all_samples": "samples", "fresh_samples": "samples", "fresh_train_samples": "train_samples"}
-UNTYPED = {"stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
+UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
+           "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
                          "NULL::TIMESTAMPTZ AS modified"}
@@ -47,6 +49,8 @@ def stored_rows(root: Path, inventory: Inventory) -> str:
     for name, paths in (("stage_manifests", inventory.manifests), ("policy_documents", inventory.policies)):
         if paths:
             bodies[name] = f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})"
+    if inventory.vocabulary:
+        bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
     bodies["part_files"] = _part_files(root)
     return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
 
@@ -121,7 +125,7 @@ def _by_name(table: str, path: Path) -> bool:
 
     It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean.
     """
-    return table == "train_samples" or any(
+    return table in ("train_samples", "train_tokens") or any(
         len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
 
 

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
+from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
-          "fresh_train_samples", "train_steps")
+          "fresh_train_samples", "train_tokens", "train_steps")
 Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
 
 
@@ -35,6 +36,7 @@ class Inventory(NamedTuple):
     stages: list[Held]
     policies: list[Path]
     left_out: list[str]  # what cannot be read, and why
+    vocabulary: Path | None = None
 
     @property
     def manifests(self) -> list[Path]:
@@ -54,7 +56,8 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
     manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
     choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
-    inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out)
+    inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out,
+                          vocabulary_file(warehouse))
     return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
 
 

@@ -18,7 +18,7 @@ from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, 
 # float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
 # ids and text shrink by another tenth at level 6.
 ENCODINGS = {"completion_ids": "PLAIN", "prompt_ids": "PLAIN", "behaviour_logprobs": "BYTE_STREAM_SPLIT",
-             "old_logprobs": "BYTE_STREAM_SPLIT"}
+             "old_logprobs": "BYTE_STREAM_SPLIT", "log_drift": "BYTE_STREAM_SPLIT"}
 ZSTD_LEVEL, TEXT_LEVEL = 3, 6
 TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "reward_parts", "extra",
          "error_message"}

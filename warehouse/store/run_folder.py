@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SWEEP_SECONDS = 86400
-TRAIN_TABLES = {"train_samples": "samples", "train_steps": "steps"}
+TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,14 @@ TRAIN_SAMPLES = (
     Column("entropy", DOUBLE, "Mean entropy of pi_old over its tokens, nats."),
 )
 
+TRAIN_TOKENS = (
+    *KEYS,
+    Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
+    Column("optimizer_step", COUNT, "Step of this stage that used the completion, from 0."),
+    Column("log_drift", LOGPROBS, "log pi - log pi_old of the tokens, pi as it was before that step, nats."),
+    Column("clipped", SMALL_LIST, "1 where the clip, or the loss's own mask, took the token's gradient."),
+)
+
 TRAIN_STEPS = (
     Column("iteration", COUNT, "Iteration of the train stage."),
     Column("optimizer_step", COUNT, "Step of this stage, from 0."),
@@ -204,7 +212,7 @@ TRAIN_STEPS = (
 )
 
 TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "samples": SAMPLES,
-          "train_samples": TRAIN_SAMPLES, "train_steps": TRAIN_STEPS}
+          "train_samples": TRAIN_SAMPLES, "train_tokens": TRAIN_TOKENS, "train_steps": TRAIN_STEPS}
 
 
 def arrow_schema(table: str) -> pa.Schema:

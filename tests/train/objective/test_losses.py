@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from train.objective.advantages import group_advantages
+from train.objective.advantages import group_advantages, regression_advantages
 from train.objective.correction import (
     effective_sample_size,
     importance_weights,
     off_policy_mask,
     second_moment_mask,
+    suffix_mask,
     veto_mask,
 )
 from train.objective.loss_table import LOSSES
@@ -136,6 +137,10 @@ def case_of(name, row):
     if name == "soft_clip":
         widths = [0.2 if ratio < 1 else 0.3 for ratio in r]
         return [-advantage * (1 + e * math.tanh((ratio - 1) / e)) for ratio, e in zip(r, widths, strict=True)]
+    if name in ("reinforce", "nll"):
+        return [-advantage * new[t] for t in range(length)]
+    if name == "oapl":
+        return [(sum(new[t] - mu[t] for t in range(length)) - advantage) ** 2 / length] * length
     if name == "gspo":
         s = math.exp(sum(new[t] - old[t] for t in range(length)) / length)
         return [-min(s * advantage, min(max(s, 0.8), 1.3) * advantage)] * length
@@ -146,7 +151,7 @@ BRUTE_ADVANTAGES = [0.7, -1.3, 0.2, -0.4, 1.9, -0.8, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("spread", [1.0, 3.0])
-@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "soft_clip", "gspo"])
+@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "soft_clip", "gspo", "reinforce", "nll", "oapl"])
 def test_losses_without_golden_numbers_are_their_formulas_in_float64(name, spread, monkeypatch):
     # Wider gaps between pi and mu reach the masks and clips that the stored inputs do not.
     wide = [[spread * (a - b) + b for a, b in zip(new, mu, strict=True)]
@@ -161,7 +166,8 @@ def test_losses_without_golden_numbers_are_their_formulas_in_float64(name, sprea
         assert actual[row][:INPUTS["lens"][row]].tolist() == pytest.approx(case_of(name, row), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "cispo", "soft_clip", "sapo", "vespo"])
+@pytest.mark.parametrize("name", ["topr", "dppo", "m2po", "cispo", "soft_clip", "sapo", "vespo",
+                                  "reinforce", "oapl"])
 def test_gradients_are_those_of_central_differences(name):
     new, old, mu = (torch.tensor(INPUTS[key], dtype=torch.float64) for key in ("new", "old", "sampling"))
     mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).double()
@@ -183,6 +189,38 @@ def test_gradients_are_those_of_central_differences(name):
         step[row, token] = 1e-6
         slope = (total(new + step, per_token) - total(new - step, per_token)) / 2e-6
         assert float(policy.grad[row, token]) == pytest.approx(float(slope), abs=1e-7)
+
+
+def test_the_advantage_of_a_regression_is_the_log_ratio_of_the_best_policy_near_mu():
+    # Two answers, mu a half each: the best pi for reward - beta KL(pi, mu) is mu exp(R / beta) / Z.
+    beta, rewards = 0.5, [1.0, 0.0]
+    best = math.exp(rewards[0] / beta) / sum(math.exp(reward / beta) for reward in rewards)
+    expected = [math.log(best / 0.5), math.log((1 - best) / 0.5)]
+    given = torch.tensor([*rewards, 3.0, 3.0, math.nan], dtype=torch.float64)
+    actual = regression_advantages(given, torch.tensor([0, 0, 1, 1, 1]), beta=beta)
+    assert actual.tolist() == pytest.approx([*expected, 0.0, 0.0, 0.0])
+
+
+def test_advantages_per_token_are_used_token_by_token():
+    new, old, mu = (tensor(name) for name in ("new", "old", "sampling"))
+    mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).float()
+    per_token = torch.tensor(BRUTE_ADVANTAGES)[:, None] * torch.linspace(-1, 1, 12)
+    for name in ("dapo", "cispo", "reinforce", "topr"):
+        losses, _ = token_losses(name, new, old, mu, per_token, mask, clip_low=0.2, clip_high=0.3)
+        for place in (0, 5):
+            whole, _ = token_losses(name, new, old, mu, per_token[:, place], mask, clip_low=0.2,
+                                    clip_high=0.3)
+            torch.testing.assert_close(losses[:, place], whole[:, place])
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=9), st.sampled_from([-1.0, 1.0]))
+def test_the_suffix_after_an_unlikely_token_is_left_out_of_bad_completions_alone(gaps, advantage):
+    first = next((place for place, gap in enumerate(gaps) if abs(gap) > math.log(4)), len(gaps))
+    expected = [1.0 if advantage > 0 or place < first else 0.0 for place in range(len(gaps))]
+    policy, ones = torch.tensor([gaps], dtype=torch.float64), torch.ones(1, len(gaps), dtype=torch.float64)
+    actual = suffix_mask(policy, torch.zeros_like(policy), advantage * ones, ones, limit=4.0)
+    assert actual[0].tolist() == expected
 
 
 def brute_weights(correction, log_ratio, low, high):

@@ -76,20 +76,29 @@ SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b
 FROM a JOIN b USING (task_id) WHERE a.n > 0 AND b.n > 0
 ORDER BY gain DESC, task_id;
 
--- Every token that an iteration's training read: mu, pi_old, and where it was sampled.
+-- Every token that an iteration's training read: mu, pi_old, and where it was sampled. gap is log rho, rho = pi_old /
+-- mu; ratio is pi / pi_old at the step that used the completion, and clipped says whether that step dropped the token.
 CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE
+SELECT tokens.* EXCLUDE (log_drift, token_id), token_id, vocabulary.token, exp(gap) AS rho, exp(log_drift) AS ratio
+FROM (
 SELECT iteration, purpose, task_id, sample_index, staleness, policy_version, engine, dtype, device, host,
-       num_completion_tokens,
+       num_completion_tokens, advantage, optimizer_step,
        unnest(range(len(completion_ids)))::INTEGER AS position,
        unnest(completion_ids) AS token_id,
        unnest(behaviour_logprobs) AS behaviour_logprob,
        unnest(old_logprobs) AS old_logprob,
-       unnest(old_logprobs)::DOUBLE - unnest(behaviour_logprobs) AS gap
-FROM (SELECT iteration, purpose, task_id, sample_index, staleness, old_logprobs FROM train_samples
+       unnest(old_logprobs)::DOUBLE - unnest(behaviour_logprobs) AS gap,
+       unnest(log_drift)::DOUBLE AS log_drift,
+       unnest(clipped)::BOOLEAN AS clipped
+FROM (SELECT iteration, purpose, task_id, sample_index, staleness, old_logprobs, advantage FROM train_samples
       WHERE trained_iteration = at_iteration AND old_logprobs IS NOT NULL)
 JOIN (SELECT iteration, purpose, task_id, sample_index, policy_version, engine, dtype, device, host,
              num_completion_tokens, completion_ids, behaviour_logprobs FROM completions)
-    USING (iteration, purpose, task_id, sample_index);
+    USING (iteration, purpose, task_id, sample_index)
+LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log_drift, clipped FROM train_tokens
+           WHERE trained_iteration = at_iteration)
+    USING (iteration, purpose, task_id, sample_index)) AS tokens
+LEFT JOIN vocabulary USING (token_id);
 
 -- Disagreement of engine and trainer by tenths of the completion.
 CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
@@ -128,8 +137,19 @@ list_transform(list_zip(d, kept), lambda pair: CASE
     WHEN correction = 'sequence-mask' THEN whole
     ELSE exp(pair[1]) END);
 
--- What a correction would have done to the rows that an iteration trained on; all of them, at their usual bounds,
--- when none is named (names, bounds and weights: importance_corrections). `weight_ess` is of the weights after it.
+-- The correction that an iteration was trained with, and its bounds.
+CREATE OR REPLACE MACRO used_correction(at_iteration) AS TABLE
+SELECT known.name, coalesce(written_low, CASE WHEN written_high IS NULL THEN usual_low END) AS low,
+       coalesce(written_high, CASE WHEN written_low IS NULL THEN usual_high END) AS high
+FROM (SELECT coalesce(facts ->> '$.correction.name', settings ->> '$.correction', 'token-truncate') AS name,
+             coalesce(facts ->> '$.correction.low', settings ->> '$.correction_low')::DOUBLE AS written_low,
+             coalesce(facts ->> '$.correction.high', settings ->> '$.correction_high')::DOUBLE AS written_high
+      FROM stages WHERE stage = 'train' AND iteration = at_iteration) AS written
+JOIN importance_corrections AS known USING (name);
+
+-- What a correction would have done to the rows that an iteration trained on: the one that it was trained with when
+-- none is named, every one for 'all'; bounds left out are those it was trained with, else the usual ones (names, bounds
+-- and weights: importance_corrections). `weight_ess` is of the weights after it.
 CREATE OR REPLACE MACRO whatif(at_iteration, correction := NULL, low := NULL, high := NULL) AS TABLE
 WITH rows AS (
     SELECT advantage, list_transform(list_zip(old_logprobs, behaviour_logprobs),
@@ -142,20 +162,24 @@ chosen AS (
     SELECT CASE WHEN known.name IS NULL
                 THEN error('unknown correction ' || correction || ': '
                            || (SELECT string_agg(name, ', ') FROM importance_corrections))
-                ELSE known.name END AS name,
-           CASE WHEN low IS NULL AND high IS NULL THEN known.usual_low ELSE low END::DOUBLE AS lowest,
-           CASE WHEN low IS NULL AND high IS NULL THEN known.usual_high ELSE high END::DOUBLE AS highest
-    FROM (SELECT replace(correction, '_', '-') AS asked)
-    LEFT JOIN importance_corrections AS known ON asked IS NULL OR known.name = asked),
+                ELSE known.name END AS name, used.name IS NOT NULL AS used,
+           CASE WHEN low IS NOT NULL OR high IS NOT NULL THEN low
+                WHEN used.name IS NOT NULL THEN used.low ELSE known.usual_low END::DOUBLE AS lowest,
+           CASE WHEN low IS NOT NULL OR high IS NOT NULL THEN high
+                WHEN used.name IS NOT NULL THEN used.high ELSE known.usual_high END::DOUBLE AS highest
+    FROM (SELECT coalesce(replace(correction, '_', '-'), (SELECT name FROM used_correction(at_iteration)),
+                          'token-truncate') AS asked)
+    LEFT JOIN importance_corrections AS known ON asked = 'all' OR known.name = asked
+    LEFT JOIN used_correction(at_iteration) AS used ON used.name = known.name),
 held AS (SELECT *, bounded_ratio(name, d, advantage) AS whole FROM chosen, rows),
 judged AS (SELECT *, kept_tokens(name, d, whole, lowest, highest) AS kept FROM held),
 weighed AS (SELECT *, correction_weights(name, d, whole, kept, lowest, highest) AS w FROM judged),
 summed AS (
-    SELECT name, lowest, highest, advantage, len(d) AS size, list_sum(w) AS total,
+    SELECT name, used, lowest, highest, advantage, len(d) AS size, list_sum(w) AS total,
            list_sum(list_transform(w, lambda x: x * x)) AS squares,
            len(list_filter(kept, lambda x: x)) AS num_kept, list_max(w) > 0 AS any_kept
     FROM weighed)
-SELECT name AS correction, lowest AS low, highest AS high,
+SELECT name AS correction, lowest AS low, highest AS high, used,
        count(*)::INTEGER AS num_completions, sum(size)::BIGINT AS num_tokens,
        sum(num_kept) / sum(size) AS kept_fraction, avg(any_kept::INTEGER) AS completions_kept,
        pow(sum(total), 2) / nullif(sum(size) * sum(squares), 0) AS weight_ess,
@@ -164,9 +188,9 @@ SELECT name AS correction, lowest AS low, highest AS high,
        sum(total) FILTER (advantage < 0) / sum(size) FILTER (advantage < 0) AS weight_negative,
        (sum(total) / nullif(sum(total / size), 0)) / avg(size) AS length_bias
 FROM summed
-GROUP BY name, lowest, highest;
+GROUP BY name, used, lowest, highest;
 
--- Every correction of the whatif macro at its usual bounds.
+-- Every correction of the whatif macro; `used` marks the one that the iteration was trained with.
 CREATE OR REPLACE MACRO corrections(at_iteration) AS TABLE
-SELECT outcome.* FROM whatif(at_iteration) AS outcome
+SELECT outcome.* FROM whatif(at_iteration, 'all') AS outcome
 JOIN importance_corrections ON name = correction ORDER BY number;

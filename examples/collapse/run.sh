@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Train the starter policy by a recipe and go on whatever the alarms say: what docs/collapse.md is made from.
+# usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE is seeds or ours
+set -euo pipefail
+run=$(realpath -m "${1:?RUN}") recipe=${2:?RECIPE} iterations=${3:?ITERATIONS} seed=${4:-0}
+cd "$(dirname "$0")/../.."
+[ -e "$run/warehouse.json" ] || warehouse init "$run" --model examples/starter/model \
+  --config "examples/collapse/$recipe.toml" --tasks arc-agi-1:training@examples/demo/pool.txt
+for ((i = 0; i < iterations; i++)); do
+  [ -e "$run/train/iteration=$i/manifest.json" ] && continue
+  rollout "$run" --iteration "$i" --seed "$seed"
+  score "$run" --iteration "$i"
+  train "$run" --iteration "$i" --seed "$seed" || break      # nothing is left to learn from
+  warehouse summary "$run" --iteration "$i" --line
+done
+warehouse watch "$run" || true

@@ -1,0 +1,146 @@
+"""What a step did to each token, which completions a gradient comes from, and advantages of one's own."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from tests.building.runs import copy_run
+from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
+from train.cli import train as train_command
+from warehouse.sql.database import connect, rows_of
+
+GROUP_MEANS = """
+def centred(rows):
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["group_id"], []).append(row["reward"])
+    means = {name: sum(values) / len(values) for name, values in groups.items()}
+    return [row["reward"] - means[row["group_id"]] for row in rows]
+
+def on_the_last_token(rows):
+    return [[0.0] * (len(row["completion_ids"]) - 1) + [value] for row, value in zip(rows, centred(rows))]
+
+def too_few(rows):
+    return [1.0]
+
+def broken(rows):
+    return [row["rewrad"] for row in rows]
+"""
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """Iteration 1, sampled by policy 0: stale by 1, so that no ratio is 1."""
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0, num_groups=5)
+    assert invoke(warehouse).exit_code == 0
+    sample_rows(warehouse, 1, num_groups=5, sampled_by=0)
+    (warehouse.root / "mine.py").write_text(GROUP_MEANS)
+    return warehouse
+
+
+@pytest.fixture
+def run(scored, tmp_path):
+    return copy_run(scored, tmp_path / "demo")
+
+
+def invoke(warehouse, *arguments):
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+
+
+def test_the_tokens_of_a_step_give_its_largest_ratio_and_its_clipped_share(run):
+    assert invoke(run, "--learning-rate", "0.05", "--clip-low", "0.05").exit_code == 0
+    steps = {row["optimizer_step"]: row for row in run.read("train_steps", iteration=1).to_pylist()}
+    tokens = rows_of(connect(run), """
+        SELECT optimizer_step, max(ratio) AS largest, count(*) FILTER (clipped) AS clipped, min(rho) AS least,
+               max(abs(old_logprob - behaviour_logprob - ln(rho))) AS error
+        FROM token_gaps(1) WHERE ratio IS NOT NULL GROUP BY ALL""")
+    assert len(tokens) == len(steps) == 3 and any(row["clipped"] for row in tokens)
+    for row in tokens:
+        step = steps[row["optimizer_step"]]
+        assert row["largest"] == pytest.approx(step["ratio_max"], rel=1e-5)
+        assert row["clipped"] == round(step["clip_fraction"] * step["num_trainable_tokens"])
+        assert row["least"] < 1 and row["error"] < 1e-6
+
+
+def test_whatif_starts_from_the_correction_that_was_trained_with(run):
+    assert invoke(run, "--correction", "token-mask", "--correction-low", "0.9").exit_code == 0
+    connection = connect(run)
+    [used] = rows_of(connection, "FROM whatif(1)")
+    assert (used["correction"], used["low"], used["high"], used["used"]) == ("token-mask", 0.9, None, True)
+    [trained] = rows_of(connection, """
+        SELECT sum(kept_fraction * num_trainable_tokens) / sum(num_trainable_tokens) AS kept
+        FROM train_samples WHERE trained_iteration = 1""")
+    assert used["kept_fraction"] == pytest.approx(trained["kept"], rel=1e-6)
+    marked = rows_of(connection, "SELECT correction FROM corrections(1) WHERE used")
+    assert marked == [{"correction": "token-mask"}] and len(rows_of(connection, "FROM corrections(1)")) == 9
+
+
+def test_shares_of_the_gradient_add_up_and_its_norm_is_that_of_the_step(run):
+    options = ("--updates-per-batch", "1", "--iteration", "1")
+    lines = invoke(run, *options, "--dry-run", "--explain", "99").stdout.splitlines()
+    [head] = [number for number, line in enumerate(lines) if line.startswith("gradient of all completions")]
+    shares = [float(line.split()[1].removesuffix("%")) for line in lines[head + 2:-1]]
+    assert invoke(run, *options).exit_code == 0
+    [step] = run.read("train_steps", iteration=1).to_pylist()
+    assert float(lines[head].split("norm ")[1].split(";")[0]) == pytest.approx(step["grad_norm"], rel=1e-3)
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    with_gradient = [row for row in rows if not row["drop_reason"]]
+    assert len(shares) == len(with_gradient) and sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
+
+
+def test_advantages_of_ones_own_take_the_place_of_the_group_s(run, tmp_path):
+    other = copy_run(run, tmp_path / "other")
+    assert invoke(run, "--scale-rewards", "none").exit_code == 0
+    assert invoke(other, "--advantages", f"{run.root}/mine.py:centred").exit_code == 0
+    rows, same = (warehouse.read("train_samples", iteration=1).to_pylist() for warehouse in (run, other))
+    assert [row["advantage"] for row in rows] == pytest.approx([row["advantage"] for row in same], abs=1e-7)
+    steps, again = (warehouse.read("train_steps", iteration=1).to_pylist() for warehouse in (run, other))
+    assert [row["grad_norm"] for row in steps] == pytest.approx([row["grad_norm"] for row in again], rel=1e-4)
+
+
+def test_an_advantage_per_token_is_stored_as_its_mean(run):
+    assert invoke(run, "--advantages", f"{run.root}/mine.py:on_the_last_token").exit_code == 0
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    rewards = {}
+    for row in rows:
+        rewards.setdefault(row["group_id"], []).append(row["reward"])
+    for row in rows:
+        centred = row["reward"] - math.fsum(rewards[row["group_id"]]) / len(rewards[row["group_id"]])
+        assert row["advantage"] * len(row["old_logprobs"]) == pytest.approx(centred, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "there is no file"),
+    ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 30 rows"),
+    ("mine.py:broken", "raised KeyError in line 16: 'rewrad'")])
+def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, said):
+    monkeypatch.chdir(run.root)
+    result = invoke(run, "--advantages", name)
+    assert result.exit_code == 1 and said in result.stderr
+    assert not run.parts("train_steps", iteration=1)
+
+
+def test_nll_trains_on_right_completions_alone_with_the_mean_of_their_tokens(run):
+    rewrite(run, 1, "samples", lambda row: row | {"correct": row["reward"] > 0.5})
+    assert invoke(run, "--loss", "nll", "--updates-per-batch", "1").exit_code == 0
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    right = [row for row in rows if row["reward"] > 0.5]
+    assert right and all((row["drop_reason"] is None) == (row["reward"] > 0.5) for row in rows)
+    assert {row["drop_reason"] for row in rows} == {None, "not_right"}
+    nll = [-value for row in right for value in row["old_logprobs"]]
+    [step] = run.read("train_steps", iteration=1).to_pylist()
+    assert step["loss"] == pytest.approx(math.fsum(nll) / len(nll), rel=1e-5)
+
+
+def test_the_learning_rate_by_ess_is_that_of_the_completions_ratios(run):
+    assert invoke(run, "--lr-by-ess", "--updates-per-batch", "1", "--learning-rate", "0.01").exit_code == 0
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    weights = [math.exp(row["log_ratio_mean"] * len(row["old_logprobs"])) for row in rows
+               if not row["drop_reason"]]
+    ess = math.fsum(weights) ** 2 / (len(weights) * math.fsum(weight * weight for weight in weights))
+    [step] = run.read("train_steps", iteration=1).to_pylist()
+    assert json.loads(step["extra"])["completion_ess"] == pytest.approx(ess, rel=1e-4)
+    assert step["learning_rate"] == pytest.approx(0.01 * math.sqrt(ess), rel=1e-4) and ess < 0.9999

@@ -1,0 +1,89 @@
+"""Advantages of the user's own: a function in their file, called with all rows of the stage; no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.rows.groups import Group
+from warehouse.store.errors import StageError
+
+
+def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int]) -> list[np.ndarray]:
+    """What the function FILE.py:NAME gives for every completion: a number, or [n] for its n tokens.
+
+    It is called with a list of dicts, one per completion in the order of the groups. StageError where it
+    raises, or returns anything but a finite number or one per token for every row.
+    """
+    rows = [_row(group, place, age) for group, age in zip(groups, staleness, strict=True)
+            for place in range(len(group.rollouts))]
+    try:
+        given = list(load_function(text)(rows))
+    except StageError:
+        raise
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise StageError(f"--advantages {text} raised {type(error).__name__} in line {line}: {error}. "
+                         "Nothing was written.") from error
+    if len(given) != len(rows):
+        raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
+    return [_checked(value, row, text) for value, row in zip(given, rows, strict=True)]
+
+
+def load_function(text: str) -> Callable[[list[dict[str, Any]]], Any]:
+    """The function that FILE.py:NAME names; StageError where there is none."""
+    path, name = _split(text)
+    spec = importlib.util.spec_from_file_location(f"advantages_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise StageError(f"{path} defines no function '{name}'.")
+    return function
+
+
+def file_hash(text: str) -> str:
+    """Hash of the file that FILE.py:NAME names: a stage is finished with the code that it began with."""
+    return hashlib.sha256(_split(text)[0].read_bytes()).hexdigest()[:16]
+
+
+def _split(text: str) -> tuple[Path, str]:
+    file_name, _, name = text.rpartition(":")
+    if not file_name.endswith(".py") or not name.isidentifier():
+        raise StageError(f"--advantages {text} is not FILE.py:NAME, for example mine.py:bonus.")
+    if not Path(file_name).is_file():
+        raise StageError(f"--advantages {text}: there is no file {file_name}.")
+    return Path(file_name), name
+
+
+def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
+    rollout = group.rollouts[place]
+    return {"iteration": group.iteration, "group_id": group.group_id, "task_id": rollout.task_id,
+            "sample_index": rollout.sample_index, "staleness": staleness,
+            "reward": None if np.isnan(rollout.reward) else rollout.reward, "correct": rollout.correct,
+            "truncated": rollout.truncated, "prompt_ids": group.prompt_ids,
+            "completion_ids": rollout.completion_ids, "behaviour_logprobs": rollout.behaviour_logprobs}
+
+
+def _checked(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
+    where = f"for completion {row['sample_index']} of task {row['task_id']}, iteration {row['iteration']}"
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if not np.isfinite(numbers).all():
+        raise StageError(f"--advantages {text} returned {value!r} {where}, which is no finite number.")
+    if numbers.ndim and numbers.shape != row["completion_ids"].shape:
+        raise StageError(f"--advantages {text} returned {numbers.size} numbers {where}, which has "
+                         f"{len(row['completion_ids'])} tokens. Return one number, or one per token.")
+    return numbers

@@ -1,0 +1,63 @@
+"""Which completions a gradient comes from: each alone, at the weights that the stage starts from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from train.update.batch import Row, RowGroup, has_gradient, plan_step
+from train.update.gradients import accumulate
+from train.update.steps import Learner
+
+
+class Part(NamedTuple):
+    """What one completion gives: the norm of its gradient, and g.G / G.G of it in the whole G (sums to 1)."""
+
+    name: str
+    norm: float
+    share: float
+    row: Row
+
+
+def explain_lines(learner: Learner, num: int) -> list[str]:
+    """The `num` completions with the largest gradient of the batch taken as one step, as a table."""
+    parts, whole = gradient_parts(learner)
+    lines = [f"gradient of all completions as one step, norm {whole:.4g}; those with the largest:",
+             f"{'norm':>9} {'share':>7} {'advantage':>9} {'reward':>7} {'tokens':>6}  completion"]
+    return lines + [f"{part.norm:9.3g} {part.share:7.1%} {part.row.advantage:9.2f} "
+                    f"{part.row.rollout.reward:7.2f} {len(part.row.completion_ids):6d}  {part.name}"
+                    for part in parts[:num]]
+
+
+def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
+    """Every completion's part of the gradient, the largest first, and the norm of the whole.
+
+    One forward and backward per completion, twice: the whole is their sum, and a share needs both.
+    """
+    batch, settings = learner.batch, learner.settings
+    plan_step(batch, list(range(len(batch))), 0, settings)
+    chosen = [(group, row) for group in batch for row in group.rows if has_gradient(row, settings)]
+
+    def alone(group: RowGroup, row: Row) -> Tensor:
+        learner.policy.model.zero_grad()
+        single = RowGroup(group.stored, group.prompt_ids, [row], group.staleness)
+        accumulate(learner.policy, [single], [0], learner.processes, settings, online=False,
+                   interrupted=lambda: False)
+        return torch.cat([parameter.grad.flatten().double().cpu() if parameter.grad is not None
+                          else torch.zeros(parameter.numel(), dtype=torch.float64)
+                          for parameter in learner.policy.trainable().values()]) / learner.policy.loss_scale
+
+    bar = tqdm(chosen, desc="gradients", unit="completion", leave=False)
+    whole = sum((alone(group, row) for group, row in bar), torch.zeros(learner.num_parameters(),
+                                                                       dtype=torch.float64))
+    square = float(whole.square().sum()) or 1.0
+    parts = []
+    for group, row in tqdm(chosen, desc="shares", unit="completion", leave=False):
+        gradient = alone(group, row)
+        name = f"{group.stored.iteration}/{row.rollout.task_id}/{row.rollout.sample_index}"
+        parts.append(Part(name, float(gradient.norm()), float(gradient @ whole) / square, row))
+    learner.policy.model.zero_grad()
+    return sorted(parts, key=lambda part: -part.norm), float(whole.norm())
