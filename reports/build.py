@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing import Chart
+from reports.drawing import Chart, Event, with_events
 from reports.figure import Figure
 from reports.figures_health import HEALTH
 from reports.figures_learning import LEARNING
@@ -36,13 +36,30 @@ SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
 
 
-def build_report(run: Path, output: Path | None = None) -> Path:
-    """Write the report of `run`, RUN/report.html by default; the path comes back."""
+EVENTS_SQL = """\
+SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
+       || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', ') AS title
+FROM (SELECT min(iteration) AS iteration, signal, purpose FROM fired_signals GROUP BY signal, purpose)
+GROUP BY iteration
+UNION ALL
+SELECT policy_version, 'back', 'policy ' || policy_version || ' is policy ' || rolled_back_to || ' again'
+FROM policies WHERE rolled_back_to IS NOT NULL
+ORDER BY ALL"""
+EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a signal fired for the first time, '
+              '<b class="back">▼</b> the run went back to an earlier policy.</p>')
+
+
+def build_report(run: Path, output: Path | None = None, *, refresh: float | None = None) -> Path:
+    """Write the report of `run`, RUN/report.html by default; the path comes back.
+
+    With `refresh` a browser that shows it loads it again every so many seconds.
+    """
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
     connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
-    charts = {figure.name: draw_figure(connection, figure)
+    events = run_events(connection)
+    charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
@@ -55,6 +72,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
     if stats:
         body.append(alarm_notice(alarms, judged_lines(connection, since), shown))
+    body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
@@ -62,14 +80,21 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     body.append('<h2 id="samples">Samples</h2>')
     body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
-    write_page(path, page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet))
+    write_page(path, page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet,
+                          refresh=refresh))
     return path
 
 
-def draw_figure(connection: duckdb.DuckDBPyConnection, figure: Figure) -> Chart | None:
-    """The figure's chart; None where its query has no rows."""
+def draw_figure(connection: duckdb.DuckDBPyConnection, figure: Figure,
+                events: Sequence[Event]) -> Chart | None:
+    """The figure's chart with what happened to the run; None where its query has no rows."""
     rows = rows_of(connection, figure.sql)
-    return figure.draw(rows) if rows else None
+    return with_events(figure.draw(rows), events) if rows else None
+
+
+def run_events(connection: duckdb.DuckDBPyConnection) -> list[Event]:
+    """Where signals fired for the first time, all of an iteration together, and where the run went back."""
+    return [Event(row["iteration"], row["kind"], row["title"]) for row in rows_of(connection, EVENTS_SQL)]
 
 
 def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:

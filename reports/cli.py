@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
-from warehouse.options import run_argument, shows_errors, with_version
+from warehouse.options import FiniteRange, run_argument, shows_errors, with_version
 
 
 @with_version
@@ -19,27 +20,33 @@ def cli() -> None:
 @run_argument
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="File to write; RUN/report.html by default.")
+@click.option("--every", type=FiniteRange(min=1), default=None,
+              help="Write it again every so many seconds until ended; an open page shows the latest.")
 @shows_errors
-def build(run: Path, output: Path | None) -> None:
+def build(run: Path, output: Path | None, every: float | None) -> None:
     """Write the report of RUN: one HTML file that needs no network."""
     from reports.build import build_report
-    path = build_report(run, output)
-    click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+    while True:
+        path = build_report(run, output, refresh=every)
+        click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+        if every is None:
+            break
+        time.sleep(every)
 
 
 @cli.command()
 @run_argument
-@click.argument("other", type=click.Path(path_type=Path))
+@click.argument("others", nargs=-1, required=True, metavar="OTHER..", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=Path("compare.html"),
               show_default=True, help="File to write.")
 @shows_errors
-def compare(run: Path, other: Path, output: Path) -> None:
-    """Write a page that compares RUN with OTHER.
+def compare(run: Path, others: tuple[Path, ...], output: Path) -> None:
+    """Write a page that compares RUN with each OTHER.
 
-    Curves together, tasks in pairs.
+    Curves of all together, tasks in pairs with RUN.
     """
     from reports.compare import compare_runs
-    path = compare_runs(run, other, output)
+    path = compare_runs([run, *others], output)
     click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
 
 

@@ -1,8 +1,9 @@
-"""Two runs side by side: their curves in one picture each, their tasks in pairs."""
+"""Runs side by side: their curves in one picture each, the tasks of each in pairs with those of the first."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 if TYPE_CHECKING:
     import duckdb
 
+MOST_RUNS = 6  # colours that can be told apart
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
     ("pass_at_max_k", "pass@k, the largest k that every task has", True, False),
@@ -72,32 +74,34 @@ class Pairing(NamedTuple):
         return TASKS_SQL.format(iteration=self.iteration, purpose=self.purpose.replace("'", "''"))
 
 
-def compare_runs(run_a: Path, run_b: Path, output: Path) -> Path:
-    """Write the page that compares two runs; StageError if they share no task."""
-    runs = [open_warehouse(run_a), open_warehouse(run_b)]
+def compare_runs(paths: Sequence[Path], output: Path) -> Path:
+    """Write the page that compares runs; StageError if one shares no task with the first."""
+    runs = [open_warehouse(path) for path in paths]
+    if len(runs) > MOST_RUNS:
+        raise StageError(f"{len(runs)} runs cannot be told apart in a picture. Compare {MOST_RUNS} at most.")
     connections = [connect(run) for run in runs]
     names = _names(runs)
-    pairings = paired_tasks(*connections)
     stats = [rows_of(connection, STATS_SQL) for connection in connections]
     charts: dict[str, Chart | None] = {}
     labels: Any = {str(i): name for i, name in enumerate(names)}
-    curves, tasks = "", ""
+    curves, heads, tasks = "", "", ""
     for name, title, share, log in CURVES:
         figure = Figure(name.replace("_", "-"), title, "", STATS_SQL,
-                        lines(share=share, log=log, **labels), "Neither run has it.")
+                        lines(share=share, log=log, **labels), "No run has it.")
         rows = overlay(stats, name)
         charts[figure.name] = figure.draw(rows) if rows else None
         curves += figure_block(figure, charts[figure.name])
-    for pairing in pairings:
-        figure = _paired_figure(pairing, names)
-        charts[figure.name] = figure.draw(pairing.pairs)
-        tasks += (f'<div class="figures">{figure_block(figure, charts[figure.name])}'
-                  f"<div>{_largest(pairing, names)}</div></div>")
-    body = (f'{"".join(_head(pairing, names) for pairing in pairings)}<h2>Curves</h2>'
-            f'<div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
+    for other, name in zip(connections[1:], names[1:], strict=True):
+        for pairing in paired_tasks(connections[0], other):
+            figure = _paired_figure(pairing, [names[0], name])
+            charts[figure.name] = figure.draw(pairing.pairs)
+            heads += _head(pairing, [names[0], name])
+            tasks += (f'<div class="figures">{figure_block(figure, charts[figure.name])}'
+                      f"<div>{_largest(pairing, [names[0], name])}</div></div>")
+    body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
-    write_page(output, page(f"{names[0]} and {names[1]}", f"{runs[0].root} · {runs[1].root}", body, data,
-                            GridSheet()))
+    title = f"{', '.join(names[:-1])} and {names[-1]}"
+    write_page(output, page(title, " · ".join(str(run.root) for run in runs), body, data, GridSheet()))
     return output
 
 
@@ -113,7 +117,7 @@ def paired_tasks(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection) -> 
     train = [visit for visit in common if visit[1] == "train"]
     held = [visit for visit in common if visit[1] != "train"]
     if not common:
-        raise StageError("The two runs have no scored task in common at the same iteration, so there is "
+        raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
                          "nothing to compare in pairs. Evaluate both at the same iteration on the same "
                          "split: rollout RUN --eval --split NAME --iteration I, then score RUN")
     latest = max((iteration for iteration, purpose in left.keys() | right.keys() if purpose == "train"),
@@ -159,14 +163,15 @@ def overlay(stats: list[Rows], name: str) -> Rows:
 def _head(pairing: Pairing, names: list[str]) -> str:
     """What is paired, a warning where it is old, and the numbers."""
     remark = f'<p class="quiet">{escape(pairing.remark)}</p>' if pairing.remark else ""
-    return f"<h3>{escape(pairing.title)}</h3>{remark}{tiles(_headline(pairing.pairs, names))}"
+    title = f"{names[0]} and {names[1]}: {pairing.title}"
+    return f"<h3>{escape(title)}</h3>{remark}{tiles(_headline(pairing.pairs, names))}"
 
 
 def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
     """A spot per task."""
     caption = f"Share of right completions; above the line {names[1]} is better. {pairing.remark}".strip()
-    name = "paired-train" if pairing.purpose == "train" else "paired"
-    return Figure(name, f"Tasks in pairs: {pairing.title}", caption, pairing.sql,
+    name = f"{'paired-train' if pairing.purpose == 'train' else 'paired'}-{names[1].replace('/', '-')}"
+    return Figure(name, f"Tasks in pairs with {names[1]}: {pairing.title}", caption, pairing.sql,
                   lambda rows: scatter(column(rows, "a"), column(rows, "b"), column(rows, "task"), names))
 
 
@@ -186,10 +191,11 @@ def _largest(pairing: Pairing, names: list[str], most: int = 12) -> str:
     ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:most]
     rows = [[row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"]
             for row in ordered]
-    heading = f"<h3>{escape(f'Largest differences: {pairing.title}')}</h3>"
+    heading = f"<h3>{escape(f'Largest differences, {names[1]}: {pairing.title}')}</h3>"
     return heading + table(["task", *names, "difference"], rows)
 
 
 def _names(runs: list[Warehouse]) -> list[str]:
     names = [run.root.name for run in runs]
-    return names if names[0] != names[1] else [f"{run.root.parent.name}/{run.root.name}" for run in runs]
+    alone = len(set(names)) == len(names)
+    return names if alone else [f"{run.root.parent.name}/{run.root.name}" for run in runs]

@@ -33,6 +33,14 @@ class Chart(NamedTuple):
     hollow: frozenset[int] = frozenset()  # entries of the legend that are separate dots
 
 
+class Event(NamedTuple):
+    """What happened to the run at an iteration: `kind` is 'fired' or 'back', a class of the style sheet."""
+
+    iteration: int
+    kind: str
+    title: str
+
+
 def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = False, log: bool = False,
                levels: Sequence[tuple[float, str]] = ()) -> Chart:
     """Lines over iterations, with bands where given and dashed horizontal `levels`."""
@@ -81,18 +89,22 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
 
 
 def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float, high: float,
-             row_height: float = 11, kind: str = "heat") -> Chart:
-    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty."""
+             row_height: float = 11, kind: str = "heat", empty: str = "") -> Chart:
+    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty.
+
+    With `empty`, what a gap means, a scale stands above.
+    """
     names = {label: label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "…"
              for label in rows}
     left = 18 + 5.8 * max([9, *map(len, names.values())])
-    tall = TOP + row_height * len(rows) + BOTTOM
+    above = TOP + (18 if empty else 0)
+    tall = above + row_height * len(rows) + BOTTOM
     wide = (WIDTH - left - RIGHT) / max(len(xs), 1)
     columns = {x: round(left + (i + 0.5) * wide, 1) for i, x in enumerate(xs)}
     size = "tick" if row_height > 12 else "tick small"
-    marks = []
+    marks = _heat_scale(low, high, empty) if empty else []
     for index, (label, values) in enumerate(rows.items()):
-        y = TOP + index * row_height
+        y = above + index * row_height
         marks.append(_text(left - 6, y + row_height - 2, names[label], kind=size, anchor="end"))
         for x, value in zip(xs, values, strict=True):
             if value is not None:
@@ -101,10 +113,26 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
                 marks.append(f'<rect class="{kind} h{step}" x="{columns[x] - wide / 2:.1f}" y="{y:.1f}" '
                              f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
     marks += _iteration_labels(xs, columns.__getitem__, left, tall)
-    hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": TOP, "row": row_height,
+    hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": above, "row": row_height,
              "cells": [[None if value is None else number(value) for value in values]
                        for values in rows.values()]}
     return Chart(_svg(marks, tall), [], hover)
+
+
+def with_events(chart: Chart, events: Sequence[Event]) -> Chart:
+    """The chart with a line at every event within its iterations."""
+    places = dict(zip(chart.hover["x"], chart.hover["px"], strict=True))
+    height = float(chart.svg.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
+    marks = []
+    for event in events:
+        before = [x for x in places if x <= event.iteration]
+        if before and event.iteration <= max(places):
+            x = places[max(before)]
+            path = f"M{x - 4} 1H{x + 4}L{x} 7V{height - BOTTOM}V7Z"
+            marks.append(f'<path class="event {event.kind}" d="{path}">'
+                         f"<title>{escape(event.title)}</title></path>")
+    cursor = '<path class="cursor"'
+    return chart._replace(svg=chart.svg.replace(cursor, "".join(marks) + cursor))
 
 
 def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
@@ -158,6 +186,18 @@ def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend
     marks += [_text(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
               _text(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
     return Chart(_svg(marks, y + 36), legend, {"x": [], "px": []})
+
+
+def _heat_scale(low: float, high: float, empty: str) -> list[str]:
+    """What an empty cell, the palest and the darkest mean."""
+    start, marks = WIDTH - RIGHT - 150.0, []
+    marks.append(f'<rect class="gap" x="{start - 12:.1f}" y="5" width="10" height="9"/>')
+    marks.append(_text(start - 18, 13, empty, anchor="end"))
+    marks.append(_text(start + 36, 13, number(low), anchor="end"))
+    for step in range(11):
+        x = start + 40 + 7 * step
+        marks.append(f'<rect class="heat h{step}" x="{x:.1f}" y="5" width="7" height="9"/>')
+    return [*marks, _text(start + 121, 13, number(high), anchor="start")]
 
 
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.build import FIGURES, draw_figure, write_page
+from reports.build import FIGURES, draw_figure, run_events, write_page
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks, grid_pairs, is_grid
@@ -33,7 +33,7 @@ def export_figure(connection: duckdb.DuckDBPyConnection, name: str, output: Path
     figures = {figure.name: figure for figure in FIGURES}
     if name not in figures:
         raise StageError(f"There is no figure '{name}'. Known: {', '.join(figures)}.")
-    chart = draw_figure(connection, figures[name])
+    chart = draw_figure(connection, figures[name], run_events(connection))
     if chart is None:
         raise StageError(f"The figure '{name}' has nothing to show. {figures[name].missing}")
     write_picture(standalone(figures[name], chart, dark=dark), output)
@@ -72,7 +72,8 @@ def palette(dark: bool) -> dict[str, str]:
 
 def _style(colors: dict[str, str]) -> str:
     """The rules that charts need, with colours put in: viewers of SVG know no variables."""
-    marks = r"^\.(?:grid|tick|line|band|dot|ring|level|alarm|cursor|t\d|heat|h\d)[^{]*\{[^}]*\}.*$"
+    kinds = r"grid|tick|line|band|dot|ring|level|alarm|cursor|event|fired|back|gap|t\d|heat|h\d"
+    marks = rf"^\.(?:{kinds})[^{{]*\{{[^}}]*\}}.*$"
     wanted = "\n".join(re.findall(marks, page_style(), re.MULTILINE))
     rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], wanted)
     return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"

@@ -55,7 +55,8 @@ def draw_errors(rows: Rows) -> Chart:
 def draw_by_length(rows: Rows) -> Chart:
     """Mean reward by completion length."""
     rewards = column(rows, "reward")
-    return draw_cells(rows, "stretch", "reward", low=min(rewards), high=max(rewards), row_height=16)
+    return draw_cells(rows, "stretch", "reward", low=min(rewards), high=max(rewards), row_height=16,
+                      empty="none")
 
 
 HEALTH = (

@@ -18,15 +18,18 @@ from reports.samples import PICKS, Sample, shortened
 from warehouse.look.alarms import Alarm
 
 
-def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet) -> str:
+def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet, *,
+         refresh: float | None = None) -> str:
     """A whole page in one file: no external request is possible, and only our own script may run."""
+    again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
     style, script = page_style(), files("reports").joinpath("page.js").read_text()
     policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
               "base-uri 'none'; form-action 'none'")
     island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     template = Template(files("reports").joinpath("page.html").read_text())
-    return template.substitute(policy=policy, title=escape(title), subtitle=escape(subtitle), style=style,
-                               script=script, symbols=sheet.symbols(), body=body, data=island)
+    return template.substitute(policy=policy, refresh=again, title=escape(title), style=style,
+                               subtitle=escape(subtitle), script=script, symbols=sheet.symbols(),
+                               body=body, data=island)
 
 
 def page_style() -> str:

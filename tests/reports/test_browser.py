@@ -131,7 +131,7 @@ def test_a_script_in_a_completion_does_not_run(tmp_path: Path) -> None:
 
 def test_two_runs_compared(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / name, shape=name, iterations=4, evals=(3,)) for name in ("healthy", "mute")]
-    page = compare_runs(runs[0].root, runs[1].root, tmp_path / "compare.html")
+    page = compare_runs([run.root for run in runs], tmp_path / "compare.html")
     with Browser() as window:
         window.open(page)
         assert window.script("return document.querySelectorAll('circle.spot').length") > 3

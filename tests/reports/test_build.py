@@ -6,6 +6,7 @@ import html.parser
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +82,33 @@ def tile_of(text: str, name: str) -> str:
     found = re.search(rf'<div class="tile"><b>([^<]*)</b><span>{re.escape(name)}</span>', text)
     assert found, re.findall(r"<span>([^<]*)</span></div>", text)
     return found[1]
+
+
+def test_what_fired_and_where_the_run_went_back_is_marked_on_every_curve(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="blow-up", iterations=8)
+    first = min(row[0] for row in connect(run).execute("SELECT iteration FROM fired_signals").fetchall())
+    roll_back(run, 3)
+    write_iteration(run, 8, "train", Weather(), np.random.default_rng(1))
+    text = build_report(run.root).read_text()
+    for name in ("passes", "reward", "shares", "gradients", "tasks"):
+        block = re.search(f'<figure data-figure="{name}".*?</figure>', text, re.DOTALL)
+        assert block and f"fired at iteration {first}: " in block[0], name
+        assert "policy 8 is policy 3 again" in block[0] or name == "gradients", name    # 8 is not trained
+
+
+def test_a_report_that_is_written_again_has_the_browser_load_it_again(run: Warehouse, tmp_path: Path,
+                                                                      monkeypatch: Any) -> None:
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 2:
+            raise KeyboardInterrupt
+    rests: list[float] = []
+    monkeypatch.setattr("reports.cli.time.sleep", rest)
+    path = tmp_path / "page.html"
+    result = CliRunner().invoke(cli, ["build", str(run.root), "--every", "30", "-o", str(path)])
+    assert result.stdout.count(str(path)) == 2 and rests == [30, 30]
+    assert '<meta http-equiv="refresh" content="30">' in path.read_text()
+    assert 'http-equiv="refresh"' not in build_report(run.root, path).read_text()
 
 
 def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> None:

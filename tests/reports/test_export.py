@@ -153,6 +153,18 @@ def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
     assert (train.purpose, train.iteration) == ("train", 1)
 
 
+def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp_path: Path) -> None:
+    others = [build_run(tmp_path / name, iterations=2, evals=(), num_tasks=3, group_size=8) for name in "bc"]
+    paths = [run.root, *(other.root for other in others)]
+    assert reports("compare", *paths, "-o", tmp_path / "page.html").exit_code == 0
+    text = (tmp_path / "page.html").read_text()
+    legend = re.search(r'data-figure="pass-at-1".*?<ul class="legend">(.*?)</ul>', text, re.DOTALL)
+    assert legend and re.findall(r"</i>(.*?)</li>", legend[1]) == ["run", "b", "c"]
+    assert re.findall(r"<h3>(\w+ and \w+): Training", text) == ["run and b", "run and c"]
+    result = reports("compare", *paths * 3, "-o", tmp_path / "page.html")
+    assert result.exit_code == 1 and "Compare 6 at most" in result.stderr
+
+
 def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
     from tests.building.weather import empty_run
     result = reports("compare", run.root, empty_run(tmp_path / "empty").root, "-o", tmp_path / "page.html")

@@ -127,7 +127,8 @@ def plain_gradient(policy, batch, settings):
                                   parameter in policy.trainable().items()}
 
 
-STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES),
+# nll is reinforce with other advantages, and no completion here is right: see test_laboratory.
+STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES if loss != "nll"),
                 ["--correction", "sequence-mask", "--correction-low", "0.2", "--correction-high", "5"],
                 ["--correction", "geometric-mask", "--correction-low", "0.9", "--correction-high", "1.1"],
                 ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],

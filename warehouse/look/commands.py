@@ -99,8 +99,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     look.check_signals(ignore)
     while True:
         start = look.last_rollback(warehouse) if since is None else since
-        keep_rolled_up(warehouse)
-        connection = connect(warehouse, strict=strict)
+        connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
         alarms = look.raised_alarms(connection, since=start, ignored=ignore)
         firing = any(alarm.fired or raised for alarm in alarms)
         if firing or every is None:
