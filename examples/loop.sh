@@ -2,28 +2,44 @@
 # rollout -> score -> train, ITERATIONS times, until an alarm fires (exit code 3). Run it again after any kill: it
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # --warm: one vLLM server serves all rollouts, sleeps while `train` has the GPU, and ends with the loop.
+# --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
 set -euo pipefail
-usage="usage: examples/loop.sh RUN ITERATIONS [--warm]"
+usage="usage: examples/loop.sh RUN ITERATIONS [--warm] [--rescue]"
 run=${1:?$usage}
 iterations=${2:?$usage}
-case ${3:-} in
-  "") ;;
-  --warm) exec python -m rollout.server "$run" bash "$0" "$run" "$iterations" ;;
-  *) echo "$usage" >&2; exit 2 ;;
-esac
+warm='' rescues=0 smaller=()
+for option in "${@:3}"; do
+  case $option in
+    --warm) warm=yes ;;
+    --rescue) rescues=3 smaller=(--lr-after-rollback 0.5) ;;
+    *) echo "$usage" >&2; exit 2 ;;
+  esac
+done
+if [[ $warm ]]; then
+  ((rescues)) && rescue=--rescue
+  exec python -m rollout.server "$run" bash "$0" "$run" "$iterations" ${rescue:+$rescue}
+fi
 
 watch_alarms() {
-  local said code=0
+  local said code=0 back
   # shellcheck disable=SC2086
   said=$(warehouse watch "$run" ${WATCH:-}) || code=$?
-  ((code == 0)) || { echo "$said"; exit "$code"; }
+  ((code)) || return 0
+  echo "$said"
+  back=$(sed -n 's/.*go back: warehouse rollback .* --to \([0-9]*\)$/\1/p' <<<"$said")
+  # A smaller step is no help where the engine served other weights than were trained.
+  if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the engine first"* ]]; then exit "$code"; fi
+  rescues=$((rescues - 1))
+  warehouse rollback "$run" --to "$back"
 }
 
 for ((i = 0; i < iterations; i++)); do
   [ -e "$run/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
   rollout "$run" --iteration "$i"
   score "$run" --iteration "$i"
-  train "$run" --iteration "$i"
-  warehouse summary "$run" --iteration "$i" --line
-  watch_alarms
+  failed=0
+  train "$run" --iteration "$i" "${smaller[@]}" || failed=$?
+  ((failed)) || warehouse summary "$run" --iteration "$i" --line
+  ((failed > 1)) || watch_alarms        # no gradient at all may be a collapse, too
+  ((failed == 0)) || [ -e "$run/train/iteration=$i/manifest.json" ] || exit "$failed"
 done

@@ -132,6 +132,8 @@ class TrainCommand(click.Command):
               help="Scale the learning rate by (completions in the step) / this number.")
 @click.option("--lr-by-ess", is_flag=True, default=None, show_default=False,
               help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
+@click.option("--lr-after-rollback", type=FiniteRange(min=0, max=1, min_open=True),
+              help="Scale the learning rate by this once for every rollback of the run so far.")
 @click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0)
 @click.option("--adam-beta1", type=SHARE, default=0.9)
 @click.option("--adam-beta2", type=SHARE, default=0.999)

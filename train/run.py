@@ -12,7 +12,14 @@ import torch
 
 from train.model.policy import CACHED_PROMPT, Policy, load_full
 from train.model.saving import OPTIMIZER, prune_policies, save_policy
-from train.rows.inputs import Inputs, complete_stage, finish_committed, mismatch_floor, stage_settings
+from train.rows.inputs import (
+    Inputs,
+    complete_stage,
+    finish_committed,
+    mismatch_floor,
+    num_rollbacks,
+    stage_settings,
+)
 from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings, correction_of
 from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
@@ -112,7 +119,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
     learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
-                      inputs.parent.get("global_step", 0), online)
+                      inputs.parent.get("global_step", 0), num_rollbacks(warehouse, inputs.iteration), online)
     check_schedule(learner, say)
     return learner
 

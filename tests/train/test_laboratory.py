@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
 from train.cli import train as train_command
+from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 
 GROUP_MEANS = """
@@ -133,6 +134,17 @@ def test_nll_trains_on_right_completions_alone_with_the_mean_of_their_tokens(run
     nll = [-value for row in right for value in row["old_logprobs"]]
     [step] = run.read("train_steps", iteration=1).to_pylist()
     assert step["loss"] == pytest.approx(math.fsum(nll) / len(nll), rel=1e-5)
+
+
+def test_every_rollback_makes_the_next_steps_smaller(run):
+    rate = ("--learning-rate", "0.01", "--lr-after-rollback", "0.5")
+    assert invoke(run, *rate).exit_code == 0
+    roll_back(run, 1)
+    sample_rows(run, 2, num_groups=4)
+    assert invoke(run, *rate).exit_code == 0
+    rates = [{row["learning_rate"] for row in run.read("train_steps", iteration=number).to_pylist()}
+             for number in (1, 2)]
+    assert rates == [{0.01}, {0.005}]
 
 
 def test_the_learning_rate_by_ess_is_that_of_the_completions_ratios(run):

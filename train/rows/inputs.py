@@ -80,6 +80,12 @@ def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
     return fresh[0] if fresh else None
 
 
+def num_rollbacks(warehouse: Warehouse, iteration: int) -> int:
+    """How often the run went back to an earlier policy, up to the policy that the iteration starts from."""
+    return sum(warehouse.policy(version).get("rolled_back_to") is not None
+               for version in warehouse.policy_versions() if version <= iteration)
+
+
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
     """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
 
