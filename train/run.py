@@ -187,7 +187,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
-             "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
+             "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch)]}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
                          iteration=inputs.iteration)
