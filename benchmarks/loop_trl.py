@@ -31,9 +31,8 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
-from score.tasks.code_block import first_code_block
 from score.tasks.kinds import load_task
-from score.tasks.measures import Answer
+from score.tasks.measures import Answer, first_code_block
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.run_folder import open_warehouse

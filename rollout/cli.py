@@ -30,7 +30,8 @@ from warehouse.options import FiniteRange, iteration_option, run_argument, shows
 @click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
 @click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
               help="Prompts per task, each with its own augmentation.")
-@click.option("--prompt-format", default="chat", help="Prompt format, with or without '@version'.")
+@click.option("--prompt-format", default="chat", metavar="NAME|FILE.py:NAME",
+              help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
 @click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
               help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
 @click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),

@@ -44,7 +44,8 @@ class Format:
         return {**self.options, **given}
 
 
-def _all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
+def all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
+    """Every pair is shown."""
     return list(range(len(pairs)))
 
 
@@ -84,17 +85,9 @@ CHAT_OPTIONS = {
 }
 FORMATS = {format.name: format for format in (
     Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs, _compact, False),
-    Format("chat@1", CHAT_OPTIONS, _all_pairs, _chat, True),
+    Format("chat@1", CHAT_OPTIONS, all_pairs, _chat, True),
 )}
 OWN_MESSAGES = "messages@1"  # tasks that bring their own messages are sent as they are
-
-
-def find_format(name: str) -> Format:
-    """The format of a name; without a version the newest. StageError if there is none."""
-    matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
-    if not matches:
-        raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}.")
-    return FORMATS[max(matches, key=lambda known: int(known.rpartition("@")[2]))]
 
 
 def own_messages(task_messages: str) -> tuple[Messages, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout.engine import Sampling
-from rollout.formats import find_format
+from rollout.find_format import find_format
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.names import check_name

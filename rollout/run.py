@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rollout.engine import Engine, EngineSettings
 from rollout.environment import prepare_environment
-from rollout.formats import find_format
+from rollout.find_format import find_format
 from rollout.merged import changes_something, merged_weights
 from rollout.options import (
     RolloutOptions,

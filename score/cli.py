@@ -96,18 +96,20 @@ def score_rollouts(run: Path, **values: Any) -> None:
     from score.tasks.graded import grader_modules
     from warehouse.stages.shard import Shard
     from warehouse.store.run_folder import open_warehouse
+    from warehouse.tasks.changes import replaced_payloads
 
-    kinds = set(open_warehouse(run).read("tasks", columns=["kind"]).column("kind").to_pylist())
+    warehouse = open_warehouse(run)
+    kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
     values["reward"] = values["reward"] or default_reward(kinds)
-    scorer = scorer_of(values, kinds)
+    scorer = scorer_of(values, kinds, replaced_payloads(warehouse.root))
     values["preload"] = (*values["preload"], *grader_modules(kinds))
     shard = Shard.parse(values.pop("shard"))
     run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
                            unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
 
 
-def scorer_of(values: dict[str, Any], kinds: Iterable[str]) -> Any:
-    """The scorer that the options describe for tasks of these kinds; they are taken out of `values`."""
+def scorer_of(values: dict[str, Any], kinds: Iterable[str], replaced: dict[str, str]) -> Any:
+    """The scorer that the options describe for the run's tasks; they are taken out of `values`."""
     from score.rewards.from_file import load_user_reward
     from score.rewards.scorer import Scorer
     from score.rewards.shaping import Shaping
@@ -124,7 +126,7 @@ def scorer_of(values: dict[str, Any], kinds: Iterable[str]) -> Any:
     reward_file = values.pop("reward_file") or former_option
     return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
                   limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_user_reward(reward_file) if reward_file else None, grader_versions(kinds))
+                  load_user_reward(reward_file) if reward_file else None, grader_versions(kinds), replaced)
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

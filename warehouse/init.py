@@ -9,16 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from warehouse.options import check_config
-from warehouse.sources.named import Source, Task, parse_source, read_source
+from warehouse.sources.task_table import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
 from warehouse.store.commit import commit_bytes, commit_json
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
+from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
@@ -29,18 +27,16 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
     nothing; with others it raises StageError.
     """
-    sources = [parse_source(text, heldout=False) for text in tasks]
-    sources += [parse_source(text, heldout=True) for text in heldout]
     if config:
         check_config(config)
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run)
-    rows = _unique([(source, task) for source in sources for task in read_source(source)])
-    table = _task_table(rows)
+    rows = read_sources(tasks, heldout)
+    table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
              "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_pylist()),
-             "model_revision": base.revision, "sources": [source.text for source in sources]}
+             "model_revision": base.revision, "sources": [*tasks, *heldout]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
@@ -55,32 +51,6 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     return [f"{run}: {len(rows)} tasks ({listing}), base model {base.stored_path}",
             f"next: rollout {run}"]
-
-
-def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
-    """Drop a task that the same split names twice; refuse one that is both trained on and held out."""
-    kept: dict[str, tuple[Source, Task]] = {}
-    heldout = {source.split: source.heldout for source, _ in rows}
-    for source, _ in rows:
-        if heldout[source.split] != source.heldout:
-            raise StageError(f"Split '{source.split}' would be trained on and held out. Name one of the two, "
-                             f"as in --heldout exam={source.place}.")
-    for source, task in rows:
-        before = kept.setdefault(task.task_id, (source, task))
-        if before[0].split != source.split:
-            raise StageError(f"Task {task.task_id} is in split '{before[0].split}' and in split "
-                             f"'{source.split}'. Leave it out of one of them.")
-        if before[1] != task:
-            raise StageError(f"Two different tasks are called {task.task_id} ({before[0].text} and "
-                             f"{source.text}). Rename one of them.")
-    return list(kept.values())
-
-
-def _task_table(rows: list[tuple[Source, Task]]) -> pa.Table:
-    return pa.Table.from_pylist([
-        {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
-         "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
-        for position, (source, task) in enumerate(rows)], schema=arrow_schema("tasks"))
 
 
 def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
-from warehouse.store.config_file import read_config
+from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
 HELP_NAMES = ["-h", "--help"]
@@ -61,12 +61,14 @@ def _defaults(command: click.Command, table: dict[str, Any], path: Path) -> dict
     for key, setting in table.items():
         parameter = known.get(key.replace("_", "-"))
         if not isinstance(parameter, click.Option):
-            raise StageError(f"{path}: [{command.name}] has no option '{key}'. "
+            where = place_in(path, str(command.name), key)
+            raise StageError(f"{where}: [{command.name}] has no option '{key}'. "
                              f"Known: {', '.join(sorted(known))}.")
         values = setting if isinstance(setting, list) and parameter.multiple else [setting]
         for value in values:
             if problem := _problem(parameter, value):
-                raise StageError(f"{path}: [{command.name}] {key} = {value}: {problem} Mend that line.")
+                where = place_in(path, str(command.name), key)
+                raise StageError(f"{where}: [{command.name}] {key} = {value}: {problem} Mend that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import importlib.util
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warehouse.stages.user_code import line_in, load_function
 from warehouse.store.errors import StageError
 
 
@@ -50,25 +48,7 @@ class UserReward:
 
 def load_user_reward(text: str) -> UserReward:
     """The function that FILE.py:NAME names; StageError when there is none."""
-    file_name, _, name = text.rpartition(":")
-    path = Path(file_name)
-    if not file_name or not name.isidentifier() or path.suffix != ".py":
-        raise StageError(f"--reward-file {text} is not FILE.py:NAME, for example "
-                         "--reward-file rewards.py:brevity.")
-    if not path.is_file():
-        raise StageError(f"--reward-file {text}: there is no file {path}.")
-    spec = importlib.util.spec_from_file_location(f"user_reward_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        line = line_in(error, path)
-        raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}{line}.") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise StageError(f"{path} defines no function '{name}'.")
-    return UserReward(name, path, function, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return UserReward(*load_function(text, "--reward-file"))
 
 
 def finite_number(value: Any, where: str) -> float:
@@ -80,10 +60,3 @@ def finite_number(value: Any, where: str) -> float:
     if not math.isfinite(number):
         raise StageError(f"{where}: a reward is a finite number, or None where it does not apply.")
     return number
-
-
-def line_in(error: BaseException, path: Path) -> str:
-    """Where in the user's file an error came from, in words; empty if nowhere."""
-    numbers = [number for frame, number in traceback.walk_tb(error.__traceback__)
-               if frame.f_code.co_filename == str(path)]
-    return f" (line {numbers[-1]})" if numbers else ""

@@ -29,6 +29,7 @@ class Scorer:
     shaping: Shaping = field(default_factory=Shaping)
     user: UserReward | None = None           # takes the place of the registered reward
     graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
+    replaced: Mapping[str, str] = field(default_factory=dict)    # hash of each task put in another's place
 
     def __post_init__(self) -> None:
         rewards = self.rewards.values()
@@ -56,8 +57,9 @@ class Scorer:
         parameters = {name: self.parameters.get(name, value)
                       for reward in self.rewards.values() for name, value in reward.defaults.items()}
         by_kind = {"rewards": DEFAULTS} if self.name == BY_KIND else {}
-        graders = {"graders": dict(self.graders)} if self.graders else {}
-        return {"reward": self.name, **by_kind, **graders, "parameters": parameters,
+        named = {"graders": dict(self.graders), "replaced": dict(self.replaced)}
+        optional = {name: facts for name, facts in named.items() if facts}
+        return {"reward": self.name, **by_kind, **optional, "parameters": parameters,
                 "limits": asdict(self.limits), "shaping": asdict(self.shaping), "imports": list(self.imports),
                 "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}

@@ -39,7 +39,7 @@ class GradedKind:
         if not text.strip():
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer")
         call = plain_data.tagged([[text, *task], {}], 0)
-        order = json.dumps({"entry_point": "grade", "calls": [call]})
+        order = json.dumps({"entry_point": "grade", "setup": "", "calls": [call]})
         return [Program(JobKind.CALL, f"from {self.module} import grade\n", order.encode())]
 
     def measure(self, task: list[Any], answer: Answer, outcomes: list[Outcome]) -> Measures:

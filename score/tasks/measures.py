@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.grid_metrics import SplitScore
 from score.wire.error_classes import ErrorClass
+
+# An unclosed block, which is what truncation leaves behind, does not match. Blanks are never given back: each
+# would be another search through the rest of the text.
+CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScore:
+    """Scores over the pairs of one split (train or test) of a task; all 0 when no valid output exists."""
+
+    num_pairs: int
+    pixel_score: float
+    correct_grids: float
+
+    @property
+    def is_correct(self) -> bool:
+        """Every grid is right; False for a split without pairs."""
+        return self.num_pairs > 0 and self.correct_grids == 1.0
+
 
 NOTHING = SplitScore(0, 0.0, 0.0)
 
@@ -24,6 +43,12 @@ class Answer:
     flip: bool | None = None
     rotations: int | None = None
     color_map: tuple[int, ...] | None = None
+
+
+def first_code_block(answer: str) -> str | None:
+    """Text of the first closed ```python block, or None."""
+    match = CODE_BLOCK.search(answer)
+    return match.group(1) if match else None
 
 
 @dataclass(frozen=True, slots=True)

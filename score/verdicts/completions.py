@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from score.tasks.code_block import first_code_block
 from score.tasks.kinds import Task, load_task
-from score.tasks.measures import Answer
+from score.tasks.measures import Answer, first_code_block
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 

@@ -92,6 +92,22 @@ def lines_to_import(run: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def other_tasks(run: Path) -> None:
+    """The tasks of the run, each with its tests as its examples."""
+    rows = open_warehouse(run).read("tasks").to_pylist()
+    payloads = [{**json.loads(row["payload"]), "train": json.loads(row["payload"])["test"]} for row in rows]
+    (run.parent / "tasks.jsonl").write_text("".join(
+        json.dumps({"task_id": row["task_id"], "kind": "grid", "payload": payload}) + "\n"
+        for row, payload in zip(rows, payloads, strict=True)))
+
+
+def new_tasks(run: Path) -> None:
+    """The same under other names."""
+    other_tasks(run)
+    path = run.parent / "tasks.jsonl"
+    path.write_text(path.read_text().replace('{"task_id": "', '{"task_id": "more-'))
+
+
 SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}"
 CASES = (
     Case("rollback", "rollback {run} --to 1"),
@@ -109,6 +125,8 @@ CASES = (
     Case("repair a training", "repair {run} --yes", damage(f"{TRAIN.format(1)}/samples-00000.parquet")),
     Case("repair lost rows", "repair {run} --yes", damage(f"{TRAIN.format(0)}/samples-00000.parquet")),
     Case("repair merged parts", "repair {run} --yes", damage_compacted),
+    Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),
+    Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
     Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
     Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
     Case("export trl", "export {run} {folder}/out --to trl"),
@@ -195,10 +213,10 @@ def state(folder: Path) -> dict[str, Any]:
         if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations")):
             continue
         if path.suffix == ".parquet" and "broken" not in name:
-            found[name] = hashlib.sha256(str(pq.ParquetFile(path).read().drop_columns(
-                [column for column in ("finished_at",) if column in pq.read_schema(path).names]
-            ).to_pylist()).encode()).hexdigest()
-        elif path.name.startswith(("manifest.json", "repair.json", "pruned.jsonl", "compacted-")):
+            rows = str(pq.ParquetFile(path).read().drop_columns(
+                [column for column in ("finished_at",) if column in pq.read_schema(path).names]).to_pylist())
+            found[name] = hashlib.sha256(rows.replace(str(folder), "").encode()).hexdigest()
+        elif path.name.startswith(("manifest.json", "repair.json", "pruned.jsonl", "compacted-", "change-")):
             found[name] = [_lasting(value) for value in _values(path)]
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.encoders import COLOR_NAMES, grid_encoder
-from rollout.formats import FORMATS, Shown, find_format, own_messages
+from rollout.find_format import find_format
+from rollout.formats import FORMATS, Shown, own_messages
 from rollout.plan import PlanSettings, draw_augmentation, make_plan
 from tests.building.runs import TURN
 from tests.building.scripted import ScriptedEncoder
@@ -63,6 +66,42 @@ def test_chat_prompt_text() -> None:
 def test_a_last_assistant_turn_of_a_task_is_continued() -> None:
     messages, prefill = own_messages('[{"role":"user","content":"q"},{"role":"assistant","content":"Let"}]')
     assert (messages, prefill) == ([{"role": "user", "content": "q"}], "Let")
+
+
+TERSE = """
+def terse(pairs, test_input, request="Go.", prefill="So"):
+    if request == "fail":
+        raise ValueError("no request")
+    if request == "nothing":
+        return None
+    return f"{len(pairs)} pairs, {test_input}: {request}"
+"""
+
+
+def test_a_format_of_the_users_own_shows_what_its_function_says(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TERSE)
+    mine = find_format(f"{tmp_path}/mine.py:terse")
+    rows = plan_rows(format=mine, format_options=mine.with_options({"request": "Now!"}))
+    digest = hashlib.sha256(TERSE.encode()).hexdigest()[:16]
+    assert {row["prompt_format"] for row in rows} == {f"terse@{digest}"}
+    assert "2 pairs, [[" in rows[0]["prompt"] and "]]: Now!" in rows[0]["prompt"]
+    assert rows[0]["prefill"] == "So" and rows[0]["shown_test"] == 0
+    with pytest.raises(StageError, match=r"terse@\w+ has no option 'tone'. Known: request, prefill"):
+        mine.with_options({"tone": "kind"})
+
+
+@pytest.mark.parametrize(("name", "options", "sentence"), [
+    ("terse", {"request": "fail"}, r"terse in .*mine.py raised ValueError: no request \(line 4\)"),
+    ("terse", {"request": "nothing"}, "returned 'None', neither a text nor a list of messages"),
+    ("lean", {}, "mine.py defines no function 'lean'"),
+    ("bare", {}, r"takes \(pairs, test_input\) and options with texts as defaults"),
+])
+def test_mistakes_in_a_format_are_one_sentence(tmp_path: Path, name: str, options: dict[str, str],
+                                               sentence: str) -> None:
+    (tmp_path / "mine.py").write_text(TERSE + "\ndef bare(pairs, test, number=3): return ''\n")
+    with pytest.raises(StageError, match=sentence):
+        mine = find_format(f"{tmp_path}/mine.py:{name}")
+        plan_rows(format=mine, format_options=mine.with_options(options))
 
 
 def plan_rows(**values) -> list[dict]:

@@ -79,6 +79,13 @@ def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sent
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("config", "line"), [
+    ("# mine\n[train]\nseed = 1\n\n[rollout]\naugment = 'all'\ngroupsize = 4\n", 7), ("\n[rollouts]\n", 2),
+    ("[score]\nseed = 1\n[rollout]\n  'group-size' = 'x'\n", 4), ("[train]\n[warehouse]\nscorer = 5\n", 3)])
+def test_the_line_of_a_mistake_is_named(tmp_path: Path, config: str, line: int) -> None:
+    assert f"config.toml, line {line}: " in call(tmp_path, config).output.replace(" has a table", ":  ")
+
+
 def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:
     assert check_config(ROOT / "examples" / "demo" / "config.toml") is None
     (tmp_path / "config.toml").write_text("[warehouse]\nscorer = 'a'\n[queries]\nb = 'SELECT 1'\n"

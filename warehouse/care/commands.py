@@ -108,3 +108,49 @@ def prune(run: Path, before: int, yes: bool) -> None:
     else:
         click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
                    "they could not be trained on again. Run it with --yes to do it.")
+
+
+@click.group()
+def tasks() -> None:
+    """List the tasks of a run, add some, or put others in their place."""
+
+
+@tasks.command("list")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", "splits", multiple=True, help="Of this split alone; may be repeated.")
+@shows_errors
+def list_command(run: Path, splits: tuple[str, ...]) -> None:
+    """Print a line per task: id, split, kind, source, and when it was added or replaced."""
+    from warehouse.care.tasks import list_tasks
+    from warehouse.store.run_folder import open_warehouse
+    click.echo("\n".join(list_tasks(open_warehouse(run), splits)))
+
+
+@tasks.command("add")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--tasks", "trained", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
+@click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
+@shows_errors
+def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -> None:
+    """Add the tasks of sources to RUN.
+
+    A rollout that is under way goes on with `--accept-change tasks_sha256`.
+    """
+    from warehouse.care.tasks import add_tasks
+    from warehouse.store.run_folder import open_warehouse
+    click.echo("\n".join(add_tasks(open_warehouse(run), trained, heldout)))
+
+
+@tasks.command("replace")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE..")
+@shows_errors
+def replace_command(run: Path, sources: tuple[str, ...]) -> None:
+    """Give tasks of RUN what SOURCE says under the same ids: a mistake in a task is corrected so.
+
+    What they were is kept in RUN/tasks/change-*.json. No row is changed: `score` judges the completions
+    again, as another scorer, whose rows stand beside the former ones.
+    """
+    from warehouse.care.tasks import replace_tasks
+    from warehouse.store.run_folder import open_warehouse
+    click.echo("\n".join(replace_tasks(open_warehouse(run), sources)))

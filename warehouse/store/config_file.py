@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from warehouse.store.errors import StageError
 # scorer to show) and [queries] (saved queries of the run).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
           "build", "compare")
+HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -26,14 +28,29 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         raise StageError(f"{path} cannot be read: {error.strerror}. Mend that or remove it.") from error
     for name, table in tables.items():
         if name not in TABLES:
-            raise StageError(f"{path} has a table [{name}]. The tables are named after the commands: "
-                             f"{', '.join(TABLES)}.")
+            raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
+                             f"commands: {', '.join(TABLES)}.")
         if not isinstance(table, dict):
-            raise StageError(f"{path}: '{name}' is no table. Write [{name}] and its keys below.")
+            where = place_in(path, "", name)
+            raise StageError(f"{where}: '{name}' is no table. Write [{name}] and its keys below.")
     for key in tables.get("warehouse", {}).keys() - {"scorer"}:
-        raise StageError(f"{path}: [warehouse] has no key '{key}'. Known: scorer.")
+        where = place_in(path, "warehouse", key)
+        raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer.")
     for name in ("warehouse", "queries"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str):
-                raise StageError(f"{path}: [{name}] {key} = {value} is no text. Put it in quotes.")
+                where = place_in(path, name, key)
+                raise StageError(f"{where}: [{name}] {key} = {value} is no text. Put it in quotes.")
     return tables
+
+
+def place_in(path: Path, table: str, key: str = "") -> str:
+    """The file and the line of a table, or of a key in it, in words; the file alone where none is found."""
+    current = ""
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if heading := HEADING.match(line):
+            current = heading[1].strip("\"' ")
+        name = line.partition("=")[0].strip(" \t\"'")
+        if current == table and (name == key if key else heading):
+            return f"{path}, line {number}"
+    return str(path)

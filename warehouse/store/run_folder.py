@@ -243,8 +243,10 @@ def open_warehouse(path: str | Path) -> Warehouse:
     if version > SCHEMA_VERSION:
         raise StageError(f"{path} has schema version {version}, this Rollhouse reads up to {SCHEMA_VERSION}. "
                          "Install a newer Rollhouse.")
-    read_json(marker, run_id=str, model=str)
-    return Warehouse(root, facts, finish_intent(root))
+    finished = finish_intent(root)                       # which may be a change of the facts, too
+    facts = read_json(marker, run_id=str, model=str)
+    assert facts is not None
+    return Warehouse(root, facts, finished)
 
 
 def all_stages(warehouse: Warehouse, iteration: int | None = None) -> list[Stage]:

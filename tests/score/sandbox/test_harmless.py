@@ -9,9 +9,8 @@ import pytest
 
 from score.sandbox.outcomes import Outcome
 from score.tasks.answer import AnswerKind, given_answer
-from score.tasks.code_block import first_code_block
 from score.tasks.function import FunctionKind
-from score.tasks.measures import Answer, Measures
+from score.tasks.measures import Answer, Measures, first_code_block
 from score.wire.frames import BadFrame, decode_json
 
 LONG = 100_000

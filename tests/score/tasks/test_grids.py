@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from score.rewards.scorer import Scorer
-from score.tasks.grid_metrics import SplitScore, pixel_score, split_score
-from score.tasks.measures import Measures
+from score.tasks.grid import pixel_score, split_score
+from score.tasks.measures import Measures, SplitScore
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment, undo
 

@@ -1,0 +1,44 @@
+"""Tasks as rows of the run's table: unique by id, in the order in which they were named."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from warehouse.sources.named import Source, parse_source, read_source
+from warehouse.store.errors import StageError
+from warehouse.store.schema import arrow_schema
+from warehouse.tasks.task_files import Task
+
+
+def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
+    """The tasks of sources as the command line names them, each with its source; StageError for a bad one."""
+    sources = [parse_source(text, heldout=False) for text in tasks]
+    sources += [parse_source(text, heldout=True) for text in heldout]
+    return _unique([(source, task) for source in sources for task in read_source(source)])
+
+
+def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
+    """Rows of the table `tasks`, their positions counted from `first`."""
+    return pa.Table.from_pylist([
+        {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
+         "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
+        for position, (source, task) in enumerate(rows, start=first)], schema=arrow_schema("tasks"))
+
+
+def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
+    """Drop a task that the same split names twice; refuse one that is both trained on and held out."""
+    kept: dict[str, tuple[Source, Task]] = {}
+    heldout = {source.split: source.heldout for source, _ in rows}
+    for source, _ in rows:
+        if heldout[source.split] != source.heldout:
+            raise StageError(f"Split '{source.split}' would be trained on and held out. Name one of the two, "
+                             f"as in --heldout exam={source.place}.")
+    for source, task in rows:
+        before = kept.setdefault(task.task_id, (source, task))
+        if before[0].split != source.split:
+            raise StageError(f"Task {task.task_id} is in split '{before[0].split}' and in split "
+                             f"'{source.split}'. Leave it out of one of them.")
+        if before[1] != task:
+            raise StageError(f"Two different tasks are called {task.task_id} ({before[0].text} and "
+                             f"{source.text}). Rename one of them.")
+    return list(kept.values())

@@ -1,0 +1,50 @@
+"""A function in a file of the user's own: FILE.py:NAME, imported under guard, and known by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warehouse.store.errors import StageError
+
+
+class UserFunction(NamedTuple):
+    """A function of the user's, its name and file, and a hash of all that the file says."""
+
+    name: str
+    path: Path
+    function: Callable[..., Any]
+    content_hash: str
+
+
+def load_function(text: str, option: str) -> UserFunction:
+    """The function that FILE.py:NAME names; StageError, which names the option, when there is none."""
+    file_name, _, name = text.rpartition(":")
+    path = Path(file_name)
+    if not file_name or not name.isidentifier() or path.suffix != ".py":
+        raise StageError(f"{option} {text} is not FILE.py:NAME, for example {option} mine.py:name.")
+    if not path.is_file():
+        raise StageError(f"{option} {text}: there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(f"user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = line_in(error, path)
+        raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}{line}.") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise StageError(f"{path} defines no function '{name}'.")
+    return UserFunction(name, path, function, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def line_in(error: BaseException, path: Path) -> str:
+    """Where in the user's file an error came from, in words; empty if nowhere."""
+    numbers = [number for frame, number in traceback.walk_tb(error.__traceback__)
+               if frame.f_code.co_filename == str(path)]
+    return f" (line {numbers[-1]})" if numbers else ""

@@ -1,0 +1,29 @@
+"""What was done to the tasks of a run since it was made: tasks/change-*.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.json_files import read_json
+
+
+def task_changes(root: Path) -> list[dict[str, Any]]:
+    """The changes in order: each adds tasks, or puts payloads in the place of others."""
+    paths = sorted((root / "tasks").glob("change-*.json"))
+    return [change for path in paths if (change := read_json(path, at=str)) is not None]
+
+
+def replaced_payloads(root: Path) -> dict[str, str]:
+    """For every task that was replaced, the hash of what it expects now."""
+    return {name: facts["payload_sha256"] for change in task_changes(root)
+            for name, facts in change.get("replaced", {}).items()}
+
+
+def payload_sha256(row: Mapping[str, Any]) -> str:
+    """Hash of what a task asks and expects."""
+    content = json.dumps([row[name] for name in ("kind", "messages", "payload")])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
