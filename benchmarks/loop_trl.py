@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -66,38 +68,45 @@ class Grader:
 
 
 class Clock(TrainerCallback):
-    """Wall time at every optimizer step."""
+    """Tells the seconds of every iteration, and ends the training after the last that begins in time."""
 
-    def __init__(self) -> None:
-        self.marks: list[float] = []
+    def __init__(self, updates: int, seconds: float) -> None:
+        self.updates, self.began, self.marks = updates, time.perf_counter(), [0.0]
+        self.seconds = seconds
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Note the time."""
-        self.marks.append(time.perf_counter())
+    def on_step_begin(self, _args: Any, state: Any, control: Any, **__: Any) -> None:
+        """Note when an iteration begins; the first begins when everything is loaded."""
+        if state.global_step == 0:
+            self.marks = [time.perf_counter()]
 
-    on_train_end = on_step_begin
+    def on_step_end(self, _args: Any, state: Any, control: Any, **__: Any) -> None:
+        """Note when an iteration ends."""
+        if state.global_step % self.updates == 0:
+            self.marks.append(time.perf_counter())
+            click.echo(f"TRL: iteration {len(self.marks) - 2}: {self.marks[-1] - self.marks[-2]:.1f} s")
+            control.should_training_stop = self.marks[-1] - self.began > self.seconds
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--iterations", default=3, show_default=True)
+@click.option("--seconds", default=float("inf"), help="Begin no iteration after this long.")
 @click.option("--gpu-memory-utilization", default=0.3, show_default=True)
 @click.option("--device-batch", default=32, show_default=True, help="Completions in a forward pass.")
-def main(run: Path, iterations: int, gpu_memory_utilization: float, device_batch: int) -> None:
+def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int) -> None:
     """Train with TRL, and print its speed and what it learned."""
-    began = time.perf_counter()
     warehouse = open_warehouse(run)
     config = tomllib.loads((run / "config.toml").read_text())
     rows = warehouse.read("tasks").to_pylist()
     grader = Grader(rows, config["score"])
-    clock = Clock()
+    clock = Clock(config["train"].get("updates-per-batch", 1), seconds)
     pool = [row for row in rows if not row["heldout"]]
     trainer = make_trainer(run, warehouse.facts["model"], pool, config, grader, iterations,
                            gpu_memory_utilization, device_batch)
     trainer.add_callback(clock)
     with grader.pool:
         trainer.train()
-        report(clock, config, iterations, time.perf_counter() - began, grader.seconds)
+        report(clock, config["rollout"]["num-tasks"] * config["rollout"]["group-size"], grader.seconds)
         evaluate(trainer, [row for row in rows if row["heldout"]], grader, config["rollout"]["max-tokens"])
 
 
@@ -119,25 +128,21 @@ def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: 
         gradient_checkpointing=False, model_init_kwargs={"dtype": training["dtype"]}, use_vllm=True,
         vllm_mode="colocate", vllm_gpu_memory_utilization=gpu_memory_utilization,
         vllm_max_model_length=2048, report_to=[], logging_steps=updates, save_strategy="no", seed=0)
-    dataset = Dataset.from_list([{"prompt": json.loads(row["messages"]), "task_id": row["task_id"]}
-                                 for row in rows])
+    table = pa.table({"prompt": [json.loads(row["messages"]) for row in rows],
+                      "task_id": [row["task_id"] for row in rows]})
+    dataset = Dataset(InMemoryTable(table), fingerprint="rows")          # hashing it fails in Python 3.12
     lora = LoraConfig(r=training["lora-rank"], lora_alpha=training["lora-alpha"],
                       target_modules="all-linear", task_type="CAUSAL_LM")
     return GRPOTrainer(model=folder, reward_funcs=grader, args=settings, train_dataset=dataset,
                        peft_config=lora, processing_class=AutoTokenizer.from_pretrained(folder))
 
 
-def report(clock: Clock, config: dict, iterations: int, total: float, graded: float) -> None:
-    """Seconds per iteration and completions per minute."""
-    updates = config["train"].get("updates-per-batch", 1)
-    completions = config["rollout"]["num-tasks"] * config["rollout"]["group-size"]
-    edges = clock.marks[::updates]
-    ends = [*edges[1:], clock.marks[-1]]
-    seconds = [after - before for before, after in zip(edges, ends, strict=True)][:iterations]
-    done = 60 * completions * len(seconds)
-    click.echo(f"TRL: seconds per iteration {', '.join(f'{value:.1f}' for value in seconds)}; completions "
-               f"per minute {done / sum(seconds):,.0f} without the start, {done / total:,.0f} with it "
-               f"({total:.0f} s); rewards took {graded:.1f} s")
+def report(clock: Clock, completions: int, graded: float) -> None:
+    """Completions per minute, without and with the start of the trainer and its engine."""
+    done, last = 60 * completions * (len(clock.marks) - 1), clock.marks[-1]
+    click.echo(f"TRL: completions per minute {done / (last - clock.marks[0]):,.0f} without the start, "
+               f"{done / (last - clock.began):,.0f} with it ({clock.marks[0] - clock.began:.0f} s); rewards "
+               f"took {graded:.1f} s")
 
 
 def evaluate(trainer: GRPOTrainer, rows: list[dict], grader: Grader, max_tokens: int) -> None:

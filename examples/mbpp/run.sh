@@ -19,6 +19,8 @@ evaluate() {
 warehouse init "$run" --model "${MODEL:?name the base model: MODEL=folder or hub id}" --config "$here/config.toml" \
   --tasks "${POOL:-mbpp:11-410}" --heldout "mbpp=${HELDOUT:-mbpp:411-510}" \
   --heldout "humaneval=${OTHER:-humaneval}"
+# All rollouts are served by one vLLM server, which sleeps while `train` has the GPU and ends with this script.
+[ -n "${ROLLOUT_ENDPOINT:-}" ] || exec python -m rollout.server "$run" bash "$0" "$@"
 evaluate 0
 for ((done = every; done < iterations + every; done += every)); do
   upto=$((done < iterations ? done : iterations))
