@@ -93,7 +93,8 @@ class Clock(TrainerCallback):
 @click.option("--seconds", default=float("inf"), help="Begin no iteration after this long.")
 @click.option("--gpu-memory-utilization", default=0.3, show_default=True)
 @click.option("--device-batch", default=32, show_default=True, help="Completions in a forward pass.")
-def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int) -> None:
+def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int
+         ) -> None:
     """Train with TRL, and print its speed and what it learned."""
     warehouse = open_warehouse(run)
     config = tomllib.loads((run / "config.toml").read_text())
