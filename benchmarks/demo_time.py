@@ -17,7 +17,7 @@ import click
 from warehouse.store.run_folder import open_warehouse
 
 WORK = {"rollout": ("sampling",), "score": ("running",), "train": ("old logprobs", "gradients")}
-START = {"rollout": ("import", "start"), "score": ("start",), "train": ("start",)}
+START = {"rollout": ("import", "start"), "score": ("start",), "train": ("import", "start")}
 
 
 @click.command()

@@ -41,7 +41,7 @@ COLUMNS = (f"{'shape':>14s}  {'variant':21s} {'CPU s':>8s} {'wall s':>8s} {'old 
 @click.option("--steps", default=4, help="Optimizer steps, the first of which warms up.")
 @click.option("--threads", default=1)
 @click.option("--dtype", default="float32")
-@click.option("--tokens-per-batch", default=4096)
+@click.option("--tokens-per-batch", default=4096, help="0: what `train` chooses.")
 @click.option("--variant", "variants", multiple=True, help=f"Default: {', '.join(VARIANTS)}.")
 @click.option("--trl-python", help="A Python in which trl is installed; adds TRL with and without "
                                    "checkpointing.")

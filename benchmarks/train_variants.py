@@ -32,6 +32,7 @@ from train.rows.groups import Group
 from train.update import gradients, logprob_pass
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, weigh_rows
+from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.logprob_pass import fill_logprobs
 from train.update.steps import Learner, take_step
@@ -52,6 +53,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     if alone:
         for module in (gradients, logprob_pass):
             module.pack_groups = lambda _, groups, __: [[number] for number in range(len(groups))]
+    budget = budget or choose_tokens(policy, groups)
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]

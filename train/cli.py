@@ -151,8 +151,8 @@ class TrainCommand(click.Command):
               help="Weights and activations; logits and losses are float32 always. auto: as the engine that "
               "sampled the rows.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
-              help="Tokens with activations in memory: completions and 1/8 of the prompt for each, or a "
-                   "piece of the prompt.  [default: 1024 on a CPU, 4096 on a GPU]")
+              help="Tokens that go through the model together: whole groups, rows of a larger one, or a "
+                   "piece of its prompt.  [default: 1024 on a CPU, what fits the memory on a GPU]")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @click.option("--max-mismatch", type=NOT_NEGATIVE,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")

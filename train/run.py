@@ -20,10 +20,11 @@ from train.rows.inputs import (
     num_rollbacks,
     stage_settings,
 )
-from train.rows.settings import DEFAULT_TOKENS_PER_BATCH, Settings, correction_of
+from train.rows.settings import Settings, correction_of
 from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
+from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
@@ -52,11 +53,12 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
     say = say if processes.first else lambda line: None
-    tokens = settings.tokens_per_batch or DEFAULT_TOKENS_PER_BATCH.get(processes.device.type, 4096)
-    settings = settings.replace(tokens_per_batch=tokens)
-    with StopRequest(settings.time_limit) as stop, name_what_to_lower(settings):
+    clock.lap("import")
+    with StopRequest(settings.time_limit) as stop, name_what_to_lower(lambda: settings.tokens_per_batch):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
+        if not settings.tokens_per_batch:
+            settings = settings.replace(tokens_per_batch=choose_tokens(policy, inputs.groups))
         if policy.attention == CACHED_PROMPT:
             say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
@@ -224,7 +226,7 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, c
 
 
 @contextlib.contextmanager
-def name_what_to_lower(settings: Settings) -> Iterator[None]:
+def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
     """Turn running out of memory into a sentence that names the option to lower."""
     try:
         yield
@@ -233,4 +235,5 @@ def name_what_to_lower(settings: Settings) -> Iterator[None]:
         if not short and "can't allocate memory" not in str(error):
             raise
         raise StageError(f"Out of memory: {str(error).splitlines()[0]} Lower --tokens-per-batch, now "
-                         f"{settings.tokens_per_batch}; what was saved so far is kept.") from error
+                         f"{tokens_per_batch() or 'not chosen yet'}; what was saved so far is kept."
+                         ) from error

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from train.cli import train as train_command
 from train.model.attention import Packed, PackedAttention
 from train.model.policy import SHARED_PROMPT, load_full, load_lora
 from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups, pack_logprobs
+from train.update.budget import MOST, choose_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
@@ -117,6 +119,26 @@ def test_adapter_scores_and_gradients_are_those_of_a_cpu(base, dtype, tolerance,
 def test_gradients_of_all_weights_are_those_of_a_cpu(base, dtype, tolerance):
     expected = results(load_full(base, dtype="float32", device=torch.device("cpu")))
     assert_near(results(load_full(base, dtype=dtype, device=torch.device("cuda"))), expected, tolerance)
+
+
+def test_the_budget_that_a_gpu_chooses_fits_its_memory_and_leaves_no_gradient(base, monkeypatch):
+    policy = lora(base, "bfloat16", "cuda")
+    rollouts = [SimpleNamespace(completion_ids=range(60))] * 4
+    stored = [SimpleNamespace(prompt_ids=range(100), rollouts=rollouts)]
+    assert choose_tokens(policy, stored) == MOST
+    assert all(parameter.grad is None for parameter in policy.trainable().values())
+    torch.cuda.reset_peak_memory_stats()
+    used = torch.cuda.memory_allocated()
+    room = 2**28        # bytes that seem to be free
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (room, 2 * room))
+    monkeypatch.setattr("train.update.budget.LEAST", 1)
+    tokens = choose_tokens(policy, stored)
+    assert 500 < tokens < MOST
+    ids = torch.arange(tokens).split(40)
+    torch.cuda.reset_peak_memory_stats()
+    backward_pack(policy, [PromptGroup(ids[0] % 997, [row % 997 for row in ids[1:]], 1.0)],
+                  lambda rows, logprobs, entropy: logprobs.sum(), token_budget=tokens)
+    assert 0.4 * room < torch.cuda.max_memory_allocated() - used < room
 
 
 def test_an_adapter_trains_over_a_4_bit_base(base):

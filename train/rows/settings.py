@@ -14,7 +14,6 @@ from warehouse.store.errors import StageError
 DTYPES = ("float32", "bfloat16", "float16")
 NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "explain", "time_limit",
                "max_mismatch", "keep_policies", "tokens_per_batch")
-DEFAULT_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 4096}
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
 
