@@ -181,6 +181,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
+    from warehouse.care.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
     from warehouse.store.run_folder import open_warehouse
     settings = Settings(**options)
@@ -199,12 +200,14 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
+        prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
         return
     inputs = read_inputs(warehouse, iteration, scorer_to_train(warehouse, iteration, scorer), settings)
     settings = settings.fill_in(inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
                    "complete now")
+        prune_policies(warehouse, settings.keep_policies)
         return
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):

@@ -29,6 +29,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
                          "that.")
     if folder.exists() and any(folder.iterdir()):
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
+    warehouse.verify_policy(version)
     dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
                        device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,

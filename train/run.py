@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from train.model.policy import CACHED_PROMPT, Policy, load_full
-from train.model.saving import OPTIMIZER, prune_policies, save_policy
+from train.model.saving import OPTIMIZER, save_policy
 from train.rows.inputs import (
     Inputs,
     complete_stage,
@@ -32,6 +32,7 @@ from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_
 from train.update.probe import write_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from train.update.tables import sample_table, step_table, token_table
+from warehouse.care.prune import prune_policies
 from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
@@ -95,8 +96,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
                 "made is dropped")
         refresh_sql(warehouse)
-        if settings.keep_policies:
-            prune_policies(warehouse, keep=settings.keep_policies)
+        prune_policies(warehouse, settings.keep_policies)
     processes.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks
+from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors, strict_option, with_version
 from warehouse.transfer.commands import export_command, import_command
@@ -138,5 +138,5 @@ def schema(name: str | None, markdown: bool) -> None:
 
 
 for command in (compact, discard, export_command, gaps, import_command, prune, repair, results,
-                rollback, rollup, shell, show, tasks, watch):
+                rollback, rollup, shell, show, tasks, upgrade, watch):
     cli.add_command(command)

@@ -18,13 +18,20 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
+from tests.building.later_schema import later_schema
+from tests.building.long import lengthen
 from tests.building.weather import SCORER, build_run
+from tests.chaos.kills import Step, to_the_end
+from tests.chaos.loop import new_run
+from train.cli import train
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
 from warehouse.cli import cli
@@ -44,6 +51,8 @@ class Case(NamedTuple):
     name: str
     words: str
     prepare: Callable[[Path], None] = lambda run: None
+    real: bool = False  # of policies that really load
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def untrain(run: Path) -> None:
@@ -131,6 +140,9 @@ CASES = (
     Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
     Case("export trl", "export {run} {folder}/out --to trl"),
     Case("export hf", "export {run} {folder}/out --to hf"),
+    Case("upgrade", "upgrade {run}", within=later_schema),
+    Case("train export", "train export {run} --output {folder}/out", real=True),
+    Case("train --keep-policies", "train {run} --iteration 3 --keep-policies 2", real=True),
 )
 
 
@@ -172,16 +184,17 @@ def look_at(case: Case, run: Path, number: int, wanted: dict[str, Any], allowed:
     shutil.rmtree(twin.parent)
     if problems - allowed:
         return f"{title}: check says {sorted(problems - allowed)[0]}"
-    again = CliRunner().invoke(cli, words(case, run))
-    if again.exit_code or (again.exception and not isinstance(again.exception, SystemExit)):
-        return f"{title}: run again it says {again.output or again.exception!r}"
+    if status := run_and_die(case, run, 0):  # in a child too: threads of torch would not survive a fork
+        return f"{title}: run again it exits with {status}"
     actual = state(run.parent)
     other = [name for name in sorted(wanted.keys() | actual.keys()) if wanted.get(name) != actual.get(name)]
     return f"{title}: {other[0]} of {len(other)} differs from an undisturbed run" if other else None
 
 
-def words(case: Case, run: Path) -> list[str]:
-    return [word.format(run=run, folder=run.parent) for word in case.words.split()]
+def words(case: Case, run: Path) -> tuple[click.Command, list[str]]:
+    """The command and what it is given."""
+    given = [word.format(run=run, folder=run.parent) for word in case.words.split()]
+    return (train, given[1:]) if given[0] == "train" else (cli, given)
 
 
 def run_and_die(case: Case, run: Path, number: int) -> int:
@@ -198,7 +211,7 @@ def run_and_die(case: Case, run: Path, number: int) -> int:
                 if calls == number:
                     os.kill(os.getpid(), signal.SIGKILL)
         sys.addaudithook(audit)
-        result = CliRunner().invoke(cli, words(case, run))
+        result = CliRunner().invoke(*words(case, run))
         if result.exit_code:
             sys.__stderr__.write(f"{result.output}{result.exception!r}\n")
         os._exit(result.exit_code)
@@ -252,13 +265,24 @@ def whole_run(folder: Path) -> Path:
     return folder
 
 
-def kill_all(every: int = 1) -> tuple[int, list[str]]:
+def real_run(folder: Path) -> Path:
+    """Four iterations whose policies load: the first, and copies of it."""
+    warehouse = new_run(folder)
+    for name in ("rollout", "score", "train"):
+        assert to_the_end(Step(name, 0), warehouse).code == 0
+    lengthen(warehouse, 4)
+    return warehouse.root
+
+
+def kill_all(every: int = 1, only: str = "") -> tuple[int, list[str]]:
     """Kill everything everywhere and print a line per command: how many died, and what went wrong."""
     total, failures = 0, []
     with tempfile.TemporaryDirectory(prefix="care-") as folder:
-        whole = whole_run(Path(folder) / "whole")
-        for case in CASES:
-            told = list(kill_everywhere(case, whole, Path(folder) / case.name.replace(" ", "-"), every=every))
+        wholes = {False: whole_run(Path(folder) / "whole"), True: real_run(Path(folder) / "real")}
+        for case in (case for case in CASES if case.name.startswith(only)):
+            place = Path(folder) / case.name.replace(" ", "-")
+            with case.within():
+                told = list(kill_everywhere(case, wholes[case.real], place, every=every))
             total, failures = total + len(told), failures + [text for text in told if text]
             print(f"  {len(told):4d} kills of {case.name}", flush=True)
     return total, failures
@@ -267,6 +291,8 @@ def kill_all(every: int = 1) -> tuple[int, list[str]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="kill at each so-manieth call only")
-    total, failures = kill_all(parser.parse_args().every)
+    parser.add_argument("--only", default="", help="commands whose names begin so")
+    options = parser.parse_args()
+    total, failures = kill_all(options.every, options.only)
     print(*(f"FAILED {text}" for text in failures), f"{total} kills, {len(failures)} failures", sep="\n")
     sys.exit(bool(failures))

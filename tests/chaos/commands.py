@@ -51,7 +51,7 @@ def run(command: str, arguments: list[str], *, scripted: bool = True) -> None:
 
 
 def script_the_engine() -> None:
-    engine = SimpleNamespace(PromptEncoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
+    engine = SimpleNamespace(load_encoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
     sys.modules["rollout.vllm_engine"] = engine  # type: ignore[assignment]
     importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]
 

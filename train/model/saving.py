@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 
 from train.model.policy import Policy
-from warehouse.store.intent import carry_out
-from warehouse.store.run_folder import Warehouse
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -23,18 +21,6 @@ def save_policy(policy: Policy, folder: Path, *, base: str) -> None:
     else:
         policy.model.save_pretrained(str(folder))  # type: ignore[operator]
         copy_tokenizer(base, folder)
-
-
-def prune_policies(warehouse: Warehouse, *, keep: int) -> list[int]:
-    """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
-
-    The versions pruned come back. Rows of a pruned policy can still be trained on, but no more be sampled.
-    """
-    surplus = {path: version for version in warehouse.policy_versions()[:-keep] if version
-               for path in warehouse.policy_dir(version).iterdir() if path.name != "policy.json"}
-    if surplus:  # all files of a policy, or none: half of them would pass for damage
-        carry_out(warehouse.root, "train --keep-policies", [("remove", path, "") for path in surplus])
-    return sorted(set(surplus.values()))
 
 
 def copy_tokenizer(base: str, folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""The only room that changes committed files: check, repair, compact, prune, discard, rollback."""
+"""The only room that changes committed files: check, repair, compact, prune, discard, rollback, upgrade."""

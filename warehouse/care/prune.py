@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import json_bytes
@@ -77,26 +77,13 @@ def _prune(warehouse: Warehouse, iteration: int, before: int, work: list[tuple[s
         _write_without_tokens(warehouse, table, part, new[part])
     sizes = [sum(path.stat().st_size for path in paths) for paths in (new, new.values())]
     done = Pruned([iteration], len(work), *sizes)
-    steps: list[Step] = [("replace", part, path) for part, path in new.items()]
-    for stage in _stages(warehouse, iteration):
-        manifest = stage.manifest()
-        if manifest and any(path.parent in (stage.folder, stage.prompts) for path in new):
-            text = json_bytes({**manifest, "pruned": True, **_listed_again(stage, manifest, new)}).decode()
-            steps.append(("write", stage.folder / "manifest.json", text))
     log = warehouse.root / "pruned.jsonl"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     line = json.dumps({"at": now, "before": before, **done._asdict()})
     former = log.read_text() if log.exists() else ""
-    carry_out(warehouse.root, "prune", [*steps, ("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
+    exchange_parts(warehouse, "prune", _stages(warehouse, iteration), new, {"pruned": True},
+                   [("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
     return done.bytes_after
-
-
-def _listed_again(stage: Stage, manifest: dict, new: dict[Path, Path]) -> dict[str, list]:
-    """What the manifest says of parts that are exchanged."""
-    folders = {"parts": stage.folder, **({"prompts": stage.prompts} if stage.prompts else {})}
-    return {key: [{**part_facts(new[folder / part["name"]]), "name": part["name"]}
-                  if folder / part["name"] in new else part for part in manifest[key]]
-            for key, folder in folders.items() if key in manifest}
 
 
 def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Path) -> None:
@@ -122,3 +109,36 @@ def _tokens(table: str, part: Path) -> tuple[int, int]:
                 count += held.num_values if held is not None else chunk.num_values
                 num_bytes += chunk.total_compressed_size
     return count, num_bytes
+
+
+def exchange_parts(warehouse: Warehouse, command: str, stages: Iterable[Stage], new: dict[Path, Path],
+                   mark: dict[str, Any], further: Iterable[Step]) -> None:
+    """Put the files `new` in the place of parts of the stages; `mark` is added to their manifests."""
+    steps: list[Step] = [("replace", part, path) for part, path in new.items()]
+    for stage in stages:
+        manifest = stage.manifest()
+        if manifest and any(part.parent in (stage.folder, stage.prompts) for part in new):
+            text = json_bytes({**manifest, **mark, **_listed_again(stage, manifest, new)}).decode()
+            copies = sorted(stage.folder.glob("compacted-*.json"))[-1:]
+            steps += [("write", path, text) for path in (*copies, stage.folder / "manifest.json")]
+    carry_out(warehouse.root, command, [*steps, *further])
+
+
+def _listed_again(stage: Stage, manifest: dict[str, Any], new: dict[Path, Path]) -> dict[str, list[Any]]:
+    """What the manifest says of parts that are exchanged."""
+    folders = {"parts": stage.folder, **({"prompts": stage.prompts} if stage.prompts else {})}
+    return {key: [{**part_facts(new[folder / part["name"]]), "name": part["name"]}
+                  if folder / part["name"] in new else part for part in manifest[key]]
+            for key, folder in folders.items() if key in manifest}
+
+
+def prune_policies(warehouse: Warehouse, keep: int | None) -> None:
+    """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
+
+    None keeps all. Rows of a pruned policy can still be trained on, but no more be sampled.
+    """
+    steps: list[Step] = [("remove", path, "") for version in warehouse.policy_versions()[:-keep] if version
+                         for path in warehouse.policy_dir(version).iterdir()
+                         if path.name != "policy.json"] if keep else []
+    if steps:  # all files of a policy, or none: half of them would pass for damage
+        carry_out(warehouse.root, "train --keep-policies", steps)

@@ -45,7 +45,8 @@ def table_views(inventory: Inventory) -> str:
 
 def stored_rows(root: Path, inventory: Inventory) -> str:
     """The files of every table that has any, of the documents, and of what lies in the run folder."""
-    bodies = {name: _table_rows(name, paths) for name, paths in inventory.parts.items() if paths}
+    bodies = {name: _table_rows(name, paths, inventory.schema_version)
+              for name, paths in inventory.parts.items() if paths}
     for name, paths in (("stage_manifests", inventory.manifests), ("policy_documents", inventory.policies)):
         if paths:
             bodies[name] = f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})"
@@ -86,12 +87,19 @@ def _table_view(name: str) -> str:
     return f"{_stored_macro(name, empty)}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
 
 
-def _table_rows(name: str, paths: list[Path]) -> str:
-    """The rows of a physical table's files."""
+def _table_rows(name: str, paths: list[Path], version: int) -> str:
+    """The rows of a physical table's files; null where files of an older version have no such column yet."""
     stored = STORED_AS.get(name, name)
     by_name = _by_name(stored, paths[0])
     selected = ", ".join(_column(stored, column, by_name) for column in TABLES[stored])
-    return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {_options(stored, by_name)})"
+    options = _options(stored, by_name)
+    later = [f"NULL::{SQL_TYPES[column.type]} AS {column.stored or column.name}" for column in TABLES[stored]
+             if column.since > version]
+    if not later:
+        return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {options})"
+    return (f"SELECT {selected}\nFROM (FROM read_parquet({_file_list(paths)}, {options}, "
+            "union_by_name = true) "
+            f"UNION ALL BY NAME SELECT {', '.join(later)} WHERE false)")
 
 
 def _stored_macro(name: str, body: str) -> str:

@@ -11,6 +11,7 @@ from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, all_stages
+from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
@@ -37,6 +38,7 @@ class Inventory(NamedTuple):
     policies: list[Path]
     left_out: list[str]  # what cannot be read, and why
     vocabulary: Path | None = None
+    schema_version: int = SCHEMA_VERSION  # of the oldest part there may be
 
     @property
     def manifests(self) -> list[Path]:
@@ -57,7 +59,7 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
     choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
     inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out,
-                          vocabulary_file(warehouse))
+                          vocabulary_file(warehouse), warehouse.facts["schema_version"])
     return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
 
 

@@ -1,0 +1,92 @@
+"""A run of today under a later schema: it opens, answers and goes on; `warehouse upgrade` writes it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import warehouse
+from tests.building.later_schema import LATER, later_schema
+from tests.building.weather import SCORER, build_run, weather, write_iteration
+from warehouse.care.check import check_run
+from warehouse.cli import cli
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.schema import SCHEMA_VERSION
+
+COUNT = "SELECT count(*) AS num, count(surprise) AS filled, round(sum(reward), 6) AS total FROM samples"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Warehouse:
+    return build_run(tmp_path / "run", iterations=2, num_tasks=2, group_size=2)
+
+
+def add_iteration(run: Warehouse) -> None:
+    write_iteration(run, 2, "train", weather("healthy", 2), np.random.default_rng(3), 2, 2)
+
+
+def test_a_run_of_today_opens_under_a_later_schema_and_goes_on(run: Warehouse) -> None:
+    [before] = rows_of(warehouse.open(run.root), "SELECT round(sum(reward), 6) AS total FROM samples")
+    with later_schema():
+        assert rows_of(warehouse.open(run.root), COUNT) == [{"num": 12, "filled": 0, **before}]
+        rows = run.read("samples", ["reward", "surprise"], iteration=0, purpose="train", scorer=SCORER)
+        assert rows["surprise"].null_count == rows.num_rows == 4
+        with pytest.MonkeyPatch.context() as patched:
+            add_later_columns(patched)
+            add_iteration(open_warehouse(run.root))
+        assert rows_of(warehouse.open(run.root), COUNT)[0]["filled"] == 4
+        assert check_run(open_warehouse(run.root)).problems == []
+
+
+def add_later_columns(patched: pytest.MonkeyPatch) -> None:
+    """What makes rows fills the new columns."""
+    write_part = Warehouse.write_part
+
+    def filled(self, table, number, rows, **keys):
+        import pyarrow as pa
+        for name, kind in (("surprise", pa.float32()), ("turn", pa.int32())):
+            if table == {"surprise": "samples", "turn": "prompts"}[name] and name in rows.column_names:
+                values = pa.array([1] * rows.num_rows, kind)
+                rows = rows.set_column(rows.column_names.index(name), name, values)
+        return write_part(self, table, number, rows, **keys)
+    patched.setattr(Warehouse, "write_part", filled)
+
+
+def test_upgrade_writes_the_parts_again_and_the_version_last(run: Warehouse) -> None:
+    before = rows_of(warehouse.open(run.root), "FROM samples ORDER BY ALL")
+    with later_schema():
+        done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
+        assert done.exit_code == 0, done.output
+        assert f"12 parts written again, from schema version {SCHEMA_VERSION} to {LATER}" in done.output
+        upgraded = open_warehouse(run.root)
+        assert upgraded.facts["schema_version"] == LATER
+        part = upgraded.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0]
+        assert "surprise" in pq.read_schema(part).names
+        assert check_run(upgraded).problems == []
+        rows = rows_of(warehouse.open(run.root), "SELECT * EXCLUDE (surprise) FROM samples ORDER BY ALL")
+        assert rows == before
+        again = CliRunner().invoke(cli, ["upgrade", str(run.root)])
+        assert "which is the newest; nothing to do" in again.output
+    with pytest.raises(StageError, match=rf"schema version {LATER}, this Rollhouse reads up to"):
+        open_warehouse(run.root)
+
+
+def test_today_nothing_has_to_change(run: Warehouse) -> None:
+    done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
+    assert done.exit_code == 0 and "nothing to do" in done.output
+
+
+def test_version_1_was_never_released(run: Warehouse) -> None:
+    path = run.root / "warehouse.json"
+    facts = json.loads(path.read_text())
+    path.chmod(0o644)
+    path.write_text(json.dumps({**facts, "schema_version": 1}))
+    done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
+    assert done.exit_code == 1 and "schema version 1, which was never released" in done.output
