@@ -84,7 +84,8 @@ REWARDS: dict[str, Reward] = {
     "tests-share": Reward(tests_share, ("tests",), full=1.0)}
 # What tasks get where no reward is named: a program that prints nothing has valid outputs, and earns nothing.
 BY_KIND = "by-kind"
-DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact"}
+DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
+            "puzzle": "tests-share"}
 
 
 def default_reward(kinds: Iterable[str]) -> str:

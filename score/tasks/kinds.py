@@ -10,12 +10,13 @@ from score.tasks.function import FunctionKind
 from score.tasks.graded import GRADED
 from score.tasks.grid import GridKind
 from score.tasks.measures import TaskKind
+from score.tasks.puzzle import PuzzleKind
 from score.tasks.script import ScriptKind
 from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload
 
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
-                              "answer": AnswerKind(), **GRADED}
+                              "answer": AnswerKind(), "puzzle": PuzzleKind(), **GRADED}
 
 
 @dataclass(frozen=True, slots=True)

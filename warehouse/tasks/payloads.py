@@ -30,6 +30,8 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
             _field(where, case, "output", str)
         _choice(where, payload, "compare", COMPARISONS)
         _field(where, payload, "tolerance", NUMBER, 0)
+    elif kind == "puzzle":
+        _check_puzzle(payload, where)
     elif kind in ("answer", "math"):
         answer = _field(where, payload, "answer", (str, *NUMBER, list))
         if not answer and isinstance(answer, (str, list)):
@@ -98,6 +100,28 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
     for code in (setup, *statements):
         _python(where, "tests", code)
+
+
+def _check_puzzle(payload: dict[str, Any], where: str) -> None:
+    if "groups" in payload:
+        groups = _field(where, payload, "groups", list)
+        words = [word for group in groups for word in group] if all(map(_is_texts, groups)) else []
+        if not words or len({len(group) for group in groups}) > 1 or len({*words}) < len(words):
+            raise StageError(f"{where}: payload field 'groups' is no list of lists of texts, all of one "
+                             "length and no text twice. Correct it.")
+        return
+    rows, choices = _field(where, payload, "rows", dict), _field(where, payload, "choices", dict)
+    if not rows or not all(isinstance(row, dict) and row for row in rows.values()):
+        raise StageError(f"{where}: payload field 'rows' holds no object of answers by column. Correct it.")
+    for row in rows.values():
+        for column, answer in row.items():
+            if not _is_texts(choices.get(column)) or answer not in choices[column]:
+                raise StageError(f"{where}: payload field 'choices' has no list of texts for '{column}' with "
+                                 f"{json.dumps(answer)} in it. Correct it.")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _filled(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:

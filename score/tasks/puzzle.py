@@ -1,0 +1,124 @@
+"""Puzzle tasks: several answers in one text, found wherever they stand; the share that is right counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
+from score.tasks.measures import Answer, Measures, unit_measures
+from score.wire.error_classes import ErrorClass
+
+NOT_A_WORD = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
+# Between two names these offer a choice; before a name those rule it out.
+OR = re.compile(r"[\s*_`\"'()]*(?:or|and|/|,|&|\|)[\s*_`\"'()]*", re.IGNORECASE)
+NOT = re.compile(r"(?:\b(?:not|never|neither|nor)|n't)\s+(?:(?:the|in|at|with|a)\s+)*[*_`\"'(]*$",
+                 re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PuzzleTask:
+    """Cells of a grid by row and column with what each column may hold, or groups of words."""
+
+    rows: dict[str, dict[str, str]]
+    choices: dict[str, list[str]]
+    groups: list[frozenset[str]]
+
+
+class PuzzleKind:
+    """{rows: {row: {column: answer}}, choices: {column: [values]}}, or {groups: [[word..]..]}."""
+
+    def load(self, payload: dict[str, Any]) -> PuzzleTask:
+        groups = [frozenset(map(str.casefold, group)) for group in payload.get("groups", [])]
+        return PuzzleTask(payload.get("rows", {}), payload.get("choices", {}), groups)
+
+    def programs(self, task: PuzzleTask, answer: Answer) -> list[Program] | Outcome:
+        given = given_groups(task, answer.text) if task.groups else given_cells(task, answer.text)
+        if not any(given):
+            return Outcome(error_class=ErrorClass.PARSING, error_message="no answer of the form asked for")
+        return Outcome(result=given)
+
+    def measure(self, task: PuzzleTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
+        given = outcomes[0].result or []
+        wanted: list[Any] = [sorted(group) for group in task.groups] or [
+            value for row in task.rows.values() for value in row.values()]
+        right = [each in given for each in wanted] if task.groups else [
+            ours == theirs for ours, theirs in zip(given, wanted, strict=False)]
+        digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:32]
+        return unit_measures(answer, outcomes[0], right, len(wanted), outputs=given, fingerprint=digest)
+
+
+def given_cells(task: PuzzleTask, text: str) -> list[str | None]:
+    """What a text says of each cell, in the task's order; None where it says nothing, or leaves a choice."""
+    found = []
+    for row, cells in task.rows.items():
+        others = [other for other in task.rows if other != row]
+        passages = passages_of(row, others, text) if row else [text]
+        for column in cells:
+            found.append(cell_of(column, task, passages, whole=not row))
+    return found
+
+
+def passages_of(row: str, others: list[str], text: str) -> list[str]:
+    """Where a text speaks of a row: from its name to that of another; the last passage first.
+
+    Of `House 2` the number alone will do where a line, or a cell of a table, begins with it.
+    """
+    def name_of(name: str) -> str:
+        number = re.search(r"\d+$", name)
+        short = rf"|^[\s|*\-_`\"]*{number[0]}(?=[\s|*_`\"]*[|:.)\-])" if number else ""
+        return rf"{NOT_A_WORD.format(re.escape(name))}{short}"
+
+    anywhere = re.compile(rf"(?P<own>{name_of(row)})|{'|'.join(map(name_of, others)) or '(?!)'}",
+                          re.IGNORECASE | re.MULTILINE)
+    marks = list(anywhere.finditer(text))
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    return [text[mark.end():end] for mark, end in zip(marks, ends, strict=True) if mark["own"]][::-1]
+
+
+def cell_of(column: str, task: PuzzleTask, passages: list[str], *, whole: bool) -> str | None:
+    """The value of a column: behind its name, else in the last line or passage that names such a value."""
+    values = task.choices[column]
+    label = re.compile(rf"^[\s|*\-_`\"'#>]*{re.escape(column)}[\s*_`\"']*[:=|\-][\s*_`\"']*(.+)$",
+                       re.IGNORECASE | re.MULTILINE)
+    if whole:
+        labeled = [match[1] for match in label.finditer(passages[0])]
+        lines = labeled[::-1] or passages[0].splitlines()[::-1]
+    else:
+        lines = passages
+    for line in lines:
+        said = mentions(values, line)
+        if said:
+            return chosen(said, line, first=not whole or line in labeled)
+    return None
+
+
+def mentions(values: Iterable[str], text: str) -> list[tuple[int, int, str]]:
+    """Where a text names which of the values: begin, end and value, those after a `not` left out."""
+    names = "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+    known = {value.casefold(): value for value in values}
+    return [(match.start(), match.end(), known[match[0].casefold()])
+            for match in re.finditer(NOT_A_WORD.format(f"(?:{names})"), text, re.IGNORECASE)
+            if not NOT.search(text[max(0, match.start() - 40):match.start()])]
+
+
+def chosen(said: list[tuple[int, int, str]], text: str, *, first: bool) -> str | None:
+    """The only value named, or, where a label stands before it, the first, unless `or` offers another."""
+    if len({value for _, _, value in said}) == 1:
+        return said[0][2]
+    offered = said[0][2] != said[1][2] and OR.fullmatch(text[said[0][1]:said[1][0]]) is not None
+    return said[0][2] if first and not offered else None
+
+
+def given_groups(task: PuzzleTask, text: str) -> list[list[str]]:
+    """The last lines, or lists in brackets, that name as many different words as a group has."""
+    words = sorted(frozenset().union(*task.groups))
+    size = len(task.groups[0])
+    lines = text.replace("]", "]\n").splitlines()
+    named = [sorted({value for _, _, value in mentions(words, line)}) for line in lines]
+    return [group for group in named if len(group) == size][-len(task.groups):]
