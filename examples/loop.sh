@@ -27,8 +27,8 @@ watch_alarms() {
   ((code)) || return 0
   echo "$said"
   back=$(sed -n 's/.*go back: warehouse rollback .* --to \([0-9]*\)$/\1/p' <<<"$said")
-  # A smaller step is no help where the engine served other weights than were trained.
-  if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the engine first"* ]]; then exit "$code"; fi
+  # A smaller step is no help where what was sampled is not what is trained.
+  if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the "* ]]; then exit "$code"; fi
   rescues=$((rescues - 1))
   warehouse rollback "$run" --to "$back"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train the starter policy by a recipe and go on whatever the alarms say: what docs/collapse.md is made from.
-# usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE is seeds or ours
+# usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE names a .toml beside this
 set -euo pipefail
 run=$(realpath -m "${1:?RUN}") recipe=${2:?RECIPE} iterations=${3:?ITERATIONS} seed=${4:-0}
 cd "$(dirname "$0")/../.."

@@ -151,6 +151,12 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     write_rows(warehouse, "train_samples", [rows])
     groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
     packs = json.dumps({"packs": [pack for pack in (groups[::2], groups[1::2]) if pack]})
+    write_rows(warehouse, "train_tokens", [[
+        {**{name: row[name] for name in ("iteration", "purpose", "task_id", "sample_index")},
+         "trained_iteration": iteration, "optimizer_step": number % 4,
+         "log_drift": np.linspace(-0.1, 0.1, row["num_trainable_tokens"], dtype=np.float32).tolist(),
+         "clipped": [0] * row["num_trainable_tokens"]}
+        for number, row in enumerate(rows) if row["drop_reason"] is None]])
     write_rows(warehouse, "train_steps", [[
         {"iteration": iteration, "optimizer_step": step, "global_step": 4 * iteration + step + 1,
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,

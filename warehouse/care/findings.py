@@ -16,7 +16,7 @@ from warehouse.store.parts import part_number
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse, all_stages
 from warehouse.store.stage import Stage, readable_manifest
 
-EXPECTED = re.compile(r"(part|samples|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
+EXPECTED = re.compile(r"(part|samples|tokens|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
                       r"(drift|change|compacted)-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 

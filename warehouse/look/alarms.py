@@ -33,6 +33,8 @@ SHOWN_BY = {
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
+UNTRUNCATED = {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0,
+               "frequency_penalty": 0}
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "token_ratio", "ess", "weight_mean", "weight_spread")
 STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
@@ -167,7 +169,7 @@ def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, ala
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
         lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
     if firing:
-        return [*lines, "", *_advice(warehouse, firing)]
+        return [*lines, "", *_advice(warehouse, connection, firing)]
     return ["No alarm.", *lines, *judged_lines(connection, since)]
 
 
@@ -200,13 +202,27 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
     return lines
 
 
-def _advice(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
+def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> str:
+    """What bent the distribution that an iteration was sampled from, as top_p 0.95; empty where nothing."""
+    names = ", ".join(f"any_value({name}) FILTER ({name} <> {neutral}) AS {name}"
+                      for name, neutral in UNTRUNCATED.items())
+    [row] = rows_of(connection, f"SELECT {names} FROM completions WHERE iteration = $1 AND purpose = 'train'",
+                    [iteration])
+    return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
+
+
+def _advice(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm]) -> list[str]:
     """The policy to go back to: the last one that no alarm speaks against."""
     first = min(alarm.first_iteration for alarm in alarms)
     newest = max(warehouse.policy_versions(), default=0)
     causes = [alarm.signal for alarm in alarms if alarm.first_iteration == first and alarm.spoils_next]
     lines = []
-    if any(signal in MISMATCH_SIGNALS for signal in causes):
+    changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
+    if changed:
+        lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "
+                     f"{changed}, so its logprobs are of another distribution than the one that was trained. "
+                     f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
+    elif any(signal in MISMATCH_SIGNALS for signal in causes):
         # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
         lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
                      f"what was trained. Policy {first} is sound; policy {first + 1} was trained on these "

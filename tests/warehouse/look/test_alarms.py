@@ -14,7 +14,7 @@ from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.alarms import raised_alarms
+from warehouse.look.alarms import alarm_lines, raised_alarms
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -321,3 +321,16 @@ def test_watching_says_after_every_look_that_it_goes_on(runs: dict[str, Warehous
     result = watch(runs["healthy"], "--every", 60)
     assert looks == [60, 60]
     assert result.stderr.count("nothing is raised; looking again in 60 s") == 2
+
+
+def test_a_mismatch_that_truncated_sampling_made_is_named_as_that(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="mismatch", iterations=8)
+    connection = connect(run)
+    said = "\n".join(alarm_lines(run, connection, raised_alarms(connection), 0))
+    assert "Mend the engine first" in said and "Mend the sampling" not in said
+    connection.execute("CREATE TABLE kept AS FROM completions")
+    connection.execute("CREATE OR REPLACE MACRO stored_completions() AS TABLE SELECT * REPLACE "
+                       "(0.95::FLOAT AS top_p, 1.05::FLOAT AS repetition_penalty) FROM kept")
+    said = "\n".join(alarm_lines(run, connection, raised_alarms(connection), 0))
+    assert "iteration 5 was drawn with top_p 0.95, repetition_penalty 1.05" in said
+    assert "Mend the engine" not in said
