@@ -71,7 +71,8 @@ def draw_packing(rows: Rows) -> Chart:
         shown.append((str(number), _lanes(groups, largest), f"{_num_tokens(groups):,}"))
     tokens = sum(_num_tokens([list(group)]) for _, group in
                  groupby(rows, key=lambda row: (row["forward"], row["place"])))
-    note = (f"{len(forwards)} forwards, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
+    number_shown = f"{MOST_FORWARDS} of {len(forwards)}" if len(forwards) > MOST_FORWARDS else len(forwards)
+    note = (f"{number_shown} forwards, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
             f"{1 - tokens / copies:.0%}")
     legend = [(1, "prompt, no loss"), (3, "advantage above 0"), (2, "below 0"), (4, "groups in turn")]
     return ribbons(shown[:MOST_FORWARDS], legend, note, unit="tokens")
