@@ -26,15 +26,22 @@ from warehouse.options import FiniteRange, run_argument, shows_errors, strict_op
 @click.option("--pool", is_flag=True, help="One row: all kept completions of a task together.")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
               show_default=True, help="How the rows are written.")
+@click.option("--submission", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
+              help="Score this submission.json with the solutions instead.")
 @shows_errors
 def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
-            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, style: str) -> None:
+            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, style: str,
+            submission: Path | None) -> None:
     """Print the result table of published ARC runs.
 
     Shares per task, means over tasks.
     """
     from warehouse.look.render import WRITERS
     from warehouse.look.results import result_table
+    from warehouse.look.submission import submission_table
+    if submission is not None:
+        click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))
+        return
     names, rows = result_table(warehouse.open(run), by=() if pool else by or ("iteration", "purpose"),
                                iteration=iteration, purpose=purpose, split=split, policy=policy)
     click.echo(WRITERS[style](names, rows))

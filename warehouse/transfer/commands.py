@@ -13,16 +13,30 @@ from warehouse.options import run_argument, shows_errors
 @click.command("export")
 @run_argument
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf"]), required=True,
-              help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder.")
+@click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf", "arc-submission"]), required=True,
+              help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder; arc-submission: a file.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
 @click.option("--purpose", default=None, help="One purpose; all by default.")
+@click.option("--vote", type=click.Choice(["solved", "share", "all"]), default="solved", show_default=True,
+              help="Of a submission, who votes first: completions that solve all train pairs, all by their "
+                   "share of train pairs, or all alike.")
+@click.option("--challenges", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
+              help="Of a submission: Kaggle's file with the tasks that it has to hold.")
 @shows_errors
-def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...],
-                   purpose: str | None) -> None:
-    """Write completions with tokens and rewards for other tools."""
+def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None,
+                   vote: str, challenges: Path | None) -> None:
+    """Write completions with tokens and rewards for other tools, or a submission to the ARC Prize.
+
+    A submission holds two attempts per test input, those that most completions give; `warehouse results RUN
+    --submission OUTPUT` scores it with the run's solutions.
+    """
+    from warehouse.transfer.arc_submission import export_submission
     from warehouse.transfer.export_rows import export_rows
     connection = warehouse.open(run, strict=True)
+    if kind == "arc-submission":
+        click.echo("\n".join(export_submission(connection, output, vote=vote, challenges=challenges,
+                                               iterations=iteration, purpose=purpose)))
+        return
     for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
         click.echo(path)
 

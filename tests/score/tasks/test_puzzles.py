@@ -155,6 +155,7 @@ def test_right_groups_are_right_in_any_order_and_wording(
     assert measured({"groups": GROUPS}, GROUPINGS[wording](mixed)).correct_share == 0.5
 
 
+NAMED = ("ada finch", "hall", "six o'clock", "rope")
 TOLD = {"who": "Ada Finch", "where": "hall", "when": "six o'clock", "with what": "rope"}
 
 
@@ -182,7 +183,7 @@ def test_all_groupings_at_once_are_not_an_answer() -> None:
     assert measured({"groups": GROUPS}, text).correct_share <= 0.25
 
 
-@given(st.text(max_size=300).filter(lambda text: not set(TOLD.values()) & set(text.split())))
+@given(st.text(max_size=300).filter(lambda text: not any(word in text.casefold() for word in NAMED)))
 def test_any_text_is_judged(text: str) -> None:
     assert measured({"rows": {"": TOLD}, "choices": CHOICES}, text).correct_share == 0.0
     assert measured({"groups": GROUPS}, text).correct_share == 0.0

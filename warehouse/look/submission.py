@@ -1,0 +1,80 @@
+"""The table of the ARC papers for a submission: what its two attempts get right of the run's solutions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warehouse.sql.database import rows_of
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
+
+if TYPE_CHECKING:
+    import duckdb
+
+COLUMNS = ["split", "tasks", "attempted", "test inputs", "attempt 1", "two attempts", "score", "solved"]
+
+
+def submission_table(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[list[str], list[list[Any]]]:
+    """Per split and for all: shares of test inputs right by one and by two attempts, and of tasks.
+
+    `score` is Kaggle's: the mean over tasks of the share of test inputs that one of two attempts gets right;
+    `solved` the share of tasks with all of them. Tasks without an attempt count as wrong. StageError where
+    the file is no submission.
+    """
+    submission = read_json(path)
+    if submission is None:
+        raise StageError(
+            f"There is no {path}. Write it with `warehouse export RUN {path} --to arc-submission`."
+        )
+    tasks = [
+        row | {"expected": [pair["output"] for pair in json.loads(row["payload"])["test"]]}
+        for row in rows_of(connection, "SELECT task_id, split, payload FROM tasks WHERE kind = 'grid'")
+    ]
+    if not {task["task_id"] for task in tasks} & submission.keys():
+        raise StageError(f"{path} has no task of this run. Give a submission for its tasks.")
+    splits = dict.fromkeys(task["split"] for task in tasks if task["task_id"] in submission)
+    rows = [
+        _row(split, [task for task in tasks if task["split"] == split], submission, path) for split in splits
+    ]
+    if len(rows) > 1:
+        rows.append(
+            _row("all of these", [task for task in tasks if task["split"] in splits], submission, path)
+        )
+    return COLUMNS, rows
+
+
+def _row(title: str, tasks: list[dict[str, Any]], submission: dict[str, Any], path: Path) -> list[Any]:
+    first, either = [], []
+    for task in tasks:
+        given = submission.get(task["task_id"], [{}] * len(task["expected"]))
+        if (
+            not isinstance(given, list)
+            or len(given) != len(task["expected"])
+            or not all(isinstance(each, dict) for each in given)
+        ):
+            raise StageError(
+                f"{path}: task {task['task_id']} has not one object of attempts for each of its "
+                f"{len(task['expected'])} test inputs. Correct it."
+            )
+        first.append(
+            [each.get("attempt_1") == grid for each, grid in zip(given, task["expected"], strict=True)]
+        )
+        either.append(
+            [
+                grid in (each.get("attempt_1"), each.get("attempt_2"))
+                for each, grid in zip(given, task["expected"], strict=True)
+            ]
+        )
+    inputs = sum(map(len, first))
+    return [
+        title,
+        len(tasks),
+        sum(task["task_id"] in submission for task in tasks),
+        inputs,
+        sum(map(sum, first)) / inputs,
+        sum(map(sum, either)) / inputs,
+        sum(sum(right) / len(right) for right in either) / len(tasks),
+        sum(map(all, either)) / len(tasks),
+    ]
