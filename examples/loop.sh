@@ -15,7 +15,7 @@ for option in "${@:3}"; do
     *) echo "$usage" >&2; exit 2 ;;
   esac
 done
-if [[ $warm ]]; then
+if [[ $warm && -z ${ROLLOUT_ENDPOINT:-} ]]; then
   ((rescues)) && rescue=--rescue
   exec python -m rollout.server "$run" bash "$0" "$run" "$iterations" ${rescue:+$rescue}
 fi

@@ -38,7 +38,8 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 TRAINED_RANK = 16                # of `train`, where config.toml says none
-SETTINGS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"}
+SETTINGS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_WORKER_MULTIPROC_METHOD": "fork"}  # its engine need not import everything once more
 DEATH_SIGNAL = 1                 # PR_SET_PDEATHSIG of prctl(2)
 SECONDS_TO_END, LINES_SHOWN = 20.0, 30
 

@@ -17,9 +17,11 @@ from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work
 from rollout.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
+from rollout.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
+LONG_WAKING = 2.0                    # seconds that are worth a line
 TURN = 0.2                           # seconds after which the caller gets a chance to stop
 BATCHES_AHEAD = 2                    # that a server has: one that it samples, one that waits
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
@@ -32,13 +34,13 @@ class EndpointEngine:
     def __init__(self, urls: Iterable[str], base: str, revision: str | None,
                  say: Callable[[str], None]) -> None:
         self.base, self.revision, self.say = base, revision, say
-        self.encoder = load_encoder(base, revision)
         self.probe: list[int] = []
         self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
         self.session = self._now(_open_session())
         try:
-            self.servers = self._now(self._connect([Server(url, self.session) for url in urls]))
+            self.encoder, self.servers = self._now(self._meet(
+                [Server(url, self.session) for url in urls]))
         except BaseException:
             self.close()
             raise
@@ -109,14 +111,24 @@ class EndpointEngine:
                     await server.ask("/sleep?level=1", {}, seconds=CONNECTING + RECOVERY)
         await self.session.close()
 
+    async def _meet(self, servers: list[Server]) -> tuple[PromptEncoder, list[Server]]:
+        """The run's tokenizer, which loads while the servers wake, and the servers."""
+        return await asyncio.gather(asyncio.to_thread(load_encoder, self.base, self.revision),
+                                    self._connect(servers))
+
     async def _connect(self, servers: list[Server]) -> list[Server]:
         """Those that answer, awake, which must be alike."""
         silent = {}
-        for server in servers:
+
+        async def reach(server: Server) -> None:
             try:
                 await _until(CONNECTING, server.wake)
             except Unavailable as error:
                 silent[server] = f"{server.url} does not answer ({error})"
+        began = time.monotonic()
+        await asyncio.gather(*map(reach, servers))
+        if time.monotonic() - began > LONG_WAKING:
+            self.say(f"waking the servers took {time.monotonic() - began:.1f} s")
         answering = [server for server in servers if server not in silent]
         if not answering:
             raise StageError(f"{'; '.join(silent.values())}. Start a server with `python -m rollout.server "

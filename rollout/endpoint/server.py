@@ -17,6 +17,7 @@ from rollout.engine import EngineSettings, Request, Sampling
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
+FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
 
 
@@ -149,9 +150,10 @@ class Server:
 
     async def complete(self, request: Request, sampling: Sampling) -> tuple[list[int], list[float], str]:
         """Ids, logprobs and finish reason of one completion, whole; Unavailable if it was broken off."""
-        task = asyncio.create_task(self.ask("/v1/completions", {
-            "model": self.serving, "prompt": request.prompt_ids, "seed": request.seed, "logprobs": 0,
-            "return_token_ids": True, **vars(sampling)}))
+        parameters = {**vars(sampling), "seed": request.seed, "logprobs": 0, "detokenize": False,
+                      "output_kind": FINAL_ONLY}
+        task = asyncio.create_task(self.ask("/inference/v1/generate", {
+            "model": self.serving, "token_ids": request.prompt_ids, "sampling_params": parameters}))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
@@ -161,13 +163,13 @@ class Server:
         if task.cancelled():
             raise Unavailable("it says nothing any more")
         choice = task.result()["choices"][0]
-        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        ids, told = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content") or []
         if choice["finish_reason"] not in ("stop", "length"):
             raise Unavailable(f"it broke a completion off ({choice['finish_reason']})")
-        if ids is None or logprobs is None or len(ids) != len(logprobs):
+        if not ids or len(ids) != len(told):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
-        return ids, logprobs, choice["finish_reason"]
+        return ids, [token["logprob"] for token in told], choice["finish_reason"]
 
 
     def break_off(self) -> None:

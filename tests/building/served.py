@@ -79,7 +79,7 @@ class FakeServer:
             await asyncio.sleep(60)
         body = await request.json() if request.can_read_body else {}
         self.calls.append(request.path)
-        if request.path == "/v1/completions":
+        if request.path in ("/v1/completions", "/inference/v1/generate"):
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             try:
@@ -122,8 +122,9 @@ class FakeServer:
         if instead is not None:
             return instead
         self.served.append(body)
-        names = {name: body[name] for name in vars(Sampling()) if name in body}
-        [sampled] = ScriptedEngine().sample([Request(0, body["prompt"], body["seed"])], Sampling(**names))
+        asked = body["sampling_params"]
+        sampling = Sampling(**{name: asked[name] for name in vars(Sampling())})
+        [sampled] = ScriptedEngine().sample([Request(0, body["token_ids"], asked["seed"])], sampling)
         return web.json_response({"choices": [{
             "token_ids": sampled.completion_ids, "finish_reason": sampled.finish_reason,
-            "logprobs": {"token_logprobs": sampled.logprobs}}]})
+            "logprobs": {"content": [{"logprob": logprob} for logprob in sampled.logprobs]}}]})

@@ -98,10 +98,11 @@ def test_rows_of_a_server_are_the_engines_own_and_say_where_they_come_from(
         assert row["completion"] == server.encoder.decode(row["completion_ids"])
         assert (row["engine"], row["dtype"], row["device"]) == ("vllm 0.99 server", "float32", "cpu")
     asked = server.served[0]
-    assert asked["model"] == "base" and asked["logprobs"] == 0 and asked["return_token_ids"]
-    assert {name: asked[name] for name in vars(Sampling())} == vars(Sampling(max_tokens=20))
+    parameters = asked["sampling_params"]
+    assert asked["model"] == "base" and parameters["logprobs"] == 0
+    assert {name: parameters[name] for name in vars(Sampling())} == vars(Sampling(max_tokens=20))
     assert server.sleeping       # it was woken, and sleeps again while `train` has the GPU
-    order = [server.calls.index(call) for call in ("/wake_up", "/v1/completions", "/sleep")]
+    order = [server.calls.index(call) for call in ("/wake_up", "/inference/v1/generate", "/sleep")]
     assert order == sorted(order)
 
 
@@ -248,7 +249,7 @@ def test_a_server_that_is_started_anew_is_loaded_again(warehouse: Warehouse, ser
 
 def test_answers_that_were_broken_off_are_asked_for_again(warehouse: Warehouse, serve: Serve) -> None:
     troubles = [web.json_response({"choices": [{"token_ids": [1], "finish_reason": "abort",
-                                                "logprobs": {"token_logprobs": [-1.0]}}]}),
+                                                "logprobs": {"content": [{"logprob": -1.0}]}}]}),
                 web.json_response({"error": {"message": "engine busy"}}, status=503),
                 web.Response(text='{"choices": [', content_type="application/json")]
     server = serve(trouble=lambda number, asked: troubles.pop() if troubles else None)
@@ -261,11 +262,11 @@ def test_a_request_that_always_fails_ends_the_stage_with_the_servers_words(
         warehouse: Warehouse, serve: Serve) -> None:
     always = serve(trouble=lambda number, asked: web.json_response(
         {"error": {"message": "a bug"}}, status=500))
-    with pytest.raises(StageError, match=r"failed 5 times, last at .*: 500 for /v1/completions: a bug"):
+    with pytest.raises(StageError, match=r"failed 5 times, last at .*: 500 for /inference/v1/generate: a bug"):
         sample(warehouse, always)
     refused = serve(trouble=lambda number, asked: web.json_response(
         {"error": {"message": "max_tokens is too large"}}, status=400))
-    with pytest.raises(StageError, match="refuses /v1/completions: max_tokens is too large"):
+    with pytest.raises(StageError, match="refuses /inference/v1/generate: max_tokens is too large"):
         sample(warehouse, refused)
 
 

@@ -90,9 +90,9 @@ def test_an_adapter_of_other_modules_is_refused(tmp_path: Path) -> None:
         merge(short, lora, tmp_path / "out", "float32")
 
 
-def run_with_adapter(tmp_path: Path) -> Warehouse:
+def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",)) -> Warehouse:
     """A run on the starter whose policy 1 is an adapter."""
-    tasks = arc_file(tmp_path, ["t0"])
+    tasks = arc_file(tmp_path, list(names))
     init_run(tmp_path / "run", str(BASE), (str(tasks),))
     warehouse = open_warehouse(tmp_path / "run")
     lora = adapter(warehouse.scratch("policy"))

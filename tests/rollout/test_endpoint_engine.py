@@ -1,0 +1,114 @@
+"""Rollouts from a real vLLM server on this machine: the rows are those of an engine in the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.building.runs import copy_run
+from tests.rollout.test_merged import run_with_adapter
+from warehouse.store.run_folder import Warehouse
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow("starts vLLM's server, and engines to compare with")]
+ROOT = Path(__file__).parents[2]
+ROLLOUT = [sys.executable, "-c", "from rollout.cli import rollout; rollout()"]
+CONFIG = """
+[rollout]
+group-size = 8
+prompt-format = "compact"
+max-tokens = 56
+max-prompt-tokens = 300
+dtype = "float32"
+part-size = 8
+serve = "adapter"
+"""
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    run = run_with_adapter(tmp_path_factory.mktemp("served"), [f"t{number}" for number in range(12)])
+    (run.root / "config.toml").write_text(CONFIG)
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(warehouse: Warehouse) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`python -m rollout.server RUN --port PORT`, and its address, once it answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "rollout.server", str(warehouse.root), "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if "Ctrl-C ends it" in line:
+                break
+        yield process, f"http://127.0.0.1:{port}"
+        process.kill()
+
+
+def roll_out(run: Warehouse, *options: str, url: str = "") -> None:
+    done = subprocess.run([*ROLLOUT, str(run.root), *options, *(["--endpoint", url] if url else [])], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def sampled(run: Warehouse, iteration: int) -> list[dict]:
+    columns = ["task_id", "sample_index", "seed", "completion", "completion_ids", "behaviour_logprobs",
+               "finish_reason", "dtype", "device", "host"]
+    return run.read("completions", columns, iteration=iteration, purpose="train").to_pylist()
+
+
+@pytest.mark.parametrize("iteration", [0, 1])
+def test_the_rows_are_those_of_an_engine_in_the_process(
+        warehouse: Warehouse, server: tuple[subprocess.Popen[str], str], tmp_path: Path, iteration: int) -> None:
+    alone = copy_run(warehouse, tmp_path / "alone")
+    shutil.rmtree(alone.root / "completions", ignore_errors=True)
+    shutil.rmtree(alone.root / "prompts", ignore_errors=True)
+    roll_out(alone, "--iteration", str(iteration))
+    roll_out(warehouse, "--iteration", str(iteration), url=server[1])
+    assert sampled(warehouse, iteration) == sampled(alone, iteration)
+
+
+def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
+        warehouse: Warehouse, server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+    killed = copy_run(warehouse, tmp_path / "killed")
+    for table in ("prompts", "completions"):
+        shutil.rmtree(killed.root / table, ignore_errors=True)      # what other tests sampled
+    options = ["--iteration", "1", "--max-num-seqs", "2", "--endpoint", server[1]]
+    process = subprocess.Popen([*ROLLOUT, str(killed.root), *options], cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not killed.parts("completions", iteration=1, purpose="train") and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert 0 < len(sampled(killed, 1)) < 96
+    roll_out(killed, *options)
+    roll_out(warehouse, "--iteration", "1", url=server[1])
+    assert sampled(killed, 1) == sampled(warehouse, 1)
+
+
+def test_nothing_of_a_server_outlives_its_command(server: tuple[subprocess.Popen[str], str]) -> None:
+    process, _ = server
+    children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True,
+                              check=True).stdout.split()
+    assert children
+    os.kill(process.pid, signal.SIGKILL)
+    end = time.monotonic() + 60
+    while alive := [pid for pid in children if in_session(pid)]:
+        assert time.monotonic() < end, f"{alive} still run"
+        time.sleep(0.5)
+
+
+def in_session(leader: str) -> list[str]:
+    """Processes of a session that are not mere zombies."""
+    listed = subprocess.run(["ps", "-s", leader, "-o", "pid=,stat="], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if "Z" not in line]
