@@ -31,7 +31,7 @@ from rollout.cli import rollout
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.engine import EngineSettings, vllm_options
 from rollout.environment import prepare_environment
-from rollout.options import RolloutOptions, on_cpu, serving
+from rollout.options import RolloutOptions, engine_version, on_cpu, serving
 from warehouse.options import shows_errors
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -41,6 +41,7 @@ TRAINED_RANK = 16                # of `train`, where config.toml says none
 SETTINGS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_WORKER_MULTIPROC_METHOD": "fork"}  # its engine need not import everything once more
 DEATH_SIGNAL = 1                 # PR_SET_PDEATHSIG of prctl(2)
+SCALE_OUT = (0, 30)              # the first vLLM that samples by token ids only where it is asked to
 SECONDS_TO_END, LINES_SHOWN = 20.0, 30
 
 
@@ -77,7 +78,8 @@ def server_command(warehouse: Warehouse, url: str) -> list[str]:
         **{name: chosen[name] for name in ("dtype", "max_num_seqs", "gpu_memory_utilization",
                                            "tensor_parallel_size", "quantization")})
     address = {"host": "127.0.0.1", "port": url.rpartition(":")[2], "uvicorn_log_level": "error",
-               "disable_uvicorn_access_log": True, "enable_sleep_mode": None if on_cpu() else True}
+               "disable_uvicorn_access_log": True, "enable_sleep_mode": None if on_cpu() else True,
+               "enable_scale_out": True if vllm_release() >= SCALE_OUT else None}
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in (vllm_options(settings, on_cpu()) | address).items():
         flag = name.replace("_", "-")
@@ -99,6 +101,11 @@ def adapter_rank(warehouse: Warehouse, chosen: dict[str, Any]) -> int:
     if newest.exists():
         return json.loads(newest.read_text())["r"]
     return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))
+
+
+def vllm_release() -> tuple[int, ...]:
+    """The installed vLLM's major and minor version."""
+    return tuple(int(number) for number in engine_version().split()[1].split(".")[:2])
 
 
 def free_port() -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from rollout.endpoint.checks import check_alike, check_facts, check_probe, check_tokenizer
+from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work
@@ -143,6 +143,7 @@ class EndpointEngine:
         check_facts(server, self.base, self.revision, self.settings)
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
+        await server.complete(Request(0, self.encoder.encode(TRIED), seed=0), Sampling(max_tokens=1))
         if self.settings.probe:
             await check_probe(server, self.settings.probe)
 

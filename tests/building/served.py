@@ -19,17 +19,19 @@ class FakeServer:
     """Serves a model folder on a port of this machine; `lora_rank` and `told` are what it says of itself.
 
     `trouble(number, request)` may return a response in place of the answer to the number-th completion, or
-    raise ConnectionResetError: then the server closes all connections and is gone for good.
+    raise ConnectionResetError: then the server closes all connections and is gone for good. The one token
+    that is asked for as a trial is not counted, and has no trouble unless `wrong_from_the_start`.
     """
 
     def __init__(self, folder: Path, *, lora_rank: int = 16,
                  trouble: Callable[[int, dict[str, Any]], Any] = lambda number, request: None,
-                 **told: Any) -> None:
+                 wrong_from_the_start: bool = False, **told: Any) -> None:
         self.model, self.lora_rank, self.trouble = str(folder), lora_rank, trouble
         self.model_config = {
             "model": self.model, "revision": None, "dtype": "torch.float32", "quantization": None,
             "logprobs_mode": "processed_logprobs", "generation_config": "vllm", "max_model_len": 1024,
             "override_generation_config": {}, "enable_sleep_mode": True, **told}
+        self.wrong_from_the_start = wrong_from_the_start
         self.adapters: dict[str, str] = {}
         self.calls: list[str] = []
         self.served: list[dict[str, Any]] = []
@@ -112,8 +114,11 @@ class FakeServer:
                             for token, logprob in zip(body["prompt"][1:], said[1:], strict=True))]
             return web.json_response({"choices": [{"prompt_logprobs": rows}]})
         await asyncio.sleep(0.001)
+        asked = body["sampling_params"]
+        trial = asked["max_tokens"] == 1         # what is asked before a rollout begins
         try:
-            instead = self.trouble(len(self.served), body)
+            calm = trial and not self.wrong_from_the_start
+            instead = None if calm else self.trouble(len(self.served), body)
         except ConnectionResetError:
             self.loop.create_task(self._stop())
             await asyncio.sleep(60)
@@ -121,8 +126,7 @@ class FakeServer:
             instead = await instead
         if instead is not None:
             return instead
-        self.served.append(body)
-        asked = body["sampling_params"]
+        self.served += [] if trial else [body]
         sampling = Sampling(**{name: asked[name] for name in vars(Sampling())})
         [sampled] = ScriptedEngine().sample([Request(0, body["token_ids"], asked["seed"])], sampling)
         return web.json_response({"choices": [{

@@ -158,12 +158,15 @@ def test_another_tokenizer_a_deaf_adapter_and_missing_logprobs_are_refused(
     server.adapters = dict.fromkeys(server.adapters, "/somewhere/else")
     with pytest.raises(StageError, match="from /somewhere/else, not from"):
         sample(warehouse, server, iteration=1)
-    assert not (warehouse.root / "prompts").exists()
-    silent = serve(trouble=lambda number, asked: web.json_response({"choices": [{
+    silent = serve(wrong_from_the_start=True, trouble=lambda number, asked: web.json_response({"choices": [{
         "token_ids": [1], "finish_reason": "stop", "logprobs": None}]}))
     with pytest.raises(StageError, match="gives no token ids with their logprobs"):
         sample(warehouse, silent)
-    assert not (warehouse.root / "completions").exists() or not rows(warehouse)
+    off = serve(wrong_from_the_start=True, trouble=lambda number, asked: web.json_response(
+        {"error": {"message": "Restart with --enable-scale-out."}}, status=403))
+    with pytest.raises(StageError, match="refuses /inference/v1/generate: Restart with --enable-scale-out"):
+        sample(warehouse, off)
+    assert not (warehouse.root / "prompts").exists() and not (warehouse.root / "completions").exists()
 
 
 def test_an_adapter_that_is_wrong_or_older_than_the_one_in_the_files_is_refused(
@@ -262,7 +265,7 @@ def test_a_request_that_always_fails_ends_the_stage_with_the_servers_words(
         warehouse: Warehouse, serve: Serve) -> None:
     always = serve(trouble=lambda number, asked: web.json_response(
         {"error": {"message": "a bug"}}, status=500))
-    with pytest.raises(StageError, match=r"failed 5 times, last at .*: 500 for /inference/v1/generate: a bug"):
+    with pytest.raises(StageError, match=r"failed 5 times, last at .*: 500 for .*/generate: a bug"):
         sample(warehouse, always)
     refused = serve(trouble=lambda number, asked: web.json_response(
         {"error": {"message": "max_tokens is too large"}}, status=400))

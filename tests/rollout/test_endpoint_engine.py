@@ -21,6 +21,7 @@ from warehouse.store.run_folder import Warehouse
 pytestmark = [pytest.mark.engine, pytest.mark.slow("starts vLLM's server, and engines to compare with")]
 ROOT = Path(__file__).parents[2]
 ROLLOUT = [sys.executable, "-c", "from rollout.cli import rollout; rollout()"]
+Served = tuple[subprocess.Popen[str], str]
 CONFIG = """
 [rollout]
 group-size = 8
@@ -41,7 +42,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 
 @pytest.fixture(scope="module")
-def server(warehouse: Warehouse) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def server(warehouse: Warehouse) -> Iterator[Served]:
     """`python -m rollout.server RUN --port PORT`, and its address, once it answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -57,8 +58,8 @@ def server(warehouse: Warehouse) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def roll_out(run: Warehouse, *options: str, url: str = "") -> None:
-    done = subprocess.run([*ROLLOUT, str(run.root), *options, *(["--endpoint", url] if url else [])], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
+    words = [*ROLLOUT, str(run.root), *options, *(["--endpoint", url] if url else [])]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -70,7 +71,7 @@ def sampled(run: Warehouse, iteration: int) -> list[dict]:
 
 @pytest.mark.parametrize("iteration", [0, 1])
 def test_the_rows_are_those_of_an_engine_in_the_process(
-        warehouse: Warehouse, server: tuple[subprocess.Popen[str], str], tmp_path: Path, iteration: int) -> None:
+        warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int) -> None:
     alone = copy_run(warehouse, tmp_path / "alone")
     shutil.rmtree(alone.root / "completions", ignore_errors=True)
     shutil.rmtree(alone.root / "prompts", ignore_errors=True)
@@ -80,7 +81,7 @@ def test_the_rows_are_those_of_an_engine_in_the_process(
 
 
 def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
-        warehouse: Warehouse, server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+        warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
     killed = copy_run(warehouse, tmp_path / "killed")
     for table in ("prompts", "completions"):
         shutil.rmtree(killed.root / table, ignore_errors=True)      # what other tests sampled
@@ -96,19 +97,19 @@ def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
     assert sampled(killed, 1) == sampled(warehouse, 1)
 
 
-def test_nothing_of_a_server_outlives_its_command(server: tuple[subprocess.Popen[str], str]) -> None:
+def test_nothing_of_a_server_outlives_its_command(server: Served) -> None:
     process, _ = server
-    children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True,
-                              check=True).stdout.split()
+    children = listed("--ppid", process.pid)
     assert children
     os.kill(process.pid, signal.SIGKILL)
     end = time.monotonic() + 60
-    while alive := [pid for pid in children if in_session(pid)]:
+    while alive := [pid for child in children for pid in listed("--sid", child)]:
         assert time.monotonic() < end, f"{alive} still run"
         time.sleep(0.5)
 
 
-def in_session(leader: str) -> list[str]:
-    """Processes of a session that are not mere zombies."""
-    listed = subprocess.run(["ps", "-s", leader, "-o", "pid=,stat="], capture_output=True, text=True, check=False)
-    return [line for line in listed.stdout.splitlines() if "Z" not in line]
+def listed(*selection: object) -> list[str]:
+    """Ids of the processes that `ps` selects, without mere zombies."""
+    command = ["ps", *map(str, selection), "-o", "pid=,stat="]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return [line.split()[0] for line in lines if "Z" not in line.split()[1]]
