@@ -46,27 +46,27 @@ def main(num_programs: int, rounds: int, max_lanes: int) -> None:
         ways[f"tier C, {count} lanes"] = Lanes(Layer.SECCOMP, count)
     ways |= {name: Plain(name) for name in BASELINES if name not in ways}
     ways |= {"cold subprocess": Cold(), f"joblib exec, {max_lanes} workers": JoblibWorkers(max_lanes)}
-    found: dict[str, Rounds] = {name: [] for name in ways}
+    measured: dict[str, Rounds] = {name: [] for name in ways}
     for number in range(rounds):
         for name in list(ways) if number % 2 else reversed(list(ways)):
-            found[name].append(ways[name].measure(num_programs))
+            measured[name].append(ways[name].measure(num_programs))
     for name, way in ways.items():
-        click.echo(line_of(name, way.cores, found[name], found["fork + run"]))
+        click.echo(line_of(name, way.cores, measured[name], measured["fork + run"]))
         way.close()
     for count in range(2, max_lanes + 1):
-        lanes = ratio(found[f"tier C, {count} lanes"], found["tier C"])
-        forks = ratio(found[f"fork + run, {count} at a time"], found["fork + run"])
+        lanes = ratio(measured[f"tier C, {count} lanes"], measured["tier C"])
+        forks = ratio(measured[f"fork + run, {count} at a time"], measured["fork + run"])
         click.echo(f"{count} lanes against 1: {lanes:.2f} x; {count} plain forks at a time: {forks:.2f} x")
     click.echo(whole_stage(num_programs * rounds))
 
 
 def line_of(name: str, cores: int, rounds: Rounds, reference: Rounds) -> str:
     """Programs/s per core, the share of fork+run, latencies, and CPU time of lane and scorer per program."""
-    times = sorted(min((found["times"] for found in rounds if found["times"]), key=statistics.median,
+    times = sorted(min((done["times"] for done in rounds if done["times"]), key=statistics.median,
                        default=[]))
     quantiles = (f"p50 {times[len(times) // 2] * 1e3:6.2f}  p99 {times[len(times) * 99 // 100] * 1e3:6.2f} ms"
                  if times else " " * 25)
-    best = max(found["rate"] for found in rounds) / cores
+    best = max(done["rate"] for done in rounds) / cores
     cpu = (f"  lane {least(rounds, 'cpu'):.2f}  scorer {least(rounds, 'own'):.3f} ms of CPU"
            if "cpu" in rounds[0] else "")
     return f"{name:<26} {best:6.0f}/s per core {ratio(rounds, reference) / cores:7.0%}  {quantiles}{cpu}"
@@ -74,13 +74,13 @@ def line_of(name: str, cores: int, rounds: Rounds, reference: Rounds) -> str:
 
 def least(rounds: Rounds, name: str) -> float:
     """Milliseconds of the best round."""
-    return min(found[name] for found in rounds) * 1e3
+    return min(done[name] for done in rounds) * 1e3
 
 
 def ratio(rounds: Rounds, reference: Rounds) -> float:
     """How many times the rate of the reference, in the median of the rounds."""
-    return statistics.median(one["rate"] / other["rate"]
-                             for one, other in zip(rounds, reference, strict=True))
+    return statistics.median(ours["rate"] / theirs["rate"]
+                             for ours, theirs in zip(rounds, reference, strict=True))
 
 
 def whole_stage(count: int) -> str:

@@ -48,16 +48,17 @@ class Plain:
                                            env=lane_environment(), cwd=ROOT) for _ in range(cores)]
 
     def measure(self, count: int) -> dict[str, Any]:
-        found = []
+        answers = []
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(f"{count // self.cores}\n")
             process.stdin.flush()
         for process in self.processes:
             assert process.stdout is not None
-            found.append(json.loads(process.stdout.readline()))
-        slowest = max(each["seconds"] for each in found)
-        return {"rate": count / slowest, "times": [seconds for each in found for seconds in each["times"]]}
+            answers.append(json.loads(process.stdout.readline()))
+        slowest = max(answer["seconds"] for answer in answers)
+        return {"rate": count / slowest,
+                "times": [seconds for answer in answers for seconds in answer["times"]]}
 
     def close(self) -> None:
         for process in self.processes:
@@ -79,9 +80,9 @@ class Lanes:
         for _ending in self.pool.run(batch):
             pass
         seconds = time.perf_counter() - started
-        found = {"rate": count / seconds, "own": (time.process_time() - own) / count,
+        figures = {"rate": count / seconds, "own": (time.process_time() - own) / count,
                  "cpu": (self.lane_seconds() - lanes) / count}
-        return found | {"times": list(self.latencies(batch[:LATENCIES])) if self.cores == 1 else []}
+        return figures | {"times": list(self.latencies(batch[:LATENCIES])) if self.cores == 1 else []}
 
     def latencies(self, batch: list[Program]) -> Iterator[float]:
         """Seconds from handing over one program to its answer, with nothing else in the lane."""

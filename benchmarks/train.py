@@ -84,10 +84,10 @@ def difference(folder: Path, variant: str, shape: str) -> str:
     """Distance of the final adapter from that of `shared`, relative to how far training moved it."""
     if not (folder / f"after-shared-{shape}").exists():
         return "-"
-    start, expected, found = (load_file(str(folder / name / "adapter_model.safetensors"))
+    start, expected, actual = (load_file(str(folder / name / "adapter_model.safetensors"))
                               for name in ("adapter", f"after-shared-{shape}", f"after-{variant}-{shape}"))
     moved = sum(float((expected[name] - start[name]).square().sum()) for name in start)
-    apart = sum(float((expected[name] - found[name]).square().sum()) for name in start)
+    apart = sum(float((expected[name] - actual[name]).square().sum()) for name in start)
     return f"{(apart / moved) ** 0.5:.1e}"
 
 

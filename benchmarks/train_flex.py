@@ -38,7 +38,7 @@ def _row_logprobs(policy: Policy, prompt_ids: Tensor, completions: list[Tensor],
     behind = (length - 1) * count
     filled = (start + behind + BLOCK - 1) // BLOCK * BLOCK
     ids = torch.zeros(1, filled, dtype=torch.long, device=policy.device)
-    ids[0, :start + behind] = torch.cat([prompt_ids, *(one[:-1] for one in completions)])
+    ids[0, :start + behind] = torch.cat([prompt_ids, *(row[:-1] for row in completions)])
     positions = torch.zeros_like(ids)
     positions[0, :start] = torch.arange(start)
     positions[0, start:start + behind] = torch.arange(start, start + length - 1).repeat(count)

@@ -35,7 +35,7 @@ def main(model: str, lora_rank: int, dtype: str, tokens_per_batch: int, shape: s
     number = tokens_per_batch // (prompt + size * length) + 2
     stored = make_groups(policy, Shape(prompt, size, length, number), 1)
     groups = [PromptGroup(torch.from_numpy(group.prompt_ids),
-                          [torch.from_numpy(one.completion_ids) for one in group.rollouts], 1.0)
+                          [torch.from_numpy(rollout.completion_ids) for rollout in group.rollouts], 1.0)
               for group in stored]
     pack = [groups[number] for number in pack_groups(policy, groups, tokens_per_batch)[0]]
     tokens = sum(group.num_tokens for group in pack)

@@ -74,7 +74,7 @@ def useful_flops(model: str, groups: list[Group], *, passes: int = 2) -> float:
     weights = layers * (2 * size * size + 2 * size * key_value + 3 * size * config["intermediate_size"])
     total = 0.0
     for group in groups:
-        prompt, answers = len(group.prompt_ids), [len(one.completion_ids) for one in group.rollouts]
+        prompt, answers = len(group.prompt_ids), [len(row.completion_ids) for row in group.rollouts]
         pairs = prompt**2 / 2 + sum(length * (prompt + length / 2) for length in answers)
         total += 2 * passes * (weights * (prompt + sum(answers)) + config["vocab_size"] * size * sum(answers))
         total += (4 * passes + 4 * (passes > 1)) * layers * size * pairs

@@ -65,9 +65,9 @@ def _trainer(model: Any, groups: list[Group], shape: Shape, *, dtype: str, batch
             index = seen[prompt] = seen.get(prompt, -1) + 1
             rows.append((groups[int(prompt)], groups[int(prompt)].rollouts[index % shape.group]))
         return {"prompt_ids": [group.prompt_ids.tolist() for group, _ in rows],
-                "completion_ids": [one.completion_ids.tolist() for _, one in rows],
-                "logprobs": [one.behaviour_logprobs.tolist() for _, one in rows],
-                "stored_reward": [one.reward for _, one in rows]}
+                "completion_ids": [rollout.completion_ids.tolist() for _, rollout in rows],
+                "logprobs": [rollout.behaviour_logprobs.tolist() for _, rollout in rows],
+                "stored_reward": [rollout.reward for _, rollout in rows]}
 
     def stored(completions: Any, stored_reward: list[float], **_: Any) -> list[float]:
         return stored_reward

@@ -92,14 +92,14 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
 
     def step(index: int) -> float:
         group = groups[index]
-        ids = [torch.from_numpy(one.completion_ids) for one in group.rollouts]
+        ids = [torch.from_numpy(row.completion_ids) for row in group.rollouts]
         prompt = torch.from_numpy(group.prompt_ids)
-        rows = pad_sequence([torch.cat([prompt, one]) for one in ids], batch_first=True).to(policy.device)
-        behaviour = torch.stack([torch.tensor(one.behaviour_logprobs) for one in group.rollouts])
+        rows = pad_sequence([torch.cat([prompt, row]) for row in ids], batch_first=True).to(policy.device)
+        behaviour = torch.stack([torch.tensor(row.behaviour_logprobs) for row in group.rollouts])
         behaviour = behaviour.to(policy.device)
         with torch.no_grad():
             old = logprobs(rows, len(prompt))
-        rewards = torch.tensor([one.reward for one in group.rollouts], device=policy.device)
+        rewards = torch.tensor([row.reward for row in group.rollouts], device=policy.device)
         advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
         policy_logprobs = logprobs(rows, len(prompt))
         losses, _ = clipped_surrogate((policy_logprobs - old).exp(), advantages[:, None], clip_low=0.2,
@@ -133,7 +133,7 @@ def run(variant: str, model: str, folder: Path, shape: Shape, count: int, dtype:
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
     last_step = groups[-shape.groups:]
-    work = {"tokens": float(sum(len(group.prompt_ids) + sum(len(one.completion_ids) for one in group.rollouts)
+    work = {"tokens": float(sum(len(group.prompt_ids) + sum(len(row.completion_ids) for row in group.rollouts)
                                 for group in last_step)),
             "flops": useful_flops(model, last_step, passes=3 if "two-pass" in variant else 2)}
     if variant.startswith("trl"):

@@ -185,7 +185,8 @@ def sizes(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
     chunks = [held.row_group(group).column(index) for group in range(held.num_row_groups)
               for index in range(held.num_columns)]
     for name in ("behaviour_logprobs", "completion_ids", "completion"):
-        size = sum(one.total_compressed_size for one in chunks if one.path_in_schema.split(".")[0] == name)
+        size = sum(chunk.total_compressed_size for chunk in chunks
+                   if chunk.path_in_schema.split(".")[0] == name)
         yield f"of these {name}", f"{size / ROWS:,.0f}"
     asked = warehouse.parts("prompts", **keys)[0].stat().st_size
     yield f"bytes per completion for its prompt, stored once per {GROUP}", f"{asked / TASKS / GROUP:,.0f}"
