@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.care import CASES, Case, kill_everywhere, whole_run
 
-EVERY = 11
+EVERY = 23
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,7 @@ def test_each_file_of_a_policy_is_verified_where_it_decides(run: Warehouse, name
         assert 2 not in run.policy_versions()
 
 
+@pytest.mark.slow("an iteration is sampled, scored and trained once more")
 def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Warehouse, run: Warehouse) -> None:
     for table in ("completions", "prompts"):
         shutil.rmtree(run.root / table / "iteration=1")

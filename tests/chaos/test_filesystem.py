@@ -37,6 +37,7 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["losetup", "-d", device], check=True)
 
 
+@pytest.mark.slow("races and kills of dozens of processes")
 def test_the_local_disk_holds_what_is_promised(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     said = list(survives([tmp_path / "here"], tmp_path / "reference"))

@@ -24,6 +24,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, di
     return warehouse, {name: one.instants for name, one in ended.items()}
 
 
+@pytest.mark.slow("an iteration is made by commands that say which instants they pass")
 def test_commands_pass_the_instants_that_the_promise_names(
         undisturbed: tuple[Warehouse, dict[str, list[str]]]) -> None:
     _, instants = undisturbed
@@ -59,6 +60,7 @@ def test_killed_at_every_instant_a_run_ends_like_an_undisturbed_one(
     assert leftovers(killed) == problems(killed) == []
 
 
+@pytest.mark.slow("reports is started and killed seven times")
 def test_a_report_killed_at_every_instant_is_the_former_page_or_the_whole_new_one(
         undisturbed: tuple[Warehouse, dict[str, list[str]]], tmp_path: Path) -> None:
     """The same run gives the same page, to the byte."""

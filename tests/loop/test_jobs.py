@@ -30,6 +30,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return warehouse
 
 
+@pytest.mark.slow("the loop is started five times, with the imports of its commands")
 def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed: Warehouse,
                                                                     tmp_path: Path) -> None:
     warehouse, environment, draw = new_run(tmp_path / "killed"), commands(tmp_path / "bin"), random.Random(0)
