@@ -56,6 +56,7 @@ def main(shapes: tuple[str, ...], model: str, lora_rank: int, steps: int, thread
     chosen = list(variants) or (GPU_VARIANTS if torch.cuda.is_available() else VARIANTS)
     chosen += ["trl", "trl-checkpointing"] if trl_python and not variants else []
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive",
+                   "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
                    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     click.echo(COLUMNS + (f" {'useful MFU':>10s}" if torch.cuda.is_available() else "") + "  adapters apart")
     for shape in shapes:

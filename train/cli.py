@@ -179,6 +179,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     with all saved (signal or time limit): run it again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
+    # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.care.prune import prune_policies

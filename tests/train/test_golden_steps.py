@@ -37,7 +37,8 @@ def row(index, settings):
         return torch.tensor(INPUTS[name][index][:length])
 
     return Row(Rollout("task", index, None, None, False, 0.0, False), torch.zeros(length, dtype=torch.int64),
-               values("sampling"), advantage=GOLDEN["advantages"][index], old_logprobs=values("old"),
+               values("sampling"), advantages=torch.tensor(GOLDEN["advantages"][index]).expand(length),
+               old_logprobs=values("old"),
                entropy=values("entropy"),
                trainable=INPUTS["ends_with_eos"][index] or not settings.mask_truncated)
 
