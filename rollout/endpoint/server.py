@@ -113,12 +113,10 @@ class Server:
             policy = json.loads(Path(settings.adapter, "policy.json").read_text())
             self.serving = f"policy-{policy['policy_version']}-{policy['sha256'][:12]}"
             loaded = {card["id"]: card["root"] for card in models if card.get("parent")}
-            if loaded.get(self.serving, settings.adapter) != settings.adapter:
-                raise StageError(f"{self.url} has loaded {self.serving} from {loaded[self.serving]}, not "
-                                 f"from {settings.adapter}. Start it anew.")
-            if self.serving not in loaded:
+            if loaded.get(self.serving) != settings.adapter:     # a copy of the run may have loaded its own
                 await self._change("/v1/load_lora_adapter",
-                                   {"lora_name": self.serving, "lora_path": settings.adapter},
+                                   {"lora_name": self.serving, "lora_path": settings.adapter,
+                                    "load_inplace": self.serving in loaded},
                                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", settings.adapter)
         elif not self.facts.max_lora_rank:
             await self._change("/collective_rpc", {

@@ -95,6 +95,25 @@ def test_the_same_seeds_give_the_same_rows(looped: tuple[Warehouse, str], tmp_pa
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow("starts vLLM's server")
+@pytest.mark.engine
+def test_the_warm_loop_samples_the_same_rows_and_serves_what_was_trained(looped: tuple[Warehouse, str],
+                                                                        tmp_path: Path) -> None:
+    cold, _ = looped
+    command(*INIT, tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text(CONFIG)
+    command("bash", "examples/loop.sh", tmp_path / "run", 2, "--warm")
+    warm = open_warehouse(tmp_path / "run")
+    columns = ["task_id", "sample_index", "completion_ids", "behaviour_logprobs", "completion"]
+    tables = [run.read("completions", columns, iteration=0, purpose="train").to_pylist()
+              for run in (cold, warm)]
+    assert tables[0] == tables[1]
+    rows = warm.read("train_samples", iteration=1).to_pylist()
+    assert max(row["log_ratio_abs_max"] for row in rows) < 1e-4
+    engines = warm.read("completions", ["engine"], iteration=1, purpose="train")["engine"].to_pylist()
+    assert {engine.partition("server")[2] for engine in engines} == {" (merged)"}
+
+
 @pytest.mark.engine
 def test_a_complete_loop_run_again_changes_nothing_even_after_it_was_moved(
         looped: tuple[Warehouse, str], tmp_path: Path) -> None:
