@@ -59,7 +59,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
     learner = Learner(policy, optimizer, batch, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
-                      Stage("train", Path("nowhere"), {}), 0, online)
+                      Stage("train", Path("nowhere"), {}), 0, 0, online)
 
     def step(index: int) -> float:
         started = time.perf_counter()
