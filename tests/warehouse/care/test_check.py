@@ -66,8 +66,8 @@ def only_problem(run: Warehouse) -> str:
 def test_a_good_run_has_no_problem(intact: Warehouse) -> None:
     report = check_run(intact)
     assert report.problems == [] and report.notes == []
-    assert report.num_parts == 1 + 2 * (2 + 2 + 2 + 2)
-    assert report.num_rows == 4 + 2 * (4 + 16 + 16 + 16 + 4)
+    assert report.num_parts == 1 + 2 * (2 + 2 + 2 + 3)
+    assert report.num_rows == 4 + 2 * (4 + 16 + 16 + 16 + 16 + 4)
 
 
 def test_a_changed_part_differs_from_its_manifest(run: Warehouse) -> None:
@@ -158,7 +158,7 @@ def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
     marker.chmod(0o644)
     marker.write_text(marker.read_text().replace(run.run_id, "0ddba11"))
     problems = check_run(open_warehouse(run.root), quick=True).problems
-    assert len(problems) == 17 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
+    assert len(problems) == 19 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
 
 
 def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
@@ -289,8 +289,8 @@ def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
 
 def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     good = CliRunner().invoke(cli, ["check", str(run.root)])
-    assert (good.exit_code, good.stdout) == (0, "17 parts, 116 rows, 0 problems\n")
+    assert (good.exit_code, good.stdout) == (0, "19 parts, 148 rows, 0 problems\n")
     rewrite(run.root / COMPLETIONS, positive_logprob)
     bad = CliRunner().invoke(cli, ["check", str(run.root)])
     assert bad.exit_code == 1
-    assert bad.stdout.endswith("so they are not log probabilities.\n17 parts, 116 rows, 1 problems\n")
+    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problems\n")

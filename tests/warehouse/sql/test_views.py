@@ -197,7 +197,7 @@ def test_a_moved_run_answers_as_before(tmp_path: Path) -> None:
     before = build_run(tmp_path / "iteration=7" / "it's [my] run*", iterations=2, evals=())
     expected = rounded(connect(before), "SELECT * FROM iteration_stats ORDER BY iteration")
     text = (before.root / "warehouse.sql").read_text()
-    assert one(connect(before), "SELECT count(*) FROM parts") == 1 + 2 * 8
+    assert one(connect(before), "SELECT count(*) FROM parts") == 1 + 2 * 9
     after = tmp_path / "elsewhere" / "purpose=x" / "run"
     after.parent.mkdir(parents=True)
     shutil.move(before.root, after)

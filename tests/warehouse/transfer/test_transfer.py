@@ -281,7 +281,7 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
     assert said.exit_code == 0 and "Run it with --yes" in said.stdout
     assert rows_of(connect(run), "SELECT count(completion_ids) AS n FROM completions")[0]["n"] == 48
     done = warehouse("prune", run.root, "--before", 1, "--yes")
-    assert done.stdout.startswith("5 parts pruned")
+    assert done.stdout.startswith("6 parts pruned")
     held = rows_of(connect(run), "SELECT iteration, count(completion_ids) AS ids, "
                                  "count(behaviour_logprobs) AS mu, "
                                  "count(completion) AS texts FROM completions WHERE purpose = 'train' "

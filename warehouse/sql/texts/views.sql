@@ -127,7 +127,7 @@ CREATE OR REPLACE VIEW parts AS
 WITH named AS (
     SELECT path, bytes, modified,
            CASE regexp_extract(name, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
-                WHEN 'samples' THEN 'train_samples'
+                WHEN 'samples' THEN 'train_samples' WHEN 'tokens' THEN 'train_tokens'
                 ELSE regexp_extract(name, '^\w+') END AS "table",
            nullif(regexp_extract(name, '/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
            nullif(regexp_extract(name, '/purpose=([^/]+)/', 1), '') AS purpose,
