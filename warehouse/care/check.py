@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from warehouse.care.findings import EXPECTED, TABLES, find_damage
+from warehouse.sql.verified import forget_verified
 from warehouse.store.run_folder import Warehouse
 
 
@@ -25,6 +26,8 @@ def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
     report = Report()
     for finding in find_damage(warehouse, quick=quick):
         (report.notes if finding.consequence == "note" else report.problems).append(finding.text)
+    if report.problems:
+        forget_verified(warehouse)
     for part in (path for table in TABLES for path in (warehouse.root / table).rglob("*.parquet")):
         if EXPECTED.fullmatch(part.name):
             report.num_parts += 1

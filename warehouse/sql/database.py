@@ -91,7 +91,9 @@ def explained() -> Iterator[None]:
     import duckdb
     try:
         yield
-    except duckdb.InterruptException as error:
+    except (duckdb.InterruptException, RuntimeError) as error:
+        if "interrupted" not in str(error).lower():
+            raise
         raise KeyboardInterrupt from error
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")

@@ -21,6 +21,7 @@ from warehouse.store.json_files import read_json
 from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse
 
+NOTES = "verified.json"
 WORTH_A_WORD = 1 << 30  # bytes to hash that take seconds
 
 
@@ -30,7 +31,7 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
     A part that no manifest lists (`{}`) is read whole once instead: its pages have checksums; tasks are held
     against the hash in warehouse.json.
     """
-    path = warehouse.root / FOLDER / "verified.json"
+    path = warehouse.root / FOLDER / NOTES
     known: dict[str, Any] = {}
     with contextlib.suppress(StageError):  # damaged: made again
         known = read_json(path) or {}
@@ -49,6 +50,12 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
         with contextlib.suppress(OSError, StageError):  # a read-only run is verified by every session
             replace_bytes(path, json.dumps(sound).encode())
     return {part: why for part, why in told.items() if why}
+
+
+def forget_verified(warehouse: Warehouse) -> None:
+    """Have every part hashed again before it is read: a disk can change a bit and leave time and inode."""
+    with contextlib.suppress(OSError):  # a read-only run
+        (warehouse.root / FOLDER / NOTES).unlink()
 
 
 def _state(part: Path) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import warehouse as package
 from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.sql.database import connect, rows_of
+from warehouse.sql.database import connect, explained, rows_of
 from warehouse.sql.rollup import write_rollup
+from warehouse.store import checksums
 from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -161,3 +163,22 @@ def test_a_part_is_hashed_again_only_after_it_changed(run: Warehouse,
         hashed.clear()
         connect(run)
         assert len(hashed) == 24 and json.loads((run.root / "iterations/verified.json").read_text())
+
+
+def test_after_a_check_nothing_answers_from_a_part_whose_disk_changed_a_bit(run: Warehouse) -> None:
+    part = run.root / PARTS[0]
+    connect(run)
+    stat, content = part.stat(), bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 4
+    overwrite(part, content)
+    os.utime(part, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a disk does it: nothing else changes
+    checksums._hash_once.cache_clear()  # what another command knows
+    assert ask("check", run).exit_code == 1
+    checksums._hash_once.cache_clear()
+    refused = ask("sql", run, "--strict", "select count(*) from completions")
+    assert refused.exit_code == 1 and f"{part} does not match its manifest" in refused.output
+
+
+def test_an_interrupt_inside_duckdb_is_one_of_python() -> None:
+    with pytest.raises(KeyboardInterrupt), explained():
+        raise RuntimeError("Query interrupted")
