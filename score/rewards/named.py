@@ -85,7 +85,7 @@ REWARDS: dict[str, Reward] = {
 # What tasks get where no reward is named: a program that prints nothing has valid outputs, and earns nothing.
 BY_KIND = "by-kind"
 DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
-            "puzzle": "tests-share"}
+            "puzzle": "tests-share", "reasoning-gym": "tests-share"}
 
 
 def default_reward(kinds: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "4"
-SEALED_CODE = "0292e97be2b0622e"
+SEALED_CODE = "ef84ff327da3565d"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name for name in ("stages/user_code.py", "tasks/augmentation.py",

@@ -64,6 +64,13 @@ def boxed_or_end(text: str) -> str:
     return rf"\boxed{{{inside}}}" if inside else text[-LONGEST_TEXT:]
 
 
+def tagged_or_end(text: str) -> str:
+    r"""What stands in the last <answer> of a text, else in its last \boxed{}, else the end of the text."""
+    before, closed, _ = text.rpartition("</answer>")
+    _, opened, tagged = before.rpartition("<answer>")
+    return tagged.strip() if closed and opened else boxed(text) or text[-LONGEST_TEXT:].strip()
+
+
 def texts_of(answer: Any) -> list[str]:
     """The accepted answers of a payload."""
     return [str(text) for text in (answer if isinstance(answer, list) else [answer])]
@@ -71,7 +78,10 @@ def texts_of(answer: Any) -> list[str]:
 
 MATH = GradedKind("score.graders.symbolic", "math-verify", "pip install 'rollhouse[math]'",
                   lambda payload: [texts_of(payload["answer"])], boxed_or_end)
-GRADED = {"math": MATH}
+GYM = GradedKind("score.graders.gym", "reasoning-gym",
+                 "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps reasoning-gym==0.1.25",
+                 lambda payload: [payload["dataset"], payload["entry"]], tagged_or_end)
+GRADED = {"math": MATH, "reasoning-gym": GYM}
 
 
 def grader_versions(kinds: Iterable[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from warehouse.store.errors import StageError
 ASK = {"program": "Answer with one self-contained Python program in a single ```python block.",
        "number": "Think step by step and end with the answer, a number, in \\boxed{}.",
        "expression": "Think step by step and end with the answer in \\boxed{}.",
+       "tag": "Write the final answer, and nothing else, between <answer> and </answer>.",
        "answer": "End with a line that reads `Answer:` and the answer."}
 
 

@@ -30,6 +30,9 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
             _field(where, case, "output", str)
         _choice(where, payload, "compare", COMPARISONS)
         _field(where, payload, "tolerance", NUMBER, 0)
+    elif kind == "reasoning-gym":
+        _field(where, payload, "dataset", str)
+        _field(where, payload, "entry", dict)
     elif kind == "puzzle":
         _check_puzzle(payload, where)
     elif kind in ("answer", "math"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
@@ -17,9 +18,18 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks import graded
-from score.tasks.graded import MATH, GradedKind, boxed_or_end, grader_modules, grader_versions
+from score.tasks.graded import (
+    GYM,
+    MATH,
+    GradedKind,
+    boxed_or_end,
+    grader_modules,
+    grader_versions,
+    tagged_or_end,
+)
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, Measures
+from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
 
 # Says how much of the text is the letter asked for; what it should never do hides behind other letters.
@@ -136,3 +146,42 @@ def test_garbage_and_other_expressions_are_wrong(mathematics: Callable[..., list
 def test_math_payloads_are_checked() -> None:
     with pytest.raises(StageError, match="payload field 'answer' is empty"):
         load_task("t", "math", {"answer": ""})
+
+
+# reasoning-gym itself ---------------------------------------------------------------------------------------
+
+
+def test_what_stands_between_the_last_tags_is_the_answer() -> None:
+    assert tagged_or_end("<answer>1</answer> no: <answer> 2\n</answer> done") == "2"
+    assert tagged_or_end(r"so \boxed{3}.") == "3" and tagged_or_end(" 4 \n") == "4"
+    assert tagged_or_end("<answer>never closed") == "<answer>never closed"
+
+
+@pytest.mark.parametrize(("source", "sentence"), [
+    ("reasoning-gym:zebra_puzzles", "is not reasoning-gym:NAME:COUNT"),
+    ("reasoning-gym:countdown:5", "countdown is not among the generators"),
+])
+def test_what_is_no_generator_of_the_list_is_refused(source: str, sentence: str) -> None:
+    with pytest.raises(StageError, match=sentence):
+        read_source(parse_source(source, heldout=False))
+
+
+def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
+    try:
+        version("reasoning-gym")
+    except PackageNotFoundError:
+        pytest.skip("reasoning-gym is not installed")
+    names = ("zebra_puzzles:3:7?num_people=3", "lcm:3:1", "mini_sudoku:2", "word_sorting:3:5")
+    sources = [parse_source(f"reasoning-gym:{name}", heldout=False) for name in names]
+    tasks = [task for source in sources for task in read_source(source)]
+    assert tasks[:3] == read_source(sources[0])
+    payloads = [json.loads(task.payload) for task in tasks]
+    wordings = ("{}", "Let me think: 17.\n{}", "<answer>foo</answer> No. {} I am sure.", "**Answer**\n{}\n")
+    answers = [(payload, wording.format(task.solution)) for task, payload in zip(tasks, payloads, strict=True)
+               for wording in wordings]
+    nonsense = ("foo bar", "__import__('os')", "?" * 5000)
+    garbage = [(payload, text) for payload in payloads for text in nonsense]
+    with LanePool(LaneConfig(Layer.SECCOMP, preload=grader_modules({"reasoning-gym"})), Limits(), 1) as pool:
+        rows = judged(Executor(pool), GYM, *answers, *garbage)
+    assert [row.correct for row in rows[:len(answers)]] == [True] * len(answers)
+    assert max(row.correct_share for row in rows[len(answers):]) <= 0.05

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
 
 
 def test_the_example_lines_are_tasks_of_every_kind(tmp_path: Path) -> None:
-    rows = re.findall(r"^\| (\w+) \| `(\{.*\})` \|$", PAGE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([\w-]+) \| `(\{.*\})` \|$", PAGE, flags=re.MULTILINE)
     assert {kind for kind, _ in rows} == set(KINDS)
     (tmp_path / "tasks.jsonl").write_text("\n".join(line for _, line in rows))
     tasks = list(read_jsonl(tmp_path / "tasks.jsonl"))
