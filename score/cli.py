@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from score.look.commands import diff, doctor, explain, limit_options, tier_options, try_program
+from score.look.commands import diff, doctor, explain, lane_options, limit_options, tier_options, try_program
 from warehouse.options import (
     FiniteRange,
     iteration_option,
@@ -46,8 +46,8 @@ def score() -> None:
 @with_version
 @click.command("score", context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
-shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score doctor` says what
-isolation this machine offers and what would raise it.
+shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`
+judges canonical solutions, `score doctor` says what isolation this machine offers and what would raise it.
 """)
 @run_argument
 @iteration_option
@@ -67,14 +67,7 @@ isolation this machine offers and what would raise it.
 @click.option("--length-tie-break", type=FiniteRange(min=0), default=0.0,
               help="Add up to this much to the shortest of a group's right answers.")
 @limit_options
-@click.option("--allow-import", multiple=True, metavar="MODULE",
-              help="Further module that programs may import, for example scipy; may be repeated.")
-@click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
-              help="Folder with modules of your own named by --allow-import.")
-@click.option("--preload", multiple=True, metavar="MODULE",
-              help="Import once per lane instead of once per program that mentions it.")
-@click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
-              help="Programs running at a time. [default: one per usable core]")
+@lane_options
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
 @click.option("--time-limit", type=FiniteRange(min=0), default=None,
@@ -145,6 +138,49 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
     return numbers
 
 
+def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Fill the defaults of `gold` from the table [score] of a config file, else of the run's."""
+    from warehouse.store.config_file import read_config
+
+    if value is not None:
+        path = value if parameter.name == "config" else value / "config.toml"
+        table = {key.replace("-", "_"): setting for key, setting in read_config(path).get("score", {}).items()
+                 } if parameter.name == "config" or value.is_dir() else {}
+        known = {option.name for option in context.command.params}
+        context.default_map = {**(context.default_map or {}),
+                               **{name: setting for name, setting in table.items() if name in known}}
+    return value
+
+
+@with_version
+@click.command("gold")
+@click.argument("where", metavar="RUN|TASKS.jsonl", type=click.Path(exists=True, path_type=Path),
+                is_eager=True, callback=limits_of_score)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
+              callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="File for a line of JSON about each solution.")
+@limit_options
+@lane_options
+@tier_options
+@shows_errors
+def gold(where: Path, file: Path, output: Path | None, cpu_seconds: float, wall_seconds: float | None,
+         **values: Any) -> None:
+    """Judge the canonical solutions in FILE: all of them should be right.
+
+    FILE has lines of JSON with task_id and code, or text for a whole answer. Solutions that fail because
+    tests run apart from the program are tried together with them; `warehouse init --gold FILE` stores that.
+    """
+    from score.gold import score_gold
+    from score.sandbox.limits import Limits
+
+    limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
+                    **{name: values.pop(name) for name in OTHER_LIMITS})
+    for line in score_gold(where, file, output, limits, **values):
+        click.echo(line)
+
+
 WithDefault.default = score_rollouts
-for command in (diff, doctor, explain, try_program):
+for command in (diff, doctor, explain, gold, try_program):
     score.add_command(command)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.options import check_config
+from warehouse.sources.gold import judged_tasks
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
@@ -20,7 +21,7 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
-             config: Path | None = None) -> list[str]:
+             config: Path | None = None, gold: Path | None = None) -> list[str]:
     """Make the run folder `run` after checking everything; the lines to print come back.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
@@ -33,6 +34,9 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run)
     rows = read_sources(tasks, heldout)
+    if gold:
+        tasks_judged = judged_tasks([task for _source, task in rows], gold, config)
+        rows = [(source, task) for (source, _task), task in zip(rows, tasks_judged, strict=True)]
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
              "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_pylist()),

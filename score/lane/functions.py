@@ -16,8 +16,10 @@ from typing import Any
 from score.isolation.lockdown import LINK_FD
 from score.lane.modules import function_of, message_of, run_module
 from score.wire import plain_data
+from score.wire.error_classes import ErrorClass
 
 MAX_MESSAGE = 1 << 20       # bytes of one call or one answer
+CANNOT_CROSS = str(ErrorClass.CANNOT_CROSS)
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 
 
@@ -25,11 +27,16 @@ class LinkLost(BaseException):
     """The program on the other end of the link is gone, which no `except Exception` of a test may catch."""
 
 
+class CannotCross(BaseException):
+    """What the program answers is no plain data, which is none of the errors that a test may expect."""
+
+
 class Link:
     """The socket between a program and its tests: a line of JSON per message."""
 
     has_answered = False
     is_lost = False         # in the test that runs
+    refused = ""            # what it answered there that cannot cross
 
     @cached_property
     def lines(self) -> BufferedReader:
@@ -61,19 +68,24 @@ SWALLOWED = {"IndexError": "__getitem__", "AttributeError": "__getattr__"}
 def run_calls(code: CodeType, payload: bytes) -> bytes:
     """Call a function with each list of arguments; per call what came back, or the error it raised."""
     order = json.loads(payload)
-    function = function_of(run_module(code, "program", {}, order["setup"]), order["entry_point"])
+    function = function_of(run_module(code, "program", {}, order.get("setup", "")), order["entry_point"])
     answers = [answer_call(function, *plain_data.untagged(call, 0))[:2] for call in order["calls"]]
     return json.dumps(answers).encode()
 
 
 def answer_call(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any],
                 sent_back: list[Any] | None = None) -> list[Any]:
-    """["value", tagged result, `sent_back` as it is afterwards, tagged], or ["error", name, message]."""
+    """["value", tagged result, `sent_back` as it is afterwards, tagged], or ["error", name, message].
+
+    What is no plain data is a CANNOT_CROSS in the place of an error.
+    """
     try:
         value = function(*arguments, **keywords)
         return ["value", plain_data.tagged(value, 0), plain_data.tagged(sent_back, 0)]
     except MemoryError:
         raise
+    except plain_data.NotPlain as error:
+        return [CANNOT_CROSS, "NotPlain", str(error)]
     except Exception as error:
         return ["error", error_name(error), str(error)[:500]]
 
@@ -89,7 +101,7 @@ def error_name(error: BaseException) -> str:
 def serve_calls(code: CodeType, payload: bytes) -> bytes:
     """Answer the calls that arrive over the link until it closes."""
     order = json.loads(payload)
-    function = function_of(run_module(code, "program", {}, order["setup"]), order["entry_point"])
+    function = function_of(run_module(code, "program", {}, order.get("setup", "")), order["entry_point"])
     link.send(b'["ready"]')
     while message := link.receive():
         arguments, keywords = plain_data.loads(message)
@@ -118,17 +130,21 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
 
 def run_unit(unit: CodeType, namespace: dict[str, Any]) -> Any:
     """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
-    link.is_lost = False
+    link.is_lost, link.refused = False, ""
     verdict: Any = 1
     try:
         exec(unit, namespace)
     except BaseException as error:
         verdict = [type(error).__name__, message_of(error), whose_fault(error)]
+    if link.refused:
+        return ["NotPlain", link.refused, CANNOT_CROSS]
     return ["", "the program ended during the test", "lost"] if link.is_lost else verdict
 
 
 def whose_fault(error: BaseException) -> str:
     """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
+    if isinstance(error, CannotCross):
+        return CANNOT_CROSS
     if isinstance(error, plain_data.NotPlain):
         return "assertion" if isinstance(error, plain_data.TooLarge) and link.has_answered else "tests"
     return "program" if hasattr(error, "raised_by_program") else "assertion"
@@ -160,6 +176,9 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         link.is_lost = True
         raise LinkLost("the program ended, or its answer is no plain data") from None
+    if kind == CANNOT_CROSS:
+        link.refused = str(second)
+        raise CannotCross(link.refused)
     raise error_again(str(first), str(second), sys._getframe(1))
 
 

@@ -28,6 +28,21 @@ def limit_options(command: Any) -> Any:
     return threads(command)
 
 
+def lane_options(command: Any) -> Any:
+    """The options that say what lanes load, and how many of them there are."""
+    for add_option in reversed((
+            click.option("--allow-import", multiple=True, metavar="MODULE",
+                         help="Further module that programs may import, for example scipy; may be repeated."),
+            click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
+                         help="Folder with modules of your own named by --allow-import."),
+            click.option("--preload", multiple=True, metavar="MODULE",
+                         help="Import once per lane instead of once per program that mentions it."),
+            click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
+                         help="Programs running at a time. [default: one per usable core]"))):
+        command = add_option(command)
+    return command
+
+
 def tier_options(command: Any) -> Any:
     """The options that choose the isolation."""
     unsafe = click.option("--unsafe-no-sandbox", is_flag=True,

@@ -11,6 +11,7 @@ from warehouse.look.show import pair_lines, parse_name
 from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.tasks.payloads import mode_of
 
 MODES = {"apart": "apart: in a process of their own, which sees plain data alone",
          "together": "together: each in a process with the program, whose word was put to wrong tests"}
@@ -48,7 +49,7 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
     else:
         lines += [printable(json.dumps(unit)) for unit in (outputs or {"test": ["(none)"]})["test"]]
     if "tests" in payload:
-        lines.append(f"tests ran {MODES[payload.get('mode', 'apart')]}")
+        lines.append(f"tests ran {MODES[mode_of(payload)]}")
     lines.append("--- verdict")
     if sample["error_class"]:
         words = [sample["error_class"], sample["error_name"], sample["error_message"]]

@@ -118,10 +118,11 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
                        error_message=impossible[0][2])
     if program.error_class is not None and any(unit[3] == "lost" for unit in tests.result):
         return program
-    raised = [unit for unit in tests.result if unit[3] == "program"]
-    if raised and not any(unit[0] for unit in tests.result):
-        return replace(measured, error_class=ErrorClass.RUNTIME, error_name=raised[0][1],
-                       error_message=raised[0][2])
+    for whose, error_class in (("cannot_cross", ErrorClass.CANNOT_CROSS), ("program", ErrorClass.RUNTIME)):
+        units = [unit for unit in tests.result if unit[3] == whose]
+        if units and not any(unit[0] for unit in tests.result):
+            return replace(measured, error_class=error_class, error_name=units[0][1],
+                           error_message=units[0][2])
     return replace(measured, result=tests.result)
 
 

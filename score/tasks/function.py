@@ -15,6 +15,7 @@ from score.tasks.together import SharedTest, is_pass, shared_tests
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
+from warehouse.tasks.payloads import mode_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class FunctionKind:
             return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0),
                                 payload.get("any_order", False))
         tests = payload["tests"]
-        if payload.get("mode") == "together":
+        if mode_of(payload) == "together":
             return FunctionTask(*names, shared=tuple(shared_tests(setup, tests, names[0])))
         if isinstance(tests, str):
             return FunctionTask(*names, setup=f"{setup}\n{tests}")

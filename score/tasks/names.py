@@ -29,7 +29,7 @@ class Names:
         self.expected = Counter(side.id for node in ast.walk(tree) for side in expected_sides(node)
                                 if isinstance(side, ast.Name))
 
-    def literals_behind(self, side: ast.expr) -> list[ast.expr]:
+    def values_behind(self, side: ast.expr) -> list[ast.expr]:
         """What a name stands for, one time or another, where nothing but comparisons reads it."""
         if not isinstance(side, ast.Name) or self.loads[side.id] != self.expected[side.id]:
             return []

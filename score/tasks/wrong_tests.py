@@ -74,6 +74,7 @@ class Sites:
                 defined.setdefault(node.name, []).append(node)
         self.functions = {name: nodes[0] for name, nodes in defined.items() if len(nodes) == 1}
         self.names = Names(tree)
+        self.present = {ast.dump(node) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
 
     def edits_in(self, statements: list[ast.stmt]) -> Iterator[Edit]:
         """One edit for each way to make these statements fail, in the functions that they call too."""
@@ -178,21 +179,29 @@ class Sites:
 
     def other_value(self, sides: list[ast.expr], *, far: bool) -> list[Edit]:
         """Another value on the first side of which it can be told that it is one."""
-        for side in sides:
-            if (other := altered(side, self.draw, far=far)) is not None:
-                return [{id(side): other}]
-        for literals in map(self.names.literals_behind, sides):
-            others = [altered(each, self.draw, far=far) for each in literals]
-            if others and None not in others:
-                return [{id(each): other} for each, other in zip(literals, others, strict=True) if other]
+        for literals in [*([side] for side in sides), *map(self.names.values_behind, sides)]:
+            edits: list[Edit] = [{id(each): other} for each in literals
+                                 for other in self.others(each, far=far)]
+            if edits and len({key for edit in edits for key in edit}) == len(literals):
+                return edits
         return []
+
+    def others(self, literal: ast.expr, *, far: bool) -> list[ast.expr]:
+        """Up to two other values, if possible of constants that the test does not hold already."""
+        drawn = [other for _ in range(12) if (other := altered(literal, self.draw, far=far)) is not None]
+        fresh = [other for other in drawn if not any(
+            ast.dump(node) in self.present and node not in list(ast.walk(literal))
+            for node in ast.walk(other) if isinstance(node, ast.Constant))]
+        distinct = {ast.dump(other): other for other in fresh or drawn}
+        return list(distinct.values())[:2]
 
     def tupled(self, sides: list[ast.expr]) -> Iterator[Edit]:
         """The side without the program, or else each, as part of a tuple, which is equal to no value."""
         others = [side for side in sides if not self.own_names & {
             node.id for node in ast.walk(side) if isinstance(node, ast.Name)}]
         for side in others[:1] if len(others) < len(sides) else sides:
-            yield {id(side): ast.Tuple([side, ast.Constant(None)], ast.Load())}
+            for value in self.names.values_behind(side) or [side]:
+                yield {id(value): ast.Tuple([value, ast.Constant(None)], ast.Load())}
 
     def other_members(self, test: ast.Compare) -> Edit | None:
         """`x in [..]` with every member altered, or a literal x with a text that is nowhere."""
@@ -233,12 +242,13 @@ class Sites:
         known = getattr(builtins, last_name(kind), None)
         if last_name(kind) in ANY_ERROR:
             return
-        name = "BufferError"             # of a class of the tests' or the program's own nothing is known
+        names = ["BufferError"]          # of a class of the tests' or the program's own nothing is known
         if isinstance(known, type):
             unrelated = [other for other in OTHER_ERRORS if not issubclass(known, getattr(builtins, other))
                          and not issubclass(getattr(builtins, other), known)]
-            name = self.draw.choice(unrelated)
-        yield {id(kind): ast.Name(name, ast.Load())}
+            names = self.draw.sample(unrelated, 3)
+        for name in names:
+            yield {id(kind): ast.Name(name, ast.Load())}
 
 
 def negated(test: ast.expr) -> Edit:

@@ -101,8 +101,10 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     statements = [tests] if isinstance(tests, str) else tests
     if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
-    for code in (setup, *statements):
-        _python(where, "tests", code)
+    defined = [node for code in (setup, *statements) for node in _python(where, "tests", code)]
+    if isinstance(tests, str) and not any(map(_is_test, defined)):
+        raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
+                         "and no class. Correct it.")
 
 
 def _check_puzzle(payload: dict[str, Any], where: str) -> None:
@@ -142,10 +144,22 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
 
 
-def _python(where: str, name: str, code: str) -> None:
-    """StageError where code of a payload is no Python."""
+def mode_of(payload: dict[str, Any]) -> str:
+    """Where tests of a function task run: as the payload says, else together where there is no `check`."""
+    tests = payload["tests"]
+    code = "def check(): ..." if isinstance(tests, list) else f"{payload.get('setup', '')}\n{tests}"
+    has_check = any(getattr(node, "name", "") == "check" for node in _python("", "tests", code))
+    return str(payload.get("mode", "apart" if has_check else "together"))
+
+
+def _is_test(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) or getattr(node, "name", "").startswith(("check", "test"))
+
+
+def _python(where: str, name: str, code: str) -> list[ast.stmt]:
+    """The statements of code in a payload; StageError where it is no Python."""
     try:
-        ast.parse(code)
+        return ast.parse(code).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise StageError(f"{where}: payload field '{name}' is no Python: {error}. Correct it.") from error
 

@@ -1,0 +1,137 @@
+"""Canonical solutions: each must be judged right, or its task and this machine do not fit each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from score.progress import Progress
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcomes import Outcome
+from score.sandbox.pool import usable_cores
+from score.sandbox.tiers import open_lanes
+from score.tasks.code_block import first_code_block
+from score.tasks.graded import grader_modules
+from score.tasks.kinds import load_task
+from score.tasks.measures import Answer
+from score.verdicts.completions import Item
+from score.verdicts.judge import Judgement, measure, run_programs
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+from warehouse.tasks.payloads import mode_of
+
+SHOWN = 10          # solutions that are not judged right
+
+
+@dataclass(frozen=True)
+class GoldTask:
+    """A task as it is stored, with its payload read."""
+
+    task_id: str
+    kind: str
+    payload: dict[str, Any]
+
+    @property
+    def may_be_together(self) -> bool:
+        """True of tests for which nobody has chosen where they run."""
+        return (self.kind == "function" and "tests" in self.payload and "mode" not in self.payload
+                and mode_of(self.payload) == "apart")
+
+
+@dataclass(frozen=True)
+class GoldVerdict:
+    """What became of a canonical solution: right, or why not; `together` where it is right so alone."""
+
+    task_id: str
+    right: bool
+    together: bool
+    reason: str
+
+
+def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, allow_import: tuple[str, ...],
+               import_path: tuple[str, ...], preload: tuple[str, ...], lanes: int | None, tier: str | None,
+               unsafe_no_sandbox: bool) -> list[str]:
+    """Judge the solutions in `gold` of the tasks in `where`, a run or a task file; the lines to print."""
+    tasks, answers = read_tasks(where), read_answers(gold)
+    solved = [task for task in tasks if task.task_id in answers]
+    if not solved:
+        raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
+                         "Correct them.")
+    kinds = {task.kind for task in solved}
+    pool, best = open_lanes(
+        tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or usable_cores(),
+        config=lambda layers: LaneConfig(layers, tuple(sorted(allow_import)),
+                                         (*preload, *grader_modules(kinds)), import_path))
+    with pool, Progress("gold", num_parts=1, num_done=0) as progress:
+        verdicts = judge_gold(Executor(pool, isolated=best.isolated), solved, answers, progress.note_outcome)
+    if output:
+        output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts))
+    return lines_of(verdicts, gold, len(tasks) - len(solved))
+
+
+def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[str, Answer],
+               finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
+    """Each solution as its task asks; where it fails apart from its tests, once more together with them."""
+    def judged(asked: Sequence[GoldTask], **changes: str) -> dict[str, Judgement]:
+        items = [Item(load_task(task.task_id, task.kind, {**task.payload, **changes}), answers[task.task_id])
+                 for task in asked]
+        rows = measure(items, run_programs(executor, items, finished))
+        return {task.task_id: row for task, row in zip(asked, rows, strict=True)}
+
+    first = judged(tasks)
+    failed = [task for task in tasks if task.may_be_together and not first[task.task_id].measures.correct]
+    together = {task_id for task_id, row in judged(failed, mode="together").items() if row.measures.correct}
+    return [GoldVerdict(task_id, row.measures.correct or task_id in together, task_id in together,
+                        "" if row.measures.correct else reason_of(row)) for task_id, row in first.items()]
+
+
+def reason_of(row: Judgement) -> str:
+    """Why a solution is not judged right."""
+    outcome = row.outcome
+    words = [outcome.error_class and str(outcome.error_class), outcome.error_name, outcome.error_message]
+    return ": ".join(filter(None, words)) or f"wrong: {(row.measures.outputs or '')[:200]}"
+
+
+def lines_of(verdicts: list[GoldVerdict], gold: Path, num_unsolved: int) -> list[str]:
+    """How many are judged right, which run together with their tests, and which are not right."""
+    together = [verdict.task_id for verdict in verdicts if verdict.together]
+    wrong = [verdict for verdict in verdicts if not verdict.right]
+    lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
+    if together:
+        listing = ", ".join(together[:SHOWN]) + (", .." if len(together) > SHOWN else "")
+        lines.append(f"  {len(together)} of them only together with their tests: {listing}")
+    lines += [f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong[:SHOWN]]
+    if len(wrong) > SHOWN:
+        lines.append(f"  and {len(wrong) - SHOWN} more")
+    if num_unsolved:
+        lines.append(f"  {num_unsolved} tasks have no solution in {gold}")
+    return lines
+
+
+def read_tasks(where: Path) -> list[GoldTask]:
+    """The tasks of a run, or of a file with one JSON object per line."""
+    if where.is_dir():
+        rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
+        return [GoldTask(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows]
+    from warehouse.tasks.task_files import read_jsonl
+    return [GoldTask(task.task_id, task.kind, json.loads(task.payload)) for task in read_jsonl(where)]
+
+
+def read_answers(gold: Path) -> dict[str, Answer]:
+    """Solutions by task, from lines with task_id and `code` (a program) or `text` (a whole answer)."""
+    answers = {}
+    for number, line in enumerate(gold.read_text().splitlines(), start=1):
+        try:
+            row = json.loads(line) if line.strip() else None
+            if row is not None:
+                text = row["text"] if "text" in row else row["code"]
+                answers[str(row["task_id"])] = Answer(text, row.get("code", first_code_block(text)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StageError(f"{gold}, line {number} is no object with task_id and code (a program) or text "
+                             "(a whole answer). Correct it.") from error
+    return answers

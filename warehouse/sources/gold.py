@@ -1,0 +1,34 @@
+"""Canonical solutions, judged before a run is made of their tasks."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from warehouse.tasks.task_files import Task
+
+
+def judged_tasks(tasks: Sequence[Task], gold: Path, config: Path | None) -> list[Task]:
+    """The tasks, those whose solution is right only together with their tests changed to that mode.
+
+    What is right and what is not is printed. The room that runs programs is asked by its command `score gold`
+    with the limits in the table [score] of `config`.
+    """
+    [score] = [script.load() for script in entry_points(group="console_scripts", name="score")
+               if script.dist and script.dist.name == "rollhouse"]
+    with tempfile.TemporaryDirectory() as folder:
+        given, verdicts = Path(folder) / "tasks.jsonl", Path(folder) / "verdicts.jsonl"
+        given.write_text("".join(json.dumps({
+            "task_id": task.task_id, "kind": task.kind, "messages": [{"role": "user", "content": ""}],
+            "payload": json.loads(task.payload)}) + "\n" for task in tasks))
+        options = ["--config", str(config)] if config else []
+        score.commands["gold"].main([str(given), str(gold), "--output", str(verdicts), *options],
+                                    standalone_mode=False)
+        rows = [json.loads(line) for line in verdicts.read_text().splitlines()]
+    together = {row["task_id"] for row in rows if row["together"]}
+    return [replace(task, payload=json.dumps({**json.loads(task.payload), "mode": "together"}))
+            if task.task_id in together else task for task in tasks]
