@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.wrong_tests import without_messages, wrong_tests
+from score.doubt.wrong_tests import without_messages, wrong_tests
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
 

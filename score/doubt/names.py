@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from score.tasks.literals import last_name
+from score.doubt.literals import last_name
 
 Way = tuple[int, ...]        # to a value in what is unpacked: columns, and -1 for each row
 CLOSE_CALLS = frozenset({"isclose", "allclose", "assert_allclose", "assert_almost_equal", "assertAlmostEqual",

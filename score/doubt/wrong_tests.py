@@ -14,8 +14,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from score.tasks.literals import altered, last_name
-from score.tasks.names import CLOSE_CALLS, EQUAL_CALLS, Names
+from score.doubt.literals import altered, last_name
+from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 MOST_VARIANTS = 48
 Edit = dict[int, ast.AST]            # what stands in the place of a node, by the node's id
