@@ -10,6 +10,13 @@ import pyarrow.compute as pc
 
 from score.wire.error_classes import INFRASTRUCTURE, ErrorClass
 
+# What a user can do about errors that tell of tasks more than of programs.
+WHAT_IT_MEANS = {
+    ErrorClass.CANNOT_CROSS: "answers that are no plain data, all that tests in another process can see. "
+                             "Where right programs answer so, run them together (docs/tasks.md).",
+    ErrorClass.UNEARNED: "programs that pass wrong tests too. Look at them: the policy may be learning to "
+                         "cheat."}
+
 
 def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], num_run: int) -> list[str]:
     """Rewards, correctness, errors and time of one scored rollout."""
@@ -27,6 +34,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
+    lines += [f"  {name}: {words}" for name, words in WHAT_IT_MEANS.items() if name in errors]
     unscored = samples.filter(pc.is_null(samples.column("reward"))).column("error_class").to_pylist()
     for reason, count in Counter(map(reason_for_none, unscored)).items():
         lines.append(f"  {count} completions have no reward: {reason}. Training leaves them out.")

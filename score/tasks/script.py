@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
+from score.wire import plain_data
 from score.wire.frames import JobKind
 
 
@@ -20,28 +22,66 @@ class ScriptTask:
     cases: list[tuple[str, str]]
     compare: str
     tolerance: float
+    checker: str
+    program_setup: str
+
+
+@dataclass(frozen=True)
+class Checker:
+    """A function `check(input, output, expected)` of the task, for a case that has several right outputs.
+
+    It runs in a process of its own, after the script; the verdict takes the place of the script's output.
+    """
+
+    source: str
+    given: str
+    expected: str
+
+    @property
+    def key(self) -> bytes:
+        return json.dumps([self.source, self.expected]).encode()
+
+    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+        """The checker with what the script wrote."""
+        if outcome.error_class is not None:
+            return []
+        call = plain_data.tagged([[self.given, outcome.result, self.expected], {}], 0)
+        order = json.dumps({"entry_point": "check", "calls": [call]})
+        return [Program(JobKind.CALL, self.source, order.encode())]
+
+    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
+        """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""
+        [check] = later
+        if check.infrastructure:
+            return check
+        return replace(outcome, result=[outcome.result, check.result == [["value", True]]])
 
 
 class ScriptKind:
-    """{cases: [{input, output}], compare: 'tokens' or 'lines', tolerance}."""
+    """{cases: [{input, output}], compare: 'tokens' or 'lines', tolerance, checker, program_setup}."""
 
     def load(self, payload: dict[str, Any]) -> ScriptTask:
         return ScriptTask([(case["input"], case["output"]) for case in payload["cases"]],
-                          payload.get("compare", "tokens"), payload.get("tolerance", 0))
+                          payload.get("compare", "tokens"), payload.get("tolerance", 0),
+                          payload.get("checker", ""), payload.get("program_setup", ""))
 
     def programs(self, task: ScriptTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
-        return [Program(JobKind.STDIO, answer.code, handed=given.encode()) for given, _expected in task.cases]
+        return [Program(JobKind.STDIO, answer.code, task.program_setup.encode(), given.encode(),
+                        then=Checker(task.checker, given, expected) if task.checker else None,
+                        mentions=task.program_setup) for given, expected in task.cases]
 
     def measure(self, task: ScriptTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Cases that fail to run count as wrong; only when none ran is there no valid output."""
         ran = [outcome for outcome in outcomes if outcome.error_class is None]
         if not ran:
             return unit_measures(answer, outcomes[0], [], len(task.cases))
-        passed = [outcome.error_class is None and is_expected(outcome.result, expected, task)
-                  for outcome, (_given, expected) in zip(outcomes, task.cases, strict=True)]
-        texts = [outcome.result for outcome in outcomes]
+        checked = [outcome.result if isinstance(outcome.result, list) else
+                   [outcome.result,
+                    outcome.error_class is None and is_expected(outcome.result, expected, task)]
+                   for outcome, (_given, expected) in zip(outcomes, task.cases, strict=True)]
+        texts, passed = [text for text, _right in checked], [right for _text, right in checked]
         digest = hashlib.sha256(repr(texts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
         return unit_measures(answer, ran[0], passed, len(task.cases), outputs=texts, fingerprint=digest)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+from score.doubt.wrong_tests import without_messages, wrong_tests
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.doubt.wrong_tests import without_messages, wrong_tests
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
 

@@ -29,6 +29,11 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
             _field(where, case, "input", str)
             _field(where, case, "output", str)
         _choice(where, payload, "compare", COMPARISONS)
+        checker = _python(where, "checker", _field(where, payload, "checker", str, ""))
+        if checker and not any(getattr(node, "name", "") == "check" for node in checker):
+            raise StageError(f"{where}: payload field 'checker' defines no `check(input, output, expected)`. "
+                             "Correct it.")
+        _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
         _field(where, payload, "tolerance", NUMBER, 0)
     elif kind == "reasoning-gym":
         _field(where, payload, "dataset", str)
@@ -85,7 +90,7 @@ def _grid_problem(grid: Any) -> str | None:
 
 def _check_function(payload: dict[str, Any], where: str) -> None:
     _field(where, payload, "entry_point", str)
-    _field(where, payload, "program_setup", str, "")
+    _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
     if "calls" in payload:
         for call in _filled(where, payload, "calls"):
             if "expected" not in call:

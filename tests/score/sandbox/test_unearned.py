@@ -63,7 +63,7 @@ def test_a_program_that_passes_anything_is_called_that(executor):
     rows = judged(executor, TESTS["statements"], "together", {
         "equal": UNEARNED["equal to everything"], "sees": UNEARNED["constants of the test"],
         # right about the first test and a cheat in the second: all of it counts for nothing
-        "half": UNEARNED["equal to everything"].replace("return Same()", "return 3 if a == (1, 2) else Same()")})
+        "half": UNEARNED["equal to everything"].replace("return S", "return 3 if a == (1, 2) else S")})
     for row in rows.values():
         assert row.outcome.error_class == "unearned" and row.measures.test.correct_grids == 0.0
 

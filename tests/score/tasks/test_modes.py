@@ -1,0 +1,104 @@
+"""What a payload may say besides its tests: code before the program, dotted names, any order, checkers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from score.isolation.lockdown import Layer
+from score.look.explain import verdict_lines
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks.kinds import load_task
+from score.tasks.measures import Answer
+from score.verdicts.completions import Item
+from score.verdicts.judge import Judgement, measure, run_programs
+from score.verdicts.samples import verdict_row
+from warehouse.store.errors import StageError
+
+SQUARES = {"entry_point": "Solution.squares", "program_setup": "from typing import *\nimport math"}
+SOLUTION = "class Solution:\n    def squares(self, xs: List[int]) -> List[int]:\n" \
+           "        return [int(math.pow(x, 2)) for x in xs]\n"
+PAIRS = {"cases": [{"input": "10", "output": ""}],
+         "checker": "def check(given, output, expected):\n    a, b = map(int, output.split())\n"
+                    "    return a + b == int(given)\n"}
+
+
+@pytest.fixture(scope="module")
+def executor():
+    limits = Limits(cpu_seconds=1.0, wall_seconds=5.0, memory_mib=256)
+    with LanePool(LaneConfig(Layer.SECCOMP), limits, 1) as pool:
+        yield Executor(pool)
+
+
+def judged(executor: Executor, kind: str, payload: dict, code: str) -> Judgement:
+    items = [Item(load_task("t", kind, payload), Answer("", code))]
+    return measure(items, run_programs(executor, items))[0]
+
+
+@pytest.mark.parametrize("tests", [
+    {"calls": [{"args": [[1, 2]], "expected": [1, 4]}]}, {"tests": ["assert Solution().squares([3]) == [9]"]},
+    {"tests": ["assert Solution().squares([3]) == [9]"], "mode": "together"},
+    {"tests": "def check(candidate):\n    assert candidate([3]) == [9]\n"}],
+    ids=["calls", "apart", "together", "check"])
+def test_a_method_of_a_class_with_code_before_the_program(executor, tests):
+    assert judged(executor, "function", {**SQUARES, **tests}, SOLUTION).measures.correct
+    wrong = judged(executor, "function", {**SQUARES, **tests}, SOLUTION.replace("2)", "3)"))
+    assert not wrong.measures.correct and wrong.outcome.error_class is None
+    assert judged(executor, "function", {**SQUARES, **tests},
+                  "class Solution: pass").outcome.error_class == "missing_function"
+
+
+def test_each_call_of_a_method_has_an_object_of_its_own(executor):
+    payload = {"entry_point": "S.f", "calls": [{"expected": 1}, {"expected": 1}]}
+    code = "class S:\n    n = 0\n    def f(self):\n        self.n += 1\n        return self.n\n"
+    assert judged(executor, "function", payload, code).measures.correct
+
+
+def test_code_before_a_script(executor):
+    payload = {"cases": [{"input": "9", "output": "3"}], "program_setup": "import math"}
+    assert judged(executor, "stdio", payload, "print(math.isqrt(int(input())))").measures.correct
+
+
+@pytest.mark.parametrize(("any_order", "value", "right"), [
+    (True, "[2, 1, 1]", True), (False, "[2, 1, 1]", False), (True, "[2, 2, 1]", False),
+    (True, "(1, 2, 1)", True)])
+def test_results_in_any_order(executor, any_order, value, right):
+    payload = {"entry_point": "f", "calls": [{"expected": [1, 1, 2]}], "any_order": any_order}
+    assert judged(executor, "function", payload, f"def f():\n    return {value}\n").measures.correct == right
+
+
+@pytest.mark.parametrize(("code", "right"), [
+    ("print(3, 7)", True), ("print(10, 0)", True), ("print(3, 8)", False), ("print('x')", False),
+    ("print('True')", False), ("1 / 0", False)])
+def test_a_checker_decides_where_several_outputs_are_right(executor, code, right):
+    row = judged(executor, "stdio", PAIRS, code)
+    assert row.measures.correct == right
+    if row.outcome.error_class is None:
+        assert isinstance(json.loads(row.measures.outputs)["test"][0], str)
+
+
+def test_explain_says_in_which_mode_tests_ran(executor):
+    for mode, words in (("apart", "tests ran apart: "), ("together", "tests ran together: ")):
+        payload = {"entry_point": "f", "tests": ["assert f() == 1"], "mode": mode}
+        row = judged(executor, "function", payload, "def f():\n    return 1\n")
+        sample = verdict_row(Answer("", ""), row, {"exact": 1.0}) | {"sandbox_tier": "C"}
+        lines = verdict_lines(sample, "function", payload, colors=False)
+        assert any(line.startswith(words) for line in lines)
+
+
+@pytest.mark.parametrize(("kind", "payload", "message"), [
+    ("function", {"tests": ["assert f( == 1"]}, "'tests' is no Python"),
+    ("function", {"tests": "x = 1"}, "defines no `check(candidate)`"),
+    ("function", {"tests": ["f()"], "mode": "both"}, "'mode' is 'both'. Use one of apart, together"),
+    ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is no Python"),
+    ("function", {"calls": [{"expected": 1}], "any_order": 1}, "'any_order' is 1, not bool"),
+    ("stdio", {**PAIRS, "checker": "def chek(): ..."}, "defines no `check(input, output, expected)`"),
+])
+def test_payloads_are_checked(kind, payload, message):
+    with pytest.raises(StageError) as caught:
+        load_task("t", kind, {"entry_point": "f", **payload})
+    assert message in str(caught.value)

@@ -1,0 +1,70 @@
+"""Canonical solutions, judged by `score gold` and by `warehouse init --gold`, which stores what they need."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from score.cli import score
+from warehouse.cli import cli
+from warehouse.store.run_folder import open_warehouse
+
+MODEL = Path(__file__).parents[2] / "examples" / "starter" / "model"
+HELPER = "def half(x):\n    return x / 2\ndef f(x):\n    return half(x) + 1\n"
+PAYLOADS = {"plain": ("function", {"entry_point": "f", "tests": ["assert f(2) == 2"]}),
+            "helper": ("function", {"entry_point": "f", "tests": ["assert f(2) == half(2) + 1"]}),
+            "broken": ("function", {"entry_point": "f", "tests": ["assert f(2) == 5"]}),
+            "text": ("answer", {"answer": "12", "match": "numeric"}),
+            "lonely": ("answer", {"answer": "1"})}
+GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELPER},
+        {"task_id": "broken", "code": HELPER}, {"task_id": "text", "text": "It is 12."},
+        {"task_id": "elsewhere", "code": ""}]
+TOLD = ["3 of 4 canonical solutions are judged right", "  1 of them only together with their tests: helper",
+        '  not right: broken: wrong: {"test":[[false,"AssertionError","","assertion"]]}']
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A task file and its solutions."""
+    messages = [{"role": "user", "content": "?"}]
+    rows = [{"task_id": name, "kind": kind, "messages": messages, "payload": payload}
+            for name, (kind, payload) in PAYLOADS.items()]
+    for name, lines in (("tasks.jsonl", rows), ("gold.jsonl", GOLD)):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_init_with_gold_stores_which_tests_run_together(files):
+    arguments = ["init", str(files / "run"), "--model", str(MODEL), "--tasks", str(files / "tasks.jsonl"),
+                 "--gold", str(files / "gold.jsonl")]
+    made = CliRunner().invoke(cli, arguments)
+    assert made.exit_code == 0, made.output
+    assert made.output.splitlines()[:4] == [*TOLD, f"  1 tasks have no solution in {files / 'gold.jsonl'}"]
+    rows = open_warehouse(files / "run").read("tasks", columns=["task_id", "payload"]).to_pylist()
+    modes = {row["task_id"]: json.loads(row["payload"]).get("mode") for row in rows}
+    assert {name: mode for name, mode in modes.items() if mode} == {"helper": "together"}
+    again = CliRunner().invoke(cli, arguments)
+    assert again.exit_code == 0 and "nothing to do" in again.output
+    judged = CliRunner().invoke(score, ["gold", str(files / "run"), str(files / "gold.jsonl")])
+    assert judged.output.splitlines()[:2] == [TOLD[0], TOLD[2]]       # nothing has to be chosen any more
+
+
+def test_the_limits_are_those_that_score_will_have(files):
+    slow = "def f(x):\n    for _ in range(10**7): pass\n    return x\n"
+    (files / "gold.jsonl").write_text(json.dumps({"task_id": "plain", "code": slow}))
+    (files / "config.toml").write_text('[score]\ncpu-seconds = 0.01\nreward = "exact"\n')
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl"),
+                                       "--config", str(files / "config.toml")])
+    assert "not right: plain: timeout_cpu: more than 0.01 s of CPU time" in found.output
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[1]", "line 1 is no object with task_id and code"),
+    ('{"task_id": "x", "code": ""}', "has no solution of any task")])
+def test_a_file_of_other_lines_is_refused(files, text, message):
+    (files / "gold.jsonl").write_text(text)
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
+    assert found.exit_code == 1 and message in found.output
