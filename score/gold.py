@@ -15,10 +15,9 @@ from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
-from score.tasks.code_block import first_code_block
 from score.tasks.graded import grader_modules
 from score.tasks.kinds import load_task
-from score.tasks.measures import Answer
+from score.tasks.measures import Answer, first_code_block
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.store.errors import StageError
@@ -71,7 +70,7 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
         verdicts = judge_gold(Executor(pool, isolated=best.isolated), solved, answers, progress.note_outcome)
     if output:
         output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts))
-    return lines_of(verdicts, gold, len(tasks) - len(solved))
+    return lines_of(verdicts, len(tasks) - len(solved))
 
 
 def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[str, Answer],
@@ -97,7 +96,7 @@ def reason_of(row: Judgement) -> str:
     return ": ".join(filter(None, words)) or f"wrong: {(row.measures.outputs or '')[:200]}"
 
 
-def lines_of(verdicts: list[GoldVerdict], gold: Path, num_unsolved: int) -> list[str]:
+def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, which run together with their tests, and which are not right."""
     together = [verdict.task_id for verdict in verdicts if verdict.together]
     wrong = [verdict for verdict in verdicts if not verdict.right]
@@ -109,7 +108,7 @@ def lines_of(verdicts: list[GoldVerdict], gold: Path, num_unsolved: int) -> list
     if len(wrong) > SHOWN:
         lines.append(f"  and {len(wrong) - SHOWN} more")
     if num_unsolved:
-        lines.append(f"  {num_unsolved} tasks have no solution in {gold}")
+        lines.append(f"  {num_unsolved} tasks have no solution")
     return lines
 
 
@@ -125,7 +124,11 @@ def read_tasks(where: Path) -> list[GoldTask]:
 def read_answers(gold: Path) -> dict[str, Answer]:
     """Solutions by task, from lines with task_id and `code` (a program) or `text` (a whole answer)."""
     answers = {}
-    for number, line in enumerate(gold.read_text().splitlines(), start=1):
+    try:
+        lines = gold.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StageError(f"{gold} cannot be read: {error}. Name a file of solutions.") from error
+    for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line) if line.strip() else None
             if row is not None:

@@ -30,12 +30,12 @@ def cli() -> None:
               help="Tasks that are only evaluated, never trained on unless asked by name.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="TOML file to copy to RUN/config.toml: options of every stage.")
-@click.option("--gold", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="Canonical solutions (lines of task_id and code): judged at once, and tests that need it "
-                   "run together with the program.")
+@click.option("--gold", default=None, metavar="FILE|sources",
+              help="Judge canonical solutions at once: of a file (lines of task_id and code), or what the "
+                   "sources bring. Tests that need it then run together with the program.")
 @shows_errors
 def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
-         config: Path | None, gold: Path | None) -> None:
+         config: Path | None, gold: str | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     for line in init_run(run, model, tasks, heldout, config, gold):

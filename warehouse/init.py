@@ -21,7 +21,7 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
-             config: Path | None = None, gold: Path | None = None) -> list[str]:
+             config: Path | None = None, gold: str | None = None) -> list[str]:
     """Make the run folder `run` after checking everything; the lines to print come back.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of

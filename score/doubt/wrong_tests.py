@@ -29,6 +29,9 @@ OPPOSITE_CALLS = {"assertTrue": "assertFalse", "assertIn": "assertNotIn", "asser
                   "assertNotEqual": "assertEqual", "assertGreater": "assertLessEqual",
                   "assertLess": "assertGreaterEqual"}
 OPPOSITE_CALLS |= {wrong: right for right, wrong in OPPOSITE_CALLS.items() if wrong != "assertEqual"}
+# Of a value that is computed: another of its type, or else what is equal to nothing.
+OTHER_VALUE = ("lambda v: not v if isinstance(v, bool) else -v or 1 if isinstance(v, (int, float)) else "
+               "v + v[:1] if isinstance(v, (str, bytes, list, tuple)) and v else (v, None)")
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
 OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError")
 ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
@@ -97,7 +100,10 @@ class Sites:
                 yield from self.edits_in(statement.body)
             return
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
-            yield from self.edits_in(statement.body if self.names.has_items(statement.iter) else [])
+            yield from self.guarded(self.edits_in(statement.body), statement.iter)
+            return
+        elif isinstance(statement, ast.If):
+            yield from ({**edit, **sure(statement.test)} for edit in self.edits_in(statement.body))
             return
         elif isinstance(statement, ast.Try):
             yield from self.edits_of_try(statement)
@@ -140,9 +146,9 @@ class Sites:
         """Edits of a call whose result is true: of what it compares, where it does."""
         name = last_name(call.func)
         inner = call.args[0] if len(call.args) == 1 else None
-        if name == "all" and isinstance(inner, (ast.GeneratorExp, ast.ListComp)) and all(
-                not generator.ifs and self.names.has_items(generator.iter) for generator in inner.generators):
-            yield from self.wrong(inner.elt)
+        if name == "all" and isinstance(inner, (ast.GeneratorExp, ast.ListComp)) and not (
+                inner.generators[1:] or inner.generators[0].ifs):
+            yield from self.guarded(self.wrong(inner.elt), inner.generators[0].iter)
         elif name == "all" and isinstance(inner, (ast.List, ast.Tuple)):
             for item in inner.elts:
                 yield from self.wrong(item)
@@ -157,7 +163,8 @@ class Sites:
         """Edits of a call that raises where it finds something wrong, as the methods of unittest do."""
         name = last_name(call.func)
         if name in EQUAL_CALLS:
-            yield from self.other_value(call.args[:2], far=name in CLOSE_CALLS) or self.tupled(call.args[:2])
+            sides = call.args[:2]
+            yield from self.other_value(sides, far=name in CLOSE_CALLS) or self.recomputed(sides)
         elif name in RAISES:
             yield from self.other_error(call)
         elif name in OPPOSITE_CALLS and isinstance(call.func, ast.Attribute):
@@ -167,7 +174,7 @@ class Sites:
         """Edits of a comparison: another expected value, else the opposite."""
         operator, sides = test.ops[0], [test.comparators[-1], test.left]
         if isinstance(operator, ast.Eq) and all(isinstance(each, ast.Eq) for each in test.ops):
-            yield from self.other_value(sides, far=False) or self.tupled(sides)
+            yield from self.other_value(sides, far=False) or self.recomputed(sides)
         elif len(test.ops) > 1:
             yield negated(test)
         elif isinstance(operator, ast.Is) and isinstance(sides[0], ast.Constant):
@@ -195,13 +202,20 @@ class Sites:
         distinct = {ast.dump(other): other for other in fresh or drawn}
         return list(distinct.values())[:2]
 
-    def tupled(self, sides: list[ast.expr]) -> Iterator[Edit]:
-        """The side without the program, or else each, as part of a tuple, which is equal to no value."""
+    def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
+        """Edits below a loop, which fails where there is nothing to loop over."""
+        as_list = ast.Call(ast.Name("list", ast.Load()), [items], [])
+        guard = {} if self.names.has_items(items) else sure(as_list, items)
+        yield from ({**edit, **guard} for edit in edits)
+
+    def recomputed(self, sides: list[ast.expr]) -> Iterator[Edit]:
+        """Another value of the side without the program, or else of each, and what is equal to no value."""
         others = [side for side in sides if not self.own_names & {
             node.id for node in ast.walk(side) if isinstance(node, ast.Name)}]
         for side in others[:1] if len(others) < len(sides) else sides:
             for value in self.names.values_behind(side) or [side]:
                 yield {id(value): ast.Tuple([value, ast.Constant(None)], ast.Load())}
+                yield {id(value): ast.Call(ast.parse(OTHER_VALUE, mode="eval").body, [value], [])}
 
     def other_members(self, test: ast.Compare) -> Edit | None:
         """`x in [..]` with every member altered, or a literal x with a text that is nowhere."""
@@ -249,6 +263,12 @@ class Sites:
             names = self.draw.sample(unrelated, 3)
         for name in names:
             yield {id(kind): ast.Name(name, ast.Load())}
+
+
+def sure(value: ast.expr, place: ast.expr | None = None) -> Edit:
+    """An error in the place of a value that is false or empty."""
+    error = ast.BinOp(ast.Constant(1), ast.FloorDiv(), ast.Constant(0))
+    return {id(place or value): ast.BoolOp(ast.Or(), [value, error])}
 
 
 def negated(test: ast.expr) -> Edit:

@@ -123,6 +123,7 @@ def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
         os.dup2(link_fd, LINK_FD)
     elif kind == TOGETHER:
         os.dup2(files[2], LINK_FD)
+        os.lseek(LINK_FD, 0, os.SEEK_SET)
     elif kind == STDIO:
         for number, stream in enumerate(files[2:]):
             os.dup2(stream, number)

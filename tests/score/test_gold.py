@@ -42,7 +42,7 @@ def test_init_with_gold_stores_which_tests_run_together(files):
                  "--gold", str(files / "gold.jsonl")]
     made = CliRunner().invoke(cli, arguments)
     assert made.exit_code == 0, made.output
-    assert made.output.splitlines()[:4] == [*TOLD, f"  1 tasks have no solution in {files / 'gold.jsonl'}"]
+    assert made.output.splitlines()[:4] == [*TOLD, "  1 tasks have no solution"]
     rows = open_warehouse(files / "run").read("tasks", columns=["task_id", "payload"]).to_pylist()
     modes = {row["task_id"]: json.loads(row["payload"]).get("mode") for row in rows}
     assert {name: mode for name, mode in modes.items() if mode} == {"helper": "together"}
@@ -50,6 +50,17 @@ def test_init_with_gold_stores_which_tests_run_together(files):
     assert again.exit_code == 0 and "nothing to do" in again.output
     judged = CliRunner().invoke(score, ["gold", str(files / "run"), str(files / "gold.jsonl")])
     assert judged.output.splitlines()[:2] == [TOLD[0], TOLD[2]]       # nothing has to be chosen any more
+
+
+def test_the_solutions_that_sources_bring_are_judged(files):
+    rows = [json.loads(line) for line in (files / "tasks.jsonl").read_text().splitlines()]
+    solved = [{**row, "solution": "It is 12." if row["kind"] == "answer" else HELPER} for row in rows]
+    (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
+    start = ["init", str(files / "run"), "--model", str(MODEL), "--gold", "sources", "--tasks"]
+    made = CliRunner().invoke(cli, [*start, str(files / "solved.jsonl")])
+    assert made.exit_code == 0 and made.output.startswith("3 of 5 canonical solutions"), made.output
+    refused = CliRunner().invoke(cli, [*start, str(files / "tasks.jsonl")])
+    assert refused.exit_code == 1 and "None of the sources brings solutions" in refused.output
 
 
 def test_the_limits_are_those_that_score_will_have(files):

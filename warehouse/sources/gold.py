@@ -9,24 +9,35 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task
 
+OWN = "sources"              # the solutions that come with the tasks
+PROGRAMS = ("grid", "function", "stdio")
 
-def judged_tasks(tasks: Sequence[Task], gold: Path, config: Path | None) -> list[Task]:
+
+def judged_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[Task]:
     """The tasks, those whose solution is right only together with their tests changed to that mode.
 
-    What is right and what is not is printed. The room that runs programs is asked by its command `score gold`
+    `gold` is a file of solutions, which go before those of the sources, or OWN. What is right and what is not
+    is printed. The room that runs programs is asked by its command `score gold`
     with the limits in the table [score] of `config`.
     """
+    solutions = [{"task_id": task.task_id, "code" if task.kind in PROGRAMS else "text": task.solution}
+                 for task in tasks if task.solution is not None]
+    if gold == OWN and not solutions:
+        raise StageError("None of the sources brings solutions. Name a file of them: --gold FILE.")
+    own = "".join(json.dumps(row) + "\n" for row in solutions)
     [score] = [script.load() for script in entry_points(group="console_scripts", name="score")
                if script.dist and script.dist.name == "rollhouse"]
     with tempfile.TemporaryDirectory() as folder:
-        given, verdicts = Path(folder) / "tasks.jsonl", Path(folder) / "verdicts.jsonl"
+        given, verdicts, answers = (Path(folder) / name for name in ("t.jsonl", "verdicts", "answers"))
+        answers.write_text(own + ("" if gold == OWN else Path(gold).read_text()))
         given.write_text("".join(json.dumps({
             "task_id": task.task_id, "kind": task.kind, "messages": [{"role": "user", "content": ""}],
             "payload": json.loads(task.payload)}) + "\n" for task in tasks))
         options = ["--config", str(config)] if config else []
-        score.commands["gold"].main([str(given), str(gold), "--output", str(verdicts), *options],
+        score.commands["gold"].main([str(given), str(answers), "--output", str(verdicts), *options],
                                     standalone_mode=False)
         rows = [json.loads(line) for line in verdicts.read_text().splitlines()]
     together = {row["task_id"] for row in rows if row["together"]}
