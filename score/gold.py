@@ -18,11 +18,11 @@ from score.sandbox.tiers import open_lanes
 from score.tasks.graded import grader_modules
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, first_code_block
+from score.tasks.together import mode_of
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
-from warehouse.tasks.payloads import mode_of
 
 SHOWN = 10          # solutions that are not judged right
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from score.tasks.together import mode_of
 from warehouse.look.render import printable
 from warehouse.look.show import pair_lines, parse_name
 from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.tasks.payloads import mode_of
 
 MODES = {"apart": "apart: in a process of their own, which sees plain data alone",
          "together": "together: each in a process with the program, whose word was put to wrong tests"}

@@ -11,11 +11,10 @@ from typing import Any
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
-from score.tasks.together import SharedTest, is_pass, shared_tests
+from score.tasks.together import SharedTest, is_pass, mode_of, shared_tests
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
-from warehouse.tasks.payloads import mode_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from score.doubt.wrong_tests import without_messages, wrong_tests
 from score.sandbox.outcomes import Outcome
@@ -64,6 +64,13 @@ def as_bytes(source: str) -> bytes:
 def is_pass(outcome: Outcome) -> bool:
     """True if a program ran its test to the end."""
     return outcome.error_class is None and not outcome.result
+
+
+def mode_of(payload: dict[str, Any]) -> str:
+    """Where tests of a function task run: as the payload says, else together where there is no `check`."""
+    tests = payload["tests"]
+    has_check = isinstance(tests, list) or not calls_of_tests(f"{payload.get('setup', '')}\n{tests}")
+    return str(payload.get("mode", "apart" if has_check else "together"))
 
 
 def shared_tests(setup: str, tests: str | list[str], own_name: str) -> list[SharedTest]:

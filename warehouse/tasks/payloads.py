@@ -149,14 +149,6 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
 
 
-def mode_of(payload: dict[str, Any]) -> str:
-    """Where tests of a function task run: as the payload says, else together where there is no `check`."""
-    tests = payload["tests"]
-    code = "def check(): ..." if isinstance(tests, list) else f"{payload.get('setup', '')}\n{tests}"
-    has_check = any(getattr(node, "name", "") == "check" for node in _python("", "tests", code))
-    return str(payload.get("mode", "apart" if has_check else "together"))
-
-
 def _is_test(node: ast.stmt) -> bool:
     return isinstance(node, ast.ClassDef) or getattr(node, "name", "").startswith(("check", "test"))
 
