@@ -29,8 +29,8 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     mine = share(batch, [index for index, group in enumerate(batch) if missing(group)], processes)
     groups = [prompt_group(batch[index], missing(batch[index])) for index in mine]
     packs, passed = pack_groups(policy, groups, settings.tokens_per_batch), []
-    with tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", disable=not processes.first,
-              leave=False) as bar:
+    with tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
+              disable=not (processes.first and mine)) as bar:
         for pack in packs:
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "

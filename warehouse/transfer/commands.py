@@ -25,10 +25,10 @@ from warehouse.options import run_argument, shows_errors
 @shows_errors
 def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None,
                    vote: str, challenges: Path | None) -> None:
-    """Write completions with tokens and rewards for other tools, or a submission to the ARC Prize.
+    """Write completions for other tools, or an ARC Prize submission.
 
-    A submission holds two attempts per test input, those that most completions give; `warehouse results RUN
-    --submission OUTPUT` scores it with the run's solutions.
+    Completions come with their tokens and rewards. A submission holds two attempts per test input, those that
+    most completions give; `warehouse results RUN --submission OUTPUT` scores it with the run's solutions.
     """
     from warehouse.transfer.arc_submission import export_submission
     from warehouse.transfer.export_rows import export_rows
