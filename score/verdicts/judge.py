@@ -17,6 +17,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.tasks.measures import Measures
 from score.verdicts.completions import Item
+from score.wire.error_classes import ErrorClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,13 @@ def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]]) -> list[Ju
 
 
 def join_outcomes(outcomes: list[Outcome]) -> Outcome:
-    """One outcome for all processes of an answer: times added up, the first failure, infrastructure first."""
+    """One outcome for all processes of an answer: times added up, the worst failure or else the first."""
     if len(outcomes) == 1:
         return outcomes[0]
     failed = [outcome for outcome in outcomes if outcome.error_class is not None]
     usual = failed[0] if failed else outcomes[0]
-    worst = next((outcome for outcome in failed if outcome.infrastructure), usual)
+    unearned = next((outcome for outcome in failed if outcome.error_class == ErrorClass.UNEARNED), usual)
+    worst = next((outcome for outcome in failed if outcome.infrastructure), unearned)
     return replace(worst, cpu_seconds=sum(outcome.cpu_seconds or 0.0 for outcome in outcomes),
                    wall_seconds=sum(outcome.wall_seconds or 0.0 for outcome in outcomes),
                    max_rss_mib=max(outcome.max_rss_mib or 0.0 for outcome in outcomes))

@@ -66,6 +66,7 @@ def test_no_cheat_passes(executor, mode, form):
 def test_a_program_that_passes_anything_is_called_that(executor):
     rows = judged(executor, TESTS["statements"], "together", {
         "equal": UNEARNED["equal to everything"], "sees": UNEARNED["constants of the test"],
+        "raises": UNEARNED["equal to everything"].replace("return S", "if a != (4, 5): 1 / 0\n    return S"),
         # right about the first test and a cheat in the second: all of it counts for nothing
         "half": UNEARNED["equal to everything"].replace("return S", "return 3 if a == (1, 2) else S")})
     for row in rows.values():
