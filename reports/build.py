@@ -38,7 +38,8 @@ FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
 
 EVENTS_SQL = """\
 SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
-       || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', ') AS title
+       || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', '
+                     ORDER BY purpose <> 'train', purpose, signal) AS title
 FROM (SELECT min(iteration) AS iteration, signal, purpose FROM fired_signals GROUP BY signal, purpose)
 GROUP BY iteration
 UNION ALL

@@ -106,7 +106,7 @@ FROM (SELECT iteration, purpose, unnest([
 CREATE OR REPLACE VIEW collapse AS
 SELECT stats.*, coalesce(raised.flags, []) AS flags
 FROM iteration_stats AS stats
-LEFT JOIN (SELECT iteration, purpose, list(signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
+LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
     ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
 
 -- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
