@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
 SCRATCH = "rollhouse-merged-"                   # followed by the process that uses it
@@ -35,7 +36,8 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
             raise StageError(f"{folder.parent} has too little space for the merged weights of {adapter} "
                              f"({2 * size / 2**30:.1f} GiB). Point TMPDIR at a larger disk, or sample with "
                              "--serve adapter.")
-        merge(base, adapter, folder, dtype)
+        with saying_the_disk_is_full(folder):
+            merge(base, adapter, folder, dtype)
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

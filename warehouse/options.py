@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
-from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
+from warehouse.stages.space import lacks_memory
+from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, first_line
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
@@ -121,4 +122,10 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except StageStopped as stopped:
             click.echo(str(stopped), err=True)
             sys.exit(STOPPED_EXIT_CODE)
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            raise click.ClickException(f"There is not enough memory ({first_line(error)}). Give this command "
+                                       "more, or less to do at a time, then run it again; what was written "
+                                       "before is kept.") from error
     return guarded

@@ -70,7 +70,7 @@ class Inputs:
             for place, path in places.items():
                 word = word.replace(place, path)
             words.append(word)
-        said = ask([words], folder, 30)
+        said = ask([words], folder)
         shutil.rmtree(folder)
         return [f"{answer.named}: {answer.traceback}" for answer in said if answer.traceback]
 

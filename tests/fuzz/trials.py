@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from tests.chaos.commands import COMMANDS, script_the_engine
 
+SECONDS = 300.0         # after which a command is said to hang; a busy machine is slow
 MEMORY = 16 << 30       # of addresses: torch and DuckDB reserve far more than they touch
 
 
@@ -43,7 +44,7 @@ def command_of(name: str) -> click.Command:
     return getattr(importlib.import_module(module), attribute)
 
 
-def ask(commands: Sequence[Sequence[str]], folder: Path, seconds: float = 60.0) -> list[Said]:
+def ask(commands: Sequence[Sequence[str]], folder: Path, seconds: float = SECONDS) -> list[Said]:
     """Run the commands one after the other, in `folder`; the last is said to hang where time is over."""
     answers = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe would fill up)
     child = os.fork()

@@ -151,8 +151,7 @@ def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
 def _rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
     """The policy that `version` is a copy of; a damaged policy.json was told when the run was opened."""
     with suppress(StageError):
-        original = warehouse.policy(version).get("rolled_back_to")
-        return original if isinstance(original, int) else None
+        return warehouse.policy(version).get("rolled_back_to")
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import Inventory, empty_inventory, take_inventory
-from warehouse.store.commit import replace_bytes
+from warehouse.store.commit import readable, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -23,6 +24,7 @@ MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "adjusted.sql", "alarms.sql", "forensics.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 MOST_WARNINGS = 5
+WRITE_ERROR = re.compile(r'(?s)write (?:to )?file \\*"(.+?)\\*".*?"errno": ?"(\d+)"')
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -95,7 +97,11 @@ def explained() -> Iterator[None]:
         if "interrupted" not in str(error).lower():
             raise
         raise KeyboardInterrupt from error
+    except duckdb.OutOfMemoryException as error:
+        raise MemoryError(str(error).splitlines()[0]) from error
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        if unwritten := WRITE_ERROR.search(str(error)):
+            raise readable(OSError(int(unwritten[2]), str(error)), Path(unwritten[1])) from error
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:

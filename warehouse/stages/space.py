@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from warehouse.stages.stop import StageStopped
+from warehouse.stages.stop import StageStopped, first_line
 from warehouse.store.errors import StageError
 
 MIB = 2**20
@@ -16,6 +18,9 @@ RESERVE = 64 * MIB          # stays free, so that what is finished, and the mani
 BYTES_PER_COMPLETION = 400  # keys, text and sampling parameters of a row, compressed
 BYTES_PER_TOKEN = 5.5       # id, logprob and text: 2.15 kB were measured for completions of 400 tokens
 BYTES_PER_PARAMETER = 12    # float32 weights and the two moments of AdamW
+TOO_LARGE = re.compile("File too large|unexpected pos|PytorchStreamWriter")  # the last two are torch's
+NO_MEMORY = re.compile("allocate memory|out of memory|failed to allocate|bad_alloc|can't start new thread|"
+                       "launch worker thread|failed to map segment", re.I)
 POLICY_COPIES = 3           # the checkpoint before, the one being written, and the policy
 
 
@@ -55,7 +60,17 @@ def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
     except (StageError, StageStopped):
         raise
     except Exception as error:  # safetensors and torch have errors of their own for it
-        if shutil.disk_usage(folder).free > MIB:
+        limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+        if shutil.disk_usage(folder).free <= MIB:
+            why, way_out = f"The disk of {folder} is full", "Free some space"
+        elif limited and TOO_LARGE.search(str(error)):
+            why, way_out = f"A file in {folder} became larger than is allowed", "Raise `ulimit -f`"
+        else:
             raise
-        raise StageError(f"The disk of {folder} is full ({str(error).splitlines()[0]}). Free some space, "
-                         "then run the same command again; what was written before is kept.") from error
+        raise StageError(f"{why} ({first_line(error)}). {way_out}, then run the same command again; what was "
+                         "written before is kept.") from error
+
+
+def lacks_memory(error: Exception) -> bool:
+    """True for what Python, torch, Arrow and the system raise where there is no more memory."""
+    return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))

@@ -144,7 +144,11 @@ def readable(error: OSError, path: Path) -> Exception:
     reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
                errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied",
                errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
-               errno.ENFILE: "the machine has too many open files", errno.EIO: "the disk reports an error"}
+               errno.ENFILE: "the machine has too many open files", errno.EIO: "the disk reports an error",
+               errno.EFBIG: "files may not be as large as that: raise `ulimit -f`",
+               errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+               errno.ENOTDIR: "a part of the path is no folder: choose another",
+               errno.EISDIR: "that is a folder: choose another name"}
     if error.errno not in reasons:
         return error
     return StageError(f"Cannot write {path}: {reasons[error.errno]}, then run the same command again; "

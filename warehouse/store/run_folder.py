@@ -15,7 +15,7 @@ from warehouse.store.checksums import part_damage, sha256_of, tasks_sha256, weig
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
-from warehouse.store.json_files import read_json
+from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import Stage, read_manifest
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SWEEP_SECONDS = 86400
+POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step": int, "files": dict,
+                "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 
 
@@ -153,6 +155,9 @@ class Warehouse:
         if policy is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
                              f"`train {self.root} --iteration {version - 1}` would write it.")
+        for key, kind in POLICY_TYPES.items():
+            if policy.get(key) is not None and not isinstance(policy[key], kind):
+                raise damaged(self.policy_dir(version) / "policy.json", f"'{key}' is of another type")
         return policy
 
     def is_pruned(self, version: int) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import quoted, quoted_name
 from warehouse.sql.database import explained, rows_of
+from warehouse.store.commit import saying_why
 from warehouse.store.errors import StageError
 
 if TYPE_CHECKING:
@@ -87,15 +88,19 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
                      f"data/{name.replace('-', '_')}-*.parquet\n"
                      for name in names)
     card = output / "README.md"
-    card.write_text(CARD.format(splits=splits, folder=output.name))
+    with saying_why(card):
+        card.write_text(CARD.format(splits=splits, folder=output.name))
     return [*files, card]
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options: str) -> Path:
     """Write a query's rows to a file that appears whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-export")
-    with explained():
-        connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
-    temporary.replace(path)
+    try:
+        with explained(), saying_why(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path

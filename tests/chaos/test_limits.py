@@ -1,0 +1,103 @@
+"""Too little of something: disk, the size of a file, memory. A sentence, and nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.building.weather import build_run
+from tests.chaos.test_faults import fill, remount, small_disk
+from warehouse.care.check import check_run
+from warehouse.cli import cli
+from warehouse.options import shows_errors
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+__all__ = ["small_disk"]        # a fixture
+CARE = (["rollup"], ["export", "{run}/../rows.jsonl", "--to", "jsonl"],
+        ["export", "{run}/../rows", "--to", "hf"], ["prune", "--before", "1", "--yes"],
+        ["discard", "--iteration", "2", "--purpose", "train"], ["compact"], ["rollback", "--to", "0"])
+
+
+def a_run(folder: Path) -> Warehouse:
+    """Three iterations, the last not trained, and an evaluation."""
+    warehouse = build_run(folder / "run", iterations=3, num_tasks=4, group_size=8)
+    shutil.rmtree(warehouse.policy_dir(3))
+    shutil.rmtree(warehouse.root / "train/iteration=2")
+    return open_warehouse(warehouse.root)
+
+
+def run(warehouse: Warehouse, words: list[str]) -> Result:
+    name, *options = (word.replace("{run}", str(warehouse.root)) for word in words)
+    return CliRunner().invoke(cli, [name, str(warehouse.root), *options])
+
+
+@contextlib.contextmanager
+def files_of(num_bytes: int) -> Iterator[None]:
+    """No file may be larger than that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("words", CARE[:4], ids=lambda words: " ".join(words[::3]))
+def test_files_that_may_not_be_large_are_one_sentence(tmp_path: Path, words: list[str]) -> None:
+    warehouse = a_run(tmp_path)
+    with files_of(1024):
+        refused = run(warehouse, words)
+    assert refused.exit_code == 1 and "raise `ulimit -f`" in refused.output, refused.output
+    assert check_run(warehouse).problems == []
+    assert not list(tmp_path.rglob("*.tmp-export*"))
+    again = run(warehouse, words)
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize("words", CARE, ids=lambda words: " ".join(words[::3]))
+def test_a_full_disk_stops_what_cares_for_a_run_and_loses_nothing(small_disk: Path,
+                                                                  words: list[str]) -> None:
+    warehouse = a_run(small_disk)
+    rows = run(warehouse, ["sql", "SELECT count(*) FROM completions", "--format", "csv"]).output
+    filler = fill(small_disk, leave=0)
+    with contextlib.suppress(OSError), (small_disk / "rest").open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+    refused = run(warehouse, words)
+    assert refused.exit_code == 1 and "the disk is full" in refused.output, refused.output
+    filler.unlink()
+    assert run(warehouse, ["sql", "SELECT count(*) FROM completions", "--format", "csv"]).output == rows
+    assert check_run(open_warehouse(warehouse.root)).problems == []
+    again = run(warehouse, words)
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize("words", CARE, ids=lambda words: " ".join(words[::3]))
+def test_a_read_only_disk_is_one_sentence(small_disk: Path, words: list[str]) -> None:
+    warehouse = a_run(small_disk)
+    remount(small_disk, "ro")
+    refused = run(warehouse, words)
+    remount(small_disk, "rw")
+    assert refused.exit_code == 1 and "the filesystem is read-only" in refused.output, refused.output
+    assert run(warehouse, words).exit_code == 0
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed"), RuntimeError("can't start new thread"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes"),
+    OSError(12, "Cannot allocate memory")], ids=lambda error: type(error).__name__)
+def test_too_little_memory_is_one_sentence(error: Exception) -> None:
+    @click.command()
+    @shows_errors
+    def command() -> None:
+        raise error
+    said = CliRunner().invoke(command, [])
+    assert said.exit_code == 1 and "There is not enough memory" in said.output, said.output
