@@ -65,7 +65,7 @@ class Faults:
         chosen = draw.choice([*STAGES, *STAGES, *OTHERS])
         damage, said, made = self._try(chosen, folder, draw)
         wrong = [f"{answer.named}: {answer.traceback}" for answer in said if answer.traceback]
-        if not wrong and not damage.startswith(("config.toml", "warehouse.sql", "iterations")):
+        if not wrong and not damage.startswith(("config.toml", "warehouse.sql", "iterations", "vocabulary")):
             wrong += self._unsaid(damage, chosen, said, made)
         return [f"{damage}: {text}" for text in wrong]
 

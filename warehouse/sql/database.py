@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +26,9 @@ MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "adjusted.sql", "alarms.sql", "forensics.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 MOST_WARNINGS = 5
-WRITE_ERROR = re.compile(r'(?s)write (?:to )?file \\*"(.+?)\\*".*?"errno": ?"(\d+)"')
+# What DuckDB says where a file is too large, the disk full or read-only, or the quota used up.
+REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
+    os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
@@ -100,8 +104,9 @@ def explained() -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise MemoryError(str(error).splitlines()[0]) from error
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
-        if unwritten := WRITE_ERROR.search(str(error)):
-            raise readable(OSError(int(unwritten[2]), str(error)), Path(unwritten[1])) from error
+        if refused := REFUSED.search(str(error)):
+            number = next(number for number in errno.errorcode if os.strerror(number) == refused["why"])
+            raise readable(OSError(number, str(error)), Path(refused["path"])) from error
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:

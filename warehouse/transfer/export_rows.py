@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,5 +103,6 @@ def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options
             connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
             temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the error before it counts
+            temporary.unlink()
     return path
