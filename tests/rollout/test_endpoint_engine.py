@@ -69,6 +69,13 @@ def sampled(run: Warehouse, iteration: int) -> list[dict]:
     return run.read("completions", columns, iteration=iteration, purpose="train").to_pylist()
 
 
+def assert_same(rows: list[dict], others: list[dict]) -> None:
+    """The same rows, but for the last digits of the logprobs, which depend on who else is in the batch."""
+    for row, other in zip(rows, others, strict=True):
+        assert row.pop("behaviour_logprobs") == pytest.approx(other.pop("behaviour_logprobs"), abs=1e-5)
+        assert row == other
+
+
 @pytest.mark.parametrize("iteration", [0, 1])
 def test_the_rows_are_those_of_an_engine_in_the_process(
         warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int) -> None:
@@ -77,7 +84,7 @@ def test_the_rows_are_those_of_an_engine_in_the_process(
     shutil.rmtree(alone.root / "prompts", ignore_errors=True)
     roll_out(alone, "--iteration", str(iteration))
     roll_out(warehouse, "--iteration", str(iteration), url=server[1])
-    assert sampled(warehouse, iteration) == sampled(alone, iteration)
+    assert_same(sampled(warehouse, iteration), sampled(alone, iteration))
 
 
 def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
@@ -94,7 +101,7 @@ def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
     assert 0 < len(sampled(killed, 1)) < 96
     roll_out(killed, *options)
     roll_out(warehouse, "--iteration", "1", url=server[1])
-    assert sampled(killed, 1) == sampled(warehouse, 1)
+    assert_same(sampled(killed, 1), sampled(warehouse, 1))
 
 
 def test_nothing_of_a_server_outlives_its_command(server: Served) -> None:
