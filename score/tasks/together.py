@@ -84,8 +84,14 @@ def shared_tests(setup: str, tests: str | list[str], own_name: str) -> list[Shar
 
 
 def calls_of_tests(source: str) -> list[str]:
-    """Statements that run each test function and each method of a TestCase; none where there is `check`."""
-    tree = ast.parse(source)
+    """Statements that run each test function and each method of a TestCase.
+
+    None where there is `check`, and none of a source that cannot be read, which running it then says.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if "check" in functions:
         return []

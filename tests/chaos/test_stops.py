@@ -111,13 +111,13 @@ def test_score_stops_at_its_time_limit_with_the_parts_it_finished(completed: War
 @pytest.mark.parametrize(("grace", "kept"), [("0", 0), ("1000", 1)])
 def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
         completed: Warehouse, monkeypatch: pytest.MonkeyPatch, grace: str, kept: int) -> None:
-    remember = execution.Executor._remember
+    outcome_of = execution.outcome_of
 
-    def signalled(*arguments):
+    def signalled(*arguments, **options):
         monkeypatch.undo()
         terminate()
-        remember(*arguments)
-    monkeypatch.setattr(execution.Executor, "_remember", signalled)
+        return outcome_of(*arguments, **options)
+    monkeypatch.setattr(execution, "outcome_of", signalled)
     monkeypatch.setattr("score.run.check_golden", lambda *_: 0)     # its programs are the first to run
     stopped = run_score(completed, "--grace", grace)
     dropped = "" if kept else " and part-00000.parquet dropped"

@@ -325,7 +325,7 @@ def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_docume
     known = {option for parameter in [*train_command.params, *export.params]
              for option in [*parameter.opts, *parameter.secondary_opts]}
     launchers = {"--standalone", "--nproc-per-node", "--num_processes"}
-    benchmarks = {"--model", "--shape", "--steps", "--trl-python"}
+    benchmarks = {"--model", "--shape", "--steps", "--trl-python", "--variant"}
     assert set(re.findall(r"--[a-z][a-z0-9_-]+", page)) - launchers - benchmarks <= known
     for name in (*LOSSES, *CORRECTIONS):
         assert name in page, name

@@ -57,7 +57,14 @@ def json_bytes(value: object) -> bytes:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` atomically; for files that are derived and may be made again at any time."""
+    """Replace `path` atomically; for files that are derived and may be made again at any time.
+
+    What is no file (/dev/null, a pipe) or a link to one is written to and stays what it is.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with saying_why(path):
+            path.write_bytes(content)
+        return
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
         with saying_why(path):

@@ -229,3 +229,18 @@ def test_a_torn_part_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 torn")
     with pytest.raises(StageError, match=r"steps-00000.parquet cannot be read"):
         warehouse.read("train_steps", iteration=0)
+
+
+def test_an_output_that_is_a_device_or_a_link_to_one_stays_what_it_is(tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    output.symlink_to("/dev/null")
+    commit.replace_bytes(output, b"page")
+    assert output.is_symlink() and Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    commit.replace_bytes(pipe, b"page")
+    assert os.read(reader, 10) == b"page" and pipe.is_fifo()
+    os.close(reader)
+    with pytest.raises(StageError, match="that is a folder"):
+        commit.replace_bytes(tmp_path, b"page")
