@@ -72,7 +72,7 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
                 return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
             reason = pool
         reasons[name] = reason
-    if len({*reasons.values()}) == 1 and reason and reason.startswith(NOT_STARTED):
+    if len(reasons) > 1 == len({*reasons.values()}) and reason and reason.startswith(NOT_STARTED):
         raise StageError(reason)        # a module that is not there, for example: isolation is not to blame
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "
