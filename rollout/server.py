@@ -32,7 +32,7 @@ from rollout.endpoint.tokenizer import load_encoder
 from rollout.engine import EngineSettings, vllm_options
 from rollout.environment import prepare_environment
 from rollout.options import RolloutOptions, engine_version, on_cpu, serving
-from warehouse.options import shows_errors
+from warehouse.options import HELP_NAMES, shows_errors
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -45,7 +45,7 @@ SCALE_OUT = (0, 30)              # the first vLLM that samples by token ids only
 SECONDS_TO_END, LINES_SHOWN = 20.0, 30
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": HELP_NAMES})
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--port", type=int, default=None, help="Port to listen on. [default: a free one]")

@@ -15,7 +15,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
-from score.tasks.graded import grader_modules
+from score.tasks.graded import grader_modules, grader_versions
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, first_code_block
 from score.tasks.together import mode_of
@@ -62,6 +62,7 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
                          "Correct them.")
     kinds = {task.kind for task in solved}
+    grader_versions(kinds)                      # says which library is missing, and how to install it
     pool, best = open_lanes(
         tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or usable_cores(),
         config=lambda layers: LaneConfig(layers, tuple(sorted(allow_import)),

@@ -12,7 +12,7 @@ from tqdm import tqdm
 KINDS = ("mysteries", "zebras", "connections")
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("count", type=click.IntRange(min=1))
 @click.option(
@@ -46,6 +46,10 @@ def write_puzzles(kind: str, count: int, output: Path, size: int, level: str, se
         raise click.ClickException(
             "The puzzles are made with OR-Tools: pip install 'rollhouse[puzzles]'"
         ) from error
+    if not output.name.endswith(".jsonl"):
+        raise click.ClickException(f"{output}: `warehouse init --tasks` wants a name that ends in .jsonl.")
+    if not output.parent.is_dir():
+        raise click.ClickException(f"There is no folder {output.parent}. Make it first.")
     make = {"mysteries": mystery, "zebras": zebra, "connections": connections}[kind]
     num_clues = 0
     with output.open("w") as stream:

@@ -127,12 +127,13 @@ class EndpointEngine:
                 silent[server] = f"{server.url} does not answer ({error})"
         began = time.monotonic()
         await asyncio.gather(*map(reach, servers))
-        if time.monotonic() - began > LONG_WAKING:
-            self.say(f"waking the servers took {time.monotonic() - began:.1f} s")
+        seconds = time.monotonic() - began
         answering = [server for server in servers if server not in silent]
         if not answering:
             raise StageError(f"{'; '.join(silent.values())}. Start a server with `python -m rollout.server "
                              "RUN`, or leave --endpoint out.")
+        if seconds > LONG_WAKING:
+            self.say(f"waking the servers took {seconds:.1f} s")
         for sentence in silent.values():
             self.say(f"{sentence}: it is left out")
         await asyncio.gather(*[server.introduce() for server in answering])

@@ -128,3 +128,10 @@ def test_without_ortools_it_is_said_what_to_install(tmp_path: Path, monkeypatch:
 def test_a_puzzle_is_a_kind_that_can_be_scored() -> None:
     task = load_task("t", "puzzle", {"groups": [["a", "b"], ["c", "d"]]})
     assert task.kind.programs(task.content, Answer("a, b\nc, d", None)).result == [["a", "b"], ["c", "d"]]
+
+
+@needs_ortools
+@pytest.mark.parametrize(("name", "sentence"), [("x.txt", "ends in .jsonl"), ("no/x.jsonl", "no folder")])
+def test_a_file_that_no_run_could_read_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
+    refused = CliRunner().invoke(write_puzzles, ["connections", "1", "-o", str(tmp_path / name)])
+    assert refused.exit_code == 1 and sentence in refused.output

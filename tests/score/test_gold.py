@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,37 @@ def test_a_file_of_other_lines_is_refused(files, text, message):
     (files / "gold.jsonl").write_text(text)
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
     assert found.exit_code == 1 and message in found.output
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "nofile.jsonl cannot be read"), ("[1]", "nofile.jsonl, line 1 is no object with task_id and code"),
+    ('{"task_id": "x", "code": ""}', "nofile.jsonl has no solution of any task in the sources")])
+def test_init_names_the_file_of_solutions_that_it_was_given(files, text, message):
+    gold = files / "nofile.jsonl"
+    if text:
+        gold.write_text(text)
+    refused = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--gold", str(gold),
+                                       "--tasks", str(files / "tasks.jsonl")])
+    assert refused.exit_code == 1 and message in refused.output and "Traceback" not in refused.output
+    assert not isinstance(refused.exception, OSError) and not (files / "run").exists()
+
+
+def test_solutions_of_a_file_go_before_those_of_the_sources(files):
+    rows = [json.loads(line) for line in (files / "tasks.jsonl").read_text().splitlines()]
+    solved = [{**row, "solution": "It is 3."} for row in rows if row["kind"] == "answer"]
+    (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
+    made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--gold",
+                                    str(files / "gold.jsonl"), "--tasks", str(files / "solved.jsonl")])
+    assert made.exit_code == 0 and made.output.startswith("1 of 2 canonical solutions"), made.output
+
+
+def test_a_missing_grader_is_named_with_its_installation(files, monkeypatch):
+    def version(package):
+        raise PackageNotFoundError(package)
+    monkeypatch.setattr("score.tasks.graded.version", version)
+    messages = [{"role": "user", "content": "?"}]
+    (files / "tasks.jsonl").write_text(json.dumps({"task_id": "half", "kind": "math", "messages": messages,
+                                                   "payload": {"answer": "1/2"}}))
+    (files / "gold.jsonl").write_text(json.dumps({"task_id": "half", "text": "1/2"}))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
+    assert found.exit_code == 1 and "Run pip install 'rollhouse[math]'" in found.output

@@ -24,6 +24,8 @@ from warehouse.tasks.changes import payload_sha256, task_changes
 
 def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, ...]) -> list[str]:
     """Add the tasks of sources behind those of the run; the lines to print. StageError for an id it has."""
+    if not tasks and not heldout:
+        raise StageError("No tasks given. Name a source with --tasks or --heldout.")
     rows = warehouse.read("tasks").sort_by("position").to_pylist()
     by_id = {row["task_id"]: row for row in rows}
     last = max((row["position"] for row in rows), default=-1)

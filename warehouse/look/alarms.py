@@ -30,6 +30,10 @@ SHOWN_BY = {
     "length_up": ("samples", "true", "num_completion_tokens DESC"),
     "length_down": ("samples", "true", "num_completion_tokens"),
     "reward_hacking": ("samples", "NOT correct", "reward DESC"),
+    "step_ratio": ("train_tokens", "true", "list_max(log_drift) DESC NULLS LAST"),
+    "step_kl": ("train_tokens", "true",
+                "list_sum(list_transform(log_drift, lambda d: exp(d) - 1 - d)) DESC NULLS LAST"),
+    "clipping": ("train_tokens", "true", "list_sum(clipped) DESC NULLS LAST"),
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")

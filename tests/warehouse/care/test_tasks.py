@@ -108,3 +108,8 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Path, tmp_path: Path,
     done = said(*(word.format(run=run, file=arc_file(tmp_path, ["x"]), own=own) for word in words))
     assert done.exit_code == 1 and sentence in done.stderr
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_to_add_needs_a_source(run: Path) -> None:
+    refused = said("add", run)
+    assert refused.exit_code == 1 and "No tasks given" in refused.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,7 @@ from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.alarms import alarm_lines, raised_alarms
+from warehouse.look.alarms import _examples, alarm_lines, raised_alarms
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -266,6 +267,17 @@ def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path
     assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
     assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
     assert note.read_text().startswith("truncation since iteration 5")
+
+
+def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> None:
+    connection = duckdb.connect()
+    connection.execute("""CREATE TABLE train_tokens AS FROM (VALUES
+        (4, 'train', 'calm', 0, [0.1, 0.1], [0, 0]), (4, 'train', 'leap', 1, [3.5, 0.0], [0, 0]),
+        (4, 'train', 'drift', 2, [-2.0, -9.0], [1, 1]), (4, 'train', 'unused', 3, NULL, NULL))
+        t(iteration, purpose, task_id, sample_index, log_drift, clipped)""")
+    shown = {signal: _examples(connection, {"signal": signal, "first_iteration": 4, "purpose": "train"})[0]
+             for signal in ("step_ratio", "step_kl", "clipping")}
+    assert shown == {"step_ratio": ("leap", 1), "step_kl": ("leap", 1), "clipping": ("drift", 2)}
 
 
 def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def test_unknown_sources_list_the_known_ones() -> None:
         read("arc-agi-3:training")
     with pytest.raises(StageError, match=r"Unknown task source 'missing.jsonl' \(no such file\)"):
         read("missing.jsonl")
+    with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* livecodebench:FILE, barc:FILE"):
+        read("elsewhere")
 
 
 def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:

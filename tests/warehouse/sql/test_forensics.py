@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.look.gaps import WORST, around
+from warehouse.look.gaps import WORST, around, decoder
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -163,6 +164,15 @@ def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, 
     lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
     assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
     assert all(line.split()[0] == "-1.0e-07" for line in lines)
+
+
+def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) -> None:
+    elsewhere = replace(run, facts={**run.facts, "model": "/nowhere"})
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE vocabulary AS FROM (VALUES (3, 'def'), (5, ' f')) t(token_id, token)")
+    assert decoder(elsewhere, connection)([3, 5, 9]) == "def f<9>"
+    connection.execute("DELETE FROM vocabulary")
+    assert decoder(elsewhere, connection)([3, 5]) == "3 5 "
 
 
 def test_bands_and_intervals_are_one_definition(connection: duckdb.DuckDBPyConnection) -> None:
