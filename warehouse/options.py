@@ -99,6 +99,10 @@ class FiniteRange(click.FloatRange):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        """The bounds for --help, which click would write as x<=None where there are none."""
+        return "any number" if self.min is None and self.max is None else super()._describe_range()
+
 
 run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from warehouse.cli import cli
-from warehouse.options import check_config, run_argument, shows_errors
+from warehouse.options import FiniteRange, check_config, run_argument, shows_errors
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError
 
@@ -115,6 +115,12 @@ def test_every_command_says_its_version_and_answers_to_h(name: str) -> None:
         assert shown.exit_code == 0 and "Usage:" in shown.output, sub
     assert not re.search(r"\.\.\.$", CliRunner().invoke(command, ["-h"], terminal_width=80).output[80:],
                          re.MULTILINE)
+
+
+def test_help_names_no_bound_that_is_none() -> None:
+    option = click.Option(["--penalty"], type=FiniteRange(), show_default=True, default=1.0)
+    shown = option.get_help_record(click.Context(click.Command("x")))
+    assert shown and "any number" in shown[1] and "None" not in shown[1]
 
 
 def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
