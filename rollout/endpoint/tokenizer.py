@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 from rollout.prompt_encoder import PromptEncoder
 from warehouse.stages.base_model import TOKENIZER_FILES
+
+IMPORTING = threading.Lock()     # transformers cannot be imported by two threads at once
 
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:
@@ -16,8 +19,9 @@ def load_encoder(model: str, revision: str | None) -> PromptEncoder:
         from huggingface_hub import snapshot_download
         folder = Path(snapshot_download(model, revision=revision,
                                         allow_patterns=["config.json", *TOKENIZER_FILES]))
-    if (folder / "tokenizer.json").exists():
-        from transformers import PreTrainedTokenizerFast as Tokenizer
-    else:
-        from transformers import AutoTokenizer as Tokenizer  # converts; imports torch
+    with IMPORTING:
+        if (folder / "tokenizer.json").exists():
+            from transformers import PreTrainedTokenizerFast as Tokenizer
+        else:
+            from transformers import AutoTokenizer as Tokenizer  # converts; imports torch
     return PromptEncoder(Tokenizer.from_pretrained(folder), json.loads((folder / "config.json").read_text()))
