@@ -30,7 +30,7 @@ def altered(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.ex
     if isinstance(node, ast.Dict):
         return other_dict(node, draw, far=far)
     if isinstance(node, ast.Call):
-        return other_call(node, draw)
+        return other_call(node, draw, far=far)
     return None
 
 
@@ -43,6 +43,8 @@ def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | 
         return ast.Constant(value - step if value > step and draw.random() < 0.5 else value + step)
     if isinstance(value, float):
         digits = len(repr(value).partition(".")[2]) if "e" not in repr(value) else 3
+        if not far and "e" not in repr(value):
+            return ast.Constant(near_number(value, digits, draw))
         return ast.Constant(round(value + (1 + abs(value)) * draw.choice([1.25, 1.5, 2.75]), digits + 1))
     if isinstance(value, complex):
         return ast.Constant(value + draw.choice([1, 2]))
@@ -50,6 +52,12 @@ def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | 
         return ast.Constant(other_text(value, draw))
     return ast.Constant(other_text(value.decode("latin-1"), draw).encode("latin-1")) if isinstance(
         value, bytes) else None
+
+
+def near_number(value: float, digits: int, draw: random.Random) -> float:
+    """A number as long as this one and not far from it: what is true of this one may be true of that too."""
+    step = draw.choice([1, 2, 3]) * max(10.0 ** -digits, abs(value) / 50)
+    return round(value - step if value > step and draw.random() < 0.5 else value + step, digits)
 
 
 def other_text(text: str, draw: random.Random) -> str:
@@ -88,19 +96,20 @@ def other_dict(node: ast.Dict, draw: random.Random, *, far: bool) -> ast.expr | 
     return None
 
 
-def other_call(node: ast.Call, draw: random.Random) -> ast.expr | None:
+def other_call(node: ast.Call, draw: random.Random, *, far: bool) -> ast.expr | None:
     """What makes another object: a constructor called with a literal altered."""
     name = last_name(node.func)
     if name not in MAKERS and not name[:1].isupper():
         return None
     if name in ("set", "frozenset") and node.args:
         return larger_set(node, draw)
+    far = far or name in NEAR
     places = range(1) if name in NEAR else draw.sample(range(len(node.args)), len(node.args))
     for place in places:
-        if place < len(node.args) and (item := altered(node.args[place], draw, far=name in NEAR)) is not None:
+        if place < len(node.args) and (item := altered(node.args[place], draw, far=far)) is not None:
             return ast.Call(node.func, [*node.args[:place], item, *node.args[place + 1:]], node.keywords)
     for place, keyword in enumerate(node.keywords if name not in NEAR else []):
-        if (item := altered(keyword.value, draw)) is not None:
+        if (item := altered(keyword.value, draw, far=far)) is not None:
             changed = ast.keyword(keyword.arg, item)
             return ast.Call(node.func, node.args,
                             [*node.keywords[:place], changed, *node.keywords[place + 1:]])

@@ -14,7 +14,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from score.doubt.literals import altered, last_name
+from score.doubt.likely import likely
+from score.doubt.literals import NEAR, altered, last_name
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 MOST_VARIANTS = 48
@@ -30,8 +31,14 @@ OPPOSITE_CALLS = {"assertTrue": "assertFalse", "assertIn": "assertNotIn", "asser
                   "assertLess": "assertGreaterEqual"}
 OPPOSITE_CALLS |= {wrong: right for right, wrong in OPPOSITE_CALLS.items() if wrong != "assertEqual"}
 # Of a value that is computed: another of its type, or else what is equal to nothing.
-OTHER_VALUE = ("lambda v: not v if isinstance(v, bool) else -v or 1 if isinstance(v, (int, float)) else "
+OTHER_VALUE = ("lambda v: not v if isinstance(v, bool) else "
+               "(v + abs(v) + 1 if v - v == 0 else -v) if isinstance(v, (int, float)) else "
                "v + v[:1] if isinstance(v, (str, bytes, list, tuple)) and v else (v, None)")
+# The same of what is exactly compared: a number that is not far, the same items in another order, or fewer.
+NEAR_VALUE = ("lambda v: not v if isinstance(v, bool) else v - 1 if type(v) is int and v > 0 else "
+              "(v / 2 or 1) if type(v) is float and v - v == 0 else "
+              "v[::-1] if type(v) in (str, bytes, list, tuple) and v[::-1] != v else "
+              "type(v)(list(v)[1:]) if type(v) in (set, frozenset) and v else (v, None)")
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
 OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError")
 ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
@@ -77,7 +84,10 @@ class Sites:
                 defined.setdefault(node.name, []).append(node)
         self.functions = {name: nodes[0] for name, nodes in defined.items() if len(nodes) == 1}
         self.names = Names(tree)
-        self.present = {ast.dump(node) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        constants = {ast.dump(node): node for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        self.present, self.values = set(constants), [node.value for node in constants.values()]
+        self.ordered = not any(isinstance(node, ast.Attribute) and node.attr == "assertCountEqual"
+                               for node in ast.walk(tree))
 
     def edits_in(self, statements: list[ast.stmt]) -> Iterator[Edit]:
         """One edit for each way to make these statements fail, in the functions that they call too."""
@@ -164,7 +174,8 @@ class Sites:
         name = last_name(call.func)
         if name in EQUAL_CALLS:
             sides = call.args[:2]
-            yield from self.other_value(sides, far=name in CLOSE_CALLS) or self.recomputed(sides)
+            far = name in CLOSE_CALLS or name == "assertCountEqual"
+            yield from self.other_value(sides, far=name in CLOSE_CALLS) or self.recomputed(sides, far=far)
         elif name in RAISES:
             yield from self.other_error(call)
         elif name in OPPOSITE_CALLS and isinstance(call.func, ast.Attribute):
@@ -174,7 +185,7 @@ class Sites:
         """Edits of a comparison: another expected value, else the opposite."""
         operator, sides = test.ops[0], [test.comparators[-1], test.left]
         if isinstance(operator, ast.Eq) and all(isinstance(each, ast.Eq) for each in test.ops):
-            yield from self.other_value(sides, far=False) or self.recomputed(sides)
+            yield from self.other_value(sides, far=False) or self.recomputed(sides, far=has_approx(sides))
         elif len(test.ops) > 1:
             yield negated(test)
         elif isinstance(operator, ast.Is) and isinstance(sides[0], ast.Constant):
@@ -186,6 +197,7 @@ class Sites:
 
     def other_value(self, sides: list[ast.expr], *, far: bool) -> list[Edit]:
         """Another value on the first side of which it can be told that it is one."""
+        far = far or has_approx(sides)
         for literals in [*([side] for side in sides), *map(self.names.values_behind, sides)]:
             edits: list[Edit] = [{id(each): other} for each in literals
                                  for other in self.others(each, far=far)]
@@ -194,13 +206,14 @@ class Sites:
         return []
 
     def others(self, literal: ast.expr, *, far: bool) -> list[ast.expr]:
-        """Up to two other values, if possible of constants that the test does not hold already."""
+        """Two other values if possible: of constants that the test does not hold, and of those it holds."""
         drawn = [other for _ in range(12) if (other := altered(literal, self.draw, far=far)) is not None]
         fresh = [other for other in drawn if not any(
             ast.dump(node) in self.present and node not in list(ast.walk(literal))
             for node in ast.walk(other) if isinstance(node, ast.Constant))]
         distinct = {ast.dump(other): other for other in fresh or drawn}
-        return list(distinct.values())[:2]
+        known = None if far else likely(literal, self.values, self.draw, ordered=self.ordered)
+        return [*list(distinct.values())[:1 if known else 2], *([known] if known else [])]
 
     def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
         """Edits below a loop, which fails where there is nothing to loop over."""
@@ -208,14 +221,14 @@ class Sites:
         guard = {} if self.names.has_items(items) else sure(as_list, items)
         yield from ({**edit, **guard} for edit in edits)
 
-    def recomputed(self, sides: list[ast.expr]) -> Iterator[Edit]:
-        """Another value of the side without the program, or else of each, and what is equal to no value."""
+    def recomputed(self, sides: list[ast.expr], *, far: bool) -> Iterator[Edit]:
+        """Two other values of the side without the program, or else of each."""
         others = [side for side in sides if not self.own_names & {
             node.id for node in ast.walk(side) if isinstance(node, ast.Name)}]
         for side in others[:1] if len(others) < len(sides) else sides:
             for value in self.names.values_behind(side) or [side]:
-                yield {id(value): ast.Tuple([value, ast.Constant(None)], ast.Load())}
-                yield {id(value): ast.Call(ast.parse(OTHER_VALUE, mode="eval").body, [value], [])}
+                for other in (OTHER_VALUE, "lambda v: (v, None)" if far else NEAR_VALUE):
+                    yield {id(value): ast.Call(ast.parse(other, mode="eval").body, [value], [])}
 
     def other_members(self, test: ast.Compare) -> Edit | None:
         """`x in [..]` with every member altered, or a literal x with a text that is nowhere."""
@@ -263,6 +276,12 @@ class Sites:
             names = self.draw.sample(unrelated, 3)
         for name in names:
             yield {id(kind): ast.Name(name, ast.Load())}
+
+
+def has_approx(sides: list[ast.expr]) -> bool:
+    """True if something that is near is equal enough."""
+    return any(isinstance(node, ast.Call) and last_name(node.func) in NEAR
+               for side in sides for node in ast.walk(side))
 
 
 def sure(value: ast.expr, place: ast.expr | None = None) -> Edit:

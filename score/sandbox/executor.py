@@ -57,7 +57,7 @@ class Executor:
         """What becomes of the outcomes of these programs when what follows on each was run."""
         plans = [program.then.programs(program, known[program.key]) for program in programs if program.then]
         later = iter(self.run([each for plan in plans for each in plan], finished) if any(plans) else ())
-        return {program.key: program.then.settle(known[program.key], [next(later) for _each in plan])
+        return {program.key: program.then.settle(known[program.key], [(each, next(later)) for each in plan])
                 for program, plan in zip(programs, plans, strict=True) if program.then and plan}
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from score.sandbox.program import Program
 from score.wire.allowed_imports import Allowed
@@ -73,6 +74,8 @@ class Flight:
     attempts: int = 0
     is_second: bool = False      # it ran out of wall time before
     slot: int = -1               # which of its lane's slots it has
+    # What its lane calls it, and the program may read there: it says nothing about its place among others.
+    name: int = field(default_factory=lambda: secrets.randbits(64))
 
     def order(self, slot: Slot, allowed: Allowed) -> bytes:
         """Fill the slot; the order for its lane."""
@@ -82,12 +85,12 @@ class Flight:
         if program.tests is not None:
             tests_facts, second = program.tests.job(allowed)
         slot.fill([job, second])
-        return ORDER.pack(self.number, self.slot, *facts, *tests_facts)
+        return ORDER.pack(self.name, self.slot, *facts, *tests_facts)
 
     def endings(self, reply: bytes, slot: Slot, output_bytes: int) -> list[Ending]:
         """What the lane said about each child, with what that child wrote."""
-        number, num_children = REPLY_HEADER.unpack_from(reply)
-        assert number == self.number, "a lane answers in order"
+        name, num_children = REPLY_HEADER.unpack_from(reply)
+        assert name == self.name, "a lane answers in order"
         endings = []
         for index in range(num_children):
             verdict, code, cpu, wall, peak = REPLY_CHILD.unpack_from(

@@ -25,7 +25,7 @@ class FollowUp(Protocol):
     def programs(self, program: Program, outcome: Outcome) -> list[Program]:
         """What to run next."""
 
-    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
+    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
         """The outcome in the light of what was run next."""
 
 

@@ -49,9 +49,9 @@ class Checker:
         order = json.dumps({"entry_point": "check", "calls": [call]})
         return [Program(JobKind.CALL, self.source, order.encode())]
 
-    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
+    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
         """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""
-        [check] = later
+        [(_program, check)] = later
         if check.infrastructure:
             return check
         return replace(outcome, result=[outcome.result, check.result == [["value", True]]])

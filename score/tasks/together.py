@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import secrets
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from score.doubt.wrong_tests import without_messages, wrong_tests
+from score.doubt.wrong_tests import FUNCTIONS, without_messages, wrong_tests
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.wire.error_classes import ErrorClass
@@ -41,19 +42,27 @@ class SharedTest:
                        mentions=f"{setup}\n{self.source}")
 
     def programs(self, program: Program, outcome: Outcome) -> list[Program]:
-        """The program once more with wrong tests, where it passed this one."""
+        """The program once more with wrong tests, where it passed this one, and this one among them.
+
+        What is run first could be told from what is run later, by its pid for one; the order of these is
+        nobody's to know.
+        """
         if not is_pass(outcome):
             return []
         drawn = sorted(self.wrong, key=lambda each: hashlib.sha256(program.key + as_bytes(each)).digest())
-        return [replace(program, handed=as_bytes(each), then=None) for each in drawn[:MOST_WRONG_TESTS]]
+        tests = [self.source, *drawn[:MOST_WRONG_TESTS]]
+        secrets.SystemRandom().shuffle(tests)
+        return [replace(program, handed=as_bytes(each), then=None) for each in tests]
 
-    def settle(self, outcome: Outcome, later: list[Outcome]) -> Outcome:
-        """The outcome, unless the program passed a wrong test or could not be run again."""
-        lost = [each for each in later if each.infrastructure]
-        if any(map(is_pass, later)):
+    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+        """The outcome, unless the program passed a wrong test, fails the right one, or could not be run."""
+        lost = [each for _program, each in later if each.infrastructure]
+        right = as_bytes(self.source)
+        again = [each for program, each in later if program.handed == right and not is_pass(each)]
+        if any(is_pass(each) for program, each in later if program.handed != right):
             return replace(outcome, result=None, error_class=UNEARNED.error_class,
                            error_message=UNEARNED.error_message)
-        return lost[0] if lost else outcome
+        return (lost or again or [outcome])[0]
 
 
 def as_bytes(source: str) -> bytes:
@@ -92,13 +101,14 @@ def calls_of_tests(source: str) -> list[str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
     if "check" in functions:
         return []
-    calls = [f"{name}()" for name in functions if name.startswith("test")]
+    calls = [f"__import__('asyncio').run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
+             for name, node in functions.items() if name.startswith("test")]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+            names = [each.name for each in node.body if isinstance(each, FUNCTIONS)]
             calls += [f"{node.name}({name!r}).debug()" if node.bases else f"{node.name}().{name}()"
                       for name in names if name.startswith("test")]
     return calls

@@ -33,6 +33,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
+        "unittest.async_case": ("IsolatedAsyncioTestCase",),
         "score.lane.event_loop": ("asyncio", "IsolatedAsyncioTestCase"),
         "score.lane.pytest_words": ("pytest",),
         "concurrent.futures.thread": ("ThreadPoolExecutor",),

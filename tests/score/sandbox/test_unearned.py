@@ -8,9 +8,11 @@ from score.isolation.lockdown import Layer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
+from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
+from score.tasks.together import shared_tests
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from tests.hostile.unearned import UNEARNED
@@ -92,4 +94,79 @@ def test_a_wrong_test_costs_nothing_where_the_right_test_fails(executor):
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 17\n"})
     assert executor.num_run == before + 1
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 18\n"})
-    assert executor.num_run == before + 4               # two other values, each in a process of its own
+    assert executor.num_run == before + 5       # two other values and the right one again
+
+
+SELF = "def f(*a):\n    class Same:\n        __eq__ = lambda s, o: {}\n    return Same()\n"
+LARGEST = ["assert f([1, 2, 3]) == 3", "assert f([10, 50, 30]) == 50", "assert f([4, 9, 7, 1]) == 9"]
+
+
+@pytest.mark.parametrize(("tests", "equal", "right"), [
+    (LARGEST, "o in a[0]", "max"),
+    (["assert f(['ab', 'abc', 'x']) == 'abc'"], "o in a[0]", "lambda a: max(a, key=len)"),
+    (["assert f([3, 1, 2]) == [1, 2, 3]", "assert f([9, 5, 7, 7]) == [5, 7, 7, 9]"],
+     "sorted(o) == sorted(a[0])", "sorted"),
+    (["assert f('hello') == 'olleh'"], "sorted(o) == sorted(a[0])", "lambda a: a[::-1]"),
+    (["assert f([1, 2, 2], [2, 1, 4]) == {1, 2}"], "all(x in a[0] and x in a[1] for x in o)",
+     "lambda a, b: set(a) & set(b)"),
+    (["assert f([1, 2, 2, 2]) == 0.75"], "0 <= o <= 1",
+     "lambda a: a.count(max(a, key=a.count)) / len(a)"),
+    (["assert f([3, 1, 2]) == sorted([3, 1, 2])"], "sorted(o) == sorted(a[0])", "sorted"),
+    (["assert f([3, 1, 2]) == len('abc')"], "o > 0", "max"),
+    (["assert f([3, 1, 2]) == sum([1.5]) / 2"], "0 <= o <= 1", "lambda a: 0.75"),
+    (["assert f([3, 1, 2]) == set(range(2))"], "all(x < 2 for x in o)", "lambda a: {0, 1}"),
+    (["assert f({'a': 1, 'b': 2}) == {'a': 2, 'b': 1}"], "set(o.values()) == {1, 2}",
+     "lambda a: dict(zip(a, list(a.values())[::-1]))")])
+def test_what_is_equal_to_all_that_is_likely_is_found_out(executor, tests, equal, right):
+    programs = {"cheat": SELF.format(equal), "right": f"f = {right}\n"}
+    rows = judged(executor, tests, "together", programs)
+    assert rows["right"].measures.correct and not rows["right"].outcome.error_class
+    assert rows["cheat"].outcome.error_class == "unearned"
+
+
+@pytest.mark.parametrize("test", [
+    "import numpy as np\nassert np.allclose(f(), np.array([100000, 100000]))",
+    "from pytest import approx\nassert approx(f()[0], abs=30000.0) == 100000.0",
+    "import unittest\nunittest.TestCase().assertCountEqual(f(), [100000, 100000.0])"])
+def test_what_is_as_good_as_right_is_no_wrong_value(executor, test):
+    row = judged(executor, [test], "together", {"it": "def f():\n    return [100000, 100000]\n"})["it"]
+    assert row.measures.correct and row.outcome.error_class is None
+
+
+PLACE = """import sys
+frame = sys._getframe()
+while 'jobs' not in frame.f_locals or 'slot' not in frame.f_locals:
+    frame = frame.f_back
+place = [value for name, value in frame.f_locals.items() if name in ('number', 'name')]
+def f(*a):
+    class Same:
+        __eq__ = lambda s, o: place == [2]
+    return Same()
+"""
+
+
+def test_what_a_lane_knows_does_not_tell_the_right_test(executor):
+    tests = [f"assert f({n}) == {n * n}" for n in range(3, 6)]
+    row = judged(executor, tests, "together", {"it": PLACE})["it"]
+    assert row.measures.test.correct_grids == 0.0
+
+
+def test_the_right_test_is_run_once_more_among_the_wrong_ones():
+    [test] = shared_tests("", ["assert f(1, 2) == 3"], "f")
+    program = test.program(RIGHT, "")
+    orders = {tuple(each.handed for each in test.programs(program, Outcome(result=[]))) for _ in range(60)}
+    assert len(orders) == 6 and all(program.handed in order for order in orders)
+    later = test.programs(program, Outcome(result=[]))
+    failed = Outcome(result=["AssertionError", ""])
+    right = [(each, Outcome(result=[]) if each.handed == program.handed else failed) for each in later]
+    assert test.settle(Outcome(result=[]), right) == Outcome(result=[])
+    assert test.settle(Outcome(result=[]), [(each, failed) for each in later]) == failed
+
+
+@pytest.mark.parametrize("tests", [
+    "async def test_f():\n    assert f(1, 2) == 3\n\ndef test_g():\n    assert f(0, 0) == 0\n",
+    "import unittest\nclass T(unittest.IsolatedAsyncioTestCase):\n    async def test_f(self):\n"
+    "        self.assertEqual(f(1, 2), 3)\n    def test_g(self):\n        self.assertEqual(f(0, 0), 0)\n"])
+def test_asynchronous_tests_run_too(executor, tests):
+    rows = judged(executor, tests, "together", {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT})
+    assert rows["right"].measures.correct and rows["zero"].measures.test.correct_grids == 0.5

@@ -1,0 +1,97 @@
+"""Wrong values that are made of what a test holds already.
+
+An object can be equal to each of its arguments, to all that has their items, or to whatever lies within
+bounds. To such a program values that stand nowhere in the test are as wrong as they are, and these are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from typing import Any
+
+from score.doubt.literals import last_name
+
+Values = list[Any]                   # of the constants of a test
+SEQUENCES = frozenset({"array", "asarray", "deque", "list", "tuple"})
+
+
+def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: bool) -> ast.expr | None:
+    """Another value of a literal, of items that the test holds; None where there is none for certain.
+
+    Items change places only if the order of items matters to whoever compares.
+    """
+    if isinstance(node, ast.Call):
+        return other_order(node, draw) if ordered and len(node.args) == 1 and not node.keywords else None
+    others = [other for other in (
+        exchanged(node, draw) if ordered else None, replaced(node, present, draw), shortened(node, draw))
+        if other is not None and is_other(node, other)]
+    return draw.choice(others) if others else None
+
+
+def other_order(call: ast.Call, draw: random.Random) -> ast.expr | None:
+    """What makes a sequence of literals, to make it of the same in another order."""
+    [items], name = call.args, last_name(call.func)
+    if name == "sorted":
+        try:
+            values = sorted(ast.literal_eval(items))
+        except (ValueError, TypeError, RecursionError):
+            return None
+        backwards = ast.keyword("reverse", ast.Constant(True))
+        return ast.Call(call.func, call.args, [backwards]) if values != values[::-1] else None
+    other = exchanged(items, draw) if name in SEQUENCES and isinstance(items, (ast.List, ast.Tuple)) else None
+    return ast.Call(call.func, [other], []) if other is not None and is_other(items, other) else None
+
+
+def is_other(node: ast.expr, other: ast.expr) -> bool:
+    """True if these are literals of different values."""
+    try:
+        return bool(ast.literal_eval(node) != ast.literal_eval(other))
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def exchanged(node: ast.expr, draw: random.Random) -> ast.expr | None:
+    """Two items of a list or tuple, two values of a dictionary or two letters of a text the other way."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        letters = list(node.value)
+        return ast.Constant("".join(letters)) if exchange(letters, draw) else None
+    if isinstance(node, (ast.List, ast.Tuple)):
+        items = list(node.elts)
+        return type(node)(items, node.ctx) if exchange(items, draw) else None
+    if isinstance(node, ast.Dict):
+        values = list(node.values)
+        return ast.Dict(node.keys, values) if exchange(values, draw) else None
+    return None
+
+
+def exchange(items: list[Any], draw: random.Random) -> bool:
+    """Exchange two items that differ; False where there are none."""
+    texts = [ast.dump(item) if isinstance(item, ast.AST) else item for item in items]
+    first = draw.randrange(len(items)) if items else 0
+    places = [place for place, text in enumerate(texts) if text != texts[first]]
+    if places:
+        second = draw.choice(places)
+        items[first], items[second] = items[second], items[first]
+    return bool(places)
+
+
+def replaced(node: ast.expr, present: Values, draw: random.Random) -> ast.expr | None:
+    """A constant of the literal replaced by another of its type."""
+    if isinstance(node, ast.Constant):
+        values = [each for each in present if type(each) is type(node.value) and each != node.value]
+        is_certain = isinstance(node.value, (int, float, str)) and not isinstance(node.value, bool)
+        return ast.Constant(draw.choice(values)) if values and is_certain else None
+    if isinstance(node, (ast.List, ast.Tuple)):
+        for place in draw.sample(range(len(node.elts)), len(node.elts)):
+            if (item := replaced(node.elts[place], present, draw)) is not None:
+                return type(node)([*node.elts[:place], item, *node.elts[place + 1:]], node.ctx)
+    return None
+
+
+def shortened(node: ast.expr, draw: random.Random) -> ast.expr | None:
+    """A set without one of its items."""
+    if not isinstance(node, ast.Set) or len(node.elts) < 2:
+        return None
+    place = draw.randrange(len(node.elts))
+    return ast.Set([*node.elts[:place], *node.elts[place + 1:]])
