@@ -8,10 +8,11 @@ import shutil
 from typing import Any, NamedTuple
 
 from train.rows.groups import Group, load_groups
-from train.rows.own_advantages import file_hash
+from train.rows.own_advantages import OPTION
 from train.rows.settings import Settings
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import train_due
+from warehouse.stages.user_code import load_function
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -67,7 +68,9 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
 def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
     """What the stage is tied to: its options, the scorer, and the weights it starts from."""
     names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
-    own = {"advantages_sha256": file_hash(settings.advantages)} if settings.advantages else {}
+    own = {}
+    if settings.advantages:
+        own["advantages_sha256"] = load_function(settings.advantages, OPTION).content_hash
     return {**settings.results(), **own, "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
             "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from train.rows.groups import Group
+from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
+
+OPTION = "--advantages"
 
 
 def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int]) -> list[np.ndarray]:
@@ -24,7 +24,7 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     rows = [_row(group, place, age) for group, age in zip(groups, staleness, strict=True)
             for place in range(len(group.rollouts))]
     try:
-        given = list(load_function(text)(rows))
+        given = list(load_function(text, OPTION).function(rows))
     except StageError:
         raise
     except Exception as error:
@@ -34,36 +34,6 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     if len(given) != len(rows):
         raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
     return [_checked(value, row, text) for value, row in zip(given, rows, strict=True)]
-
-
-def load_function(text: str) -> Callable[[list[dict[str, Any]]], Any]:
-    """The function that FILE.py:NAME names; StageError where there is none."""
-    path, name = _split(text)
-    spec = importlib.util.spec_from_file_location(f"advantages_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise StageError(f"{path} defines no function '{name}'.")
-    return function
-
-
-def file_hash(text: str) -> str:
-    """Hash of the file that FILE.py:NAME names: a stage is finished with the code that it began with."""
-    return hashlib.sha256(_split(text)[0].read_bytes()).hexdigest()[:16]
-
-
-def _split(text: str) -> tuple[Path, str]:
-    file_name, _, name = text.rpartition(":")
-    if not file_name.endswith(".py") or not name.isidentifier():
-        raise StageError(f"--advantages {text} is not FILE.py:NAME, for example mine.py:bonus.")
-    if not Path(file_name).is_file():
-        raise StageError(f"--advantages {text}: there is no file {file_name}.")
-    return Path(file_name), name
 
 
 def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from train.objective.loss_table import LOSSES
 from train.rows.groups import Group
-from train.rows.own_advantages import load_function
+from train.rows.own_advantages import OPTION
 from warehouse.sql.corrections import DEFAULT_CORRECTION, bounds_of
+from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -61,7 +62,7 @@ def check_settings(settings: Settings) -> None:
         raise StageError(f"The loss {settings.loss} gives every right completion the same weight; "
                          "--advantages needs a loss that weighs, for example --loss reinforce.")
     if settings.advantages:
-        load_function(settings.advantages)
+        load_function(settings.advantages, OPTION)
     if settings.explain and not settings.dry_run:
         raise StageError("--explain is for looking, with --dry-run: nothing is trained.")
     if settings.updates_per_batch and settings.tasks_per_step:
