@@ -16,8 +16,8 @@ from pathlib import Path
 
 import click
 
-from rollout.engine import EngineSettings, Sampling
-from rollout.environment import prepare_environment
+from rollout.engines.engine import EngineSettings, Sampling
+from rollout.engines.environment import prepare_environment
 from rollout.parts import missing_parts, sample_parts
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
@@ -34,7 +34,7 @@ MODEL = Path(__file__).parents[1] / "examples" / "starter" / "model"
 def main(rounds: int, num_tasks: int, group_size: int) -> None:
     """Measure both sides and print the ratio."""
     prepare_environment()
-    from rollout import vllm_engine
+    from rollout.engines import vllm_engine
     sampling = Sampling(max_tokens=56)
     engine = vllm_engine.VllmEngine(EngineSettings(str(MODEL), None, 0, max_model_len=756, dtype="float32"))
     prompts = plan_prompts(num_tasks, group_size, vllm_engine.PromptEncoder(str(MODEL)))
@@ -53,8 +53,8 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
-    from rollout.formats import find_format
-    from rollout.plan import PlanSettings, make_plan
+    from rollout.prompts.formats import find_format
+    from rollout.prompts.plan import PlanSettings, make_plan
     from warehouse.sources.named import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
              for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
@@ -82,8 +82,8 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
 
 def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, float]:
     """The same of `LLM.generate` over the same prompts, seeds and settings, kept in memory."""
-    from rollout.plan import seed_of
-    from rollout.vllm_engine import parameters
+    from rollout.engines.vllm_engine import parameters
+    from rollout.prompts.plan import seed_of
     inputs, settings = [], []
     for prompt in prompts:
         for sample in range(prompt["group_size"]):

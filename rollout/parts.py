@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
-from rollout.engine import Engine, Request, Sampled, Sampling
-from rollout.plan import seed_of
+from rollout.engines.engine import Engine, Request, Sampled, Sampling
+from rollout.prompts.plan import seed_of
 from rollout.spill import Spill
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space

@@ -13,10 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rollout.engine import Engine, EngineSettings
-from rollout.environment import prepare_environment
-from rollout.find_format import find_format
-from rollout.merged import changes_something, merged_weights
+from rollout.engines.engine import Engine, EngineSettings
+from rollout.engines.environment import prepare_environment
+from rollout.engines.merged import changes_something, merged_weights
 from rollout.options import (
     RolloutOptions,
     check_options,
@@ -26,8 +25,9 @@ from rollout.options import (
     stage_settings,
 )
 from rollout.parts import Part, missing_parts, num_parts, rollout_facts, sample_parts
-from rollout.plan import Plan, PlanSettings, make_plan
-from rollout.selection import choose_tasks, training_visits
+from rollout.prompts.find_format import find_format
+from rollout.prompts.plan import Plan, PlanSettings, make_plan
+from rollout.prompts.selection import choose_tasks, training_visits
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due
 from warehouse.stages.shard import Shard
@@ -173,7 +173,7 @@ def engine_to_start(job: Job, stop: StopRequest,
     if not options.endpoint:
         prepare_environment()
         say(f"rollout of {job.title}: loading {engine_version()}")
-        from rollout import vllm_engine
+        from rollout.engines import vllm_engine
         yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
         return
     from rollout.endpoint.engine import EndpointEngine

@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from rollout.cli import rollout
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.engine import EngineSettings, vllm_options
-from rollout.environment import prepare_environment
+from rollout.engines.engine import EngineSettings, vllm_options
+from rollout.engines.environment import prepare_environment
 from rollout.options import RolloutOptions, engine_version, on_cpu, serving
 from warehouse.options import HELP_NAMES, shows_errors
 from warehouse.store.config_file import read_config

@@ -16,7 +16,7 @@ COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duckdb", "polars", "numpy")
 # The door to each heavy library: the only files of the rooms that import it.
-DOORS = {"vllm": ("rollout/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
+DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
          "transformers": ("train/model/policy.py", "train/model/saving.py", "rollout/endpoint/tokenizer.py"),
          "aiohttp": ("rollout/endpoint/engine.py", "rollout/endpoint/server.py"),
          "accelerate": ("train/update/accelerator.py",)}
@@ -75,8 +75,10 @@ MAY_IMPORT = {
     "warehouse.stages": {"warehouse.store"},
     "warehouse.tasks": {"warehouse.store"},
     "warehouse.store": set(),
-    "rollout": {"rollout.endpoint"},
-    "rollout.endpoint": {"rollout"},
+    "rollout": {"rollout.endpoint", "rollout.engines", "rollout.prompts"},
+    "rollout.endpoint": {"rollout.engines", "rollout.prompts"},
+    "rollout.engines": {"rollout", "rollout.prompts"},
+    "rollout.prompts": {"rollout"},
     "train": {"train.model", "train.objective", "train.rows", "train.update"},
     "train.update": {"train.model", "train.objective", "train.rows"},
     "train.model": set(),

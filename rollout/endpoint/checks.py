@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from rollout.endpoint.server import Facts, Server
-from rollout.engine import LOGPROBS_MODE, EngineSettings
-from rollout.prompt_encoder import PromptEncoder
+from rollout.engines.engine import LOGPROBS_MODE, EngineSettings
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
 

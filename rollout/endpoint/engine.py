@@ -16,8 +16,8 @@ from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work
-from rollout.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
-from rollout.prompt_encoder import PromptEncoder
+from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 class EndpointEngine:
-    """Running vLLM servers that serve one policy; implements rollout.engine.Engine."""
+    """Running vLLM servers that serve one policy; implements rollout.engines.engine.Engine."""
 
     def __init__(self, urls: Iterable[str], base: str, revision: str | None,
                  say: Callable[[str], None]) -> None:

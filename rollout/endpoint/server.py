@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from rollout.engine import EngineSettings, Request, Sampling
+from rollout.engines.engine import EngineSettings, Request, Sampling
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")

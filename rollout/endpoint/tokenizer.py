@@ -6,7 +6,7 @@ import json
 import threading
 from pathlib import Path
 
-from rollout.prompt_encoder import PromptEncoder
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages.base_model import TOKENIZER_FILES
 
 IMPORTING = threading.Lock()     # transformers cannot be imported by two threads at once

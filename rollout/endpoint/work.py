@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
-from rollout.engine import Request, Sampled
+from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
 
 MOST_ATTEMPTS = 5

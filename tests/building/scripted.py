@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from rollout.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 
 
 class ScriptedEncoder:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.engine import Request, Sampling
+from rollout.engines.engine import Request, Sampling
 from tests.building.scripted import ScriptedEngine
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from rollout.engine import Request, Sampled, Sampling
+from rollout.engines.engine import Request, Sampled, Sampling
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.store import commit
 
@@ -52,7 +52,7 @@ def run(command: str, arguments: list[str], *, scripted: bool = True) -> None:
 
 def script_the_engine() -> None:
     engine = SimpleNamespace(load_encoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
-    sys.modules["rollout.vllm_engine"] = engine  # type: ignore[assignment]
+    sys.modules["rollout.engines.vllm_engine"] = engine  # type: ignore[assignment]
     importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rollout.engine import Sampling
+from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from rollout.engine import Sampling
+from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building import runs, sampled

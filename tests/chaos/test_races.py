@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engine import Sampling
+from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run

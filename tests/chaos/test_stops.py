@@ -14,7 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from rollout.engine import Sampling
+from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score

@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from rollout.merged import SCRATCH, merge, merged_weights
+from rollout.engines.merged import SCRATCH, merge, merged_weights
 from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEngine
 from tests.rollout.test_run import rows, sample

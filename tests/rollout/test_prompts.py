@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.encoders import COLOR_NAMES, grid_encoder
-from rollout.find_format import find_format
-from rollout.formats import FORMATS, Shown, own_messages
-from rollout.plan import PlanSettings, draw_augmentation, make_plan
+from rollout.prompts.encoders import COLOR_NAMES, grid_encoder
+from rollout.prompts.find_format import find_format
+from rollout.prompts.formats import FORMATS, Shown, own_messages
+from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from tests.building.runs import TURN
 from tests.building.scripted import ScriptedEncoder
 from warehouse.store.errors import StageError

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.cli import rollout
-from rollout.engine import Sampling
+from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run

@@ -1,6 +1,6 @@
 """The one door to vLLM: its tokenizer, its engine, and what its errors mean.
 
-Call rollout.environment.prepare_environment before importing this.
+Call rollout.engines.environment.prepare_environment before importing this.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
-from rollout.prompt_encoder import PromptEncoder
+from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 BATCHES_AHEAD = 4

@@ -6,7 +6,7 @@ import inspect
 from functools import cache, partial
 from typing import Any
 
-from rollout.formats import FORMATS, Format, Messages, Shown, all_pairs
+from rollout.prompts.formats import FORMATS, Format, Messages, Shown, all_pairs
 from warehouse.stages.user_code import UserFunction, line_in, load_function
 from warehouse.store.errors import StageError
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.compact_format import choose_pairs, render_pairs
-from rollout.encoders import describe_cells, grid_encoder
+from rollout.prompts.compact_format import choose_pairs, render_pairs
+from rollout.prompts.encoders import describe_cells, grid_encoder
 from warehouse.store.errors import StageError
 
 Messages = list[dict[str, str]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from rollout.formats import Messages
+from rollout.prompts.formats import Messages
 from warehouse.store.errors import StageError
 
 

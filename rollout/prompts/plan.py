@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
+from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 

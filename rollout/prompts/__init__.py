@@ -1,0 +1,1 @@
+"""From tasks to the prompts of an iteration, as text and token ids; knows no engine."""
