@@ -12,7 +12,7 @@ from warehouse.store import parts, run_folder, schema
 
 LATER = schema.SCHEMA_VERSION + 1
 ADDED = {"samples": schema.Column("surprise", schema.FLOAT, "Added later.", since=LATER),
-         "prompts": schema.Column("turn", schema.COUNT, "Added later.", since=LATER)}
+         "prompts": schema.Column("added", schema.COUNT, "Added later.", since=LATER)}
 
 
 @contextmanager

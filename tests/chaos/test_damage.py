@@ -15,7 +15,7 @@ from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.cli import cli
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.schema import SCHEMA_VERSION
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 COMPLETIONS, TRAIN = "completions/iteration=0/purpose=train", "train/iteration=0"
 STAGES = [Step(name, iteration) for iteration in (0, 1) for name in ("rollout", "score", "train")]
@@ -67,7 +67,7 @@ def newer(path: Path, version: int = SCHEMA_VERSION + 1) -> None:
 
 
 def older(path: Path) -> None:
-    newer(path, SCHEMA_VERSION - 1)
+    newer(path, OLDEST_VERSION - 1)
 
 
 def samples(run: Warehouse) -> str:
@@ -206,7 +206,7 @@ def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
 
 
 def test_a_run_of_another_schema_version_is_refused(run: Warehouse) -> None:
-    for version in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1):
+    for version in (OLDEST_VERSION - 1, SCHEMA_VERSION + 1):
         facts = json.loads((run.root / "warehouse.json").read_text())
         overwrite(run.root / "warehouse.json", json.dumps({**facts, "schema_version": version}).encode())
         refused = CliRunner().invoke(cli, ["check", str(run.root)])

@@ -8,6 +8,7 @@ from warehouse.store.errors import StageError
 
 PURPOSE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 SCORER = re.compile(r"[^/\x00-\x1f\ud800-\udfff]{1,200}")  # a file of rewards may have any name
+TURN = re.compile(r"(.+)-turn([2-9]|[1-9]\d+)")
 MOST_BYTES = 200  # of a name, which is only part of the folder's
 
 
@@ -18,3 +19,25 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
         raise StageError(f"{what} {shown} is not possible: it may have up to 100 letters (A to Z), digits, "
                          "'_', '.' and '-'. Choose another name.")
     return name
+
+
+def turn_purpose(base: str, turn: int) -> str:
+    """The purpose that turn number `turn` of the rows of a purpose is stored under."""
+    return base if turn == 1 else f"{base}-turn{turn}"
+
+
+def turn_of(purpose: str) -> int:
+    """Which turn of a conversation the rows of a purpose are, from 1."""
+    match = TURN.fullmatch(purpose)
+    return int(match[2]) if match else 1
+
+
+def base_purpose(purpose: str) -> str:
+    """The purpose of the first turns that those of a purpose go back to."""
+    match = TURN.fullmatch(purpose)
+    return match[1] if match else purpose
+
+
+def is_training(purpose: str) -> bool:
+    """Whether rows of a purpose, of whatever turn, are to train on."""
+    return base_purpose(purpose) == "train"

@@ -24,7 +24,8 @@ TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "rewa
          "error_message"}
 NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "policy_sha256",
          "prompt_format", "format_options", "prefill", "logprobs_mode", "engine", "dtype", "device", "host",
-         "error_class", "error_name", "sandbox_tier", "source", "drop_reason", "prompt_id", "fingerprint"}
+         "error_class", "error_name", "sandbox_tier", "source", "drop_reason", "prompt_id", "fingerprint",
+         "parent_purpose", "feedback_format"}
 # Small groups find one completion's lists quickly. Rows without lists are read by column: the groups of a
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}
@@ -54,8 +55,7 @@ def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.Par
     schema = arrow_schema(table_name)
     schema = pa.schema([field.with_name(stored_names(table_name)[field.name]) for field in schema])
     facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
-    leaves = {f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name: field.name
-              for field in schema}
+    leaves = {leaf: field.name for field in schema for leaf in _leaves(field.name, field.type)}
     encodings = {leaf: ENCODINGS[name] for leaf, name in leaves.items() if name in ENCODINGS}
     dense = {*TEXTS, "completion_ids", "prompt_ids"}
     levels = {leaf: TEXT_LEVEL if name in dense else ZSTD_LEVEL for leaf, name in leaves.items()}
@@ -65,6 +65,15 @@ def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.Par
         column_encoding=encodings or None, use_dictionary=[name for name in schema.names if name in NAMES],
         # The least and the greatest of a long text tell nothing, and would be written whole.
         write_statistics=[leaf for leaf, name in leaves.items() if name not in TEXTS])
+
+
+def _leaves(name: str, kind: pa.DataType) -> list[str]:
+    """The columns of plain values that Parquet stores for a column."""
+    if pa.types.is_list(kind):
+        return _leaves(f"{name}.list.element", kind.value_type)
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
+    return [name]
 
 
 def part_number(path: Path) -> int:

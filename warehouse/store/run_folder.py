@@ -16,7 +16,7 @@ from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.names import SCORER, check_name
+from warehouse.store.names import SCORER, base_purpose, check_name, turn_of
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import Stage, read_manifest
 
@@ -134,10 +134,15 @@ class Warehouse:
                       if re.fullmatch(r"iteration=\d+", name))
 
     def purposes(self, table: str, iteration: int) -> list[str]:
-        """Purposes of `table` in one iteration: 'train' first, then evaluations."""
+        """Purposes of `table` in one iteration: 'train' first, then evaluations, each before its turns."""
         folder = self.root / table / f"iteration={iteration}"
         found = [path.name.removeprefix("purpose=") for path in folder.glob("purpose=*")]
-        return sorted(found, key=lambda purpose: (purpose != "train", purpose))
+        return sorted(found, key=lambda purpose: (base_purpose(purpose) != "train", base_purpose(purpose),
+                                                  turn_of(purpose)))
+
+    def turns(self, iteration: int, base: str = "train", table: str = "completions") -> list[str]:
+        """The purposes in `table` of all turns of a base purpose in one iteration, first turns first."""
+        return [purpose for purpose in self.purposes(table, iteration) if base_purpose(purpose) == base]
 
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers that completed the iteration."""

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OLDEST_VERSION = 2  # that is read; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
 TOKEN_IDS, LOGPROBS, SMALL_LIST = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.int8())
+SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "kind": TEXT}))
+VERSION_SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "policy_version": COUNT}))
 
 
 class Column(NamedTuple):
@@ -26,7 +28,8 @@ class Column(NamedTuple):
 
 STAGE_KEYS = (
     Column("iteration", COUNT, "Iteration of the loop, from 0."),
-    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation."),
+    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation; with "
+           "'-turn2' behind it the second turns of these, and so on."),
 )
 KEYS = (
     *STAGE_KEYS,
@@ -70,6 +73,17 @@ PROMPTS = (
     Column("color_map", SMALL_LIST, "Augmentation: color_map[c] is what colour c became, 10 entries."),
     Column("pair_order", SMALL_LIST, "Indices of the train pairs shown, in the order shown."),
     Column("shown_test", COUNT, "Index of the test input shown in the prompt; null where none is."),
+    Column("turn", COUNT, "Turn of the conversation that is sampled; 1, or null, is the first.", since=3),
+    Column("parent_iteration", COUNT, "Iteration of the completion that is answered; null in first turns.",
+           since=3),
+    Column("parent_purpose", TEXT, "Its purpose.", since=3),
+    Column("parent_sample_index", COUNT, "Its sample_index; its task is the same.", since=3),
+    Column("feedback_format", TEXT, "Name and version of what made the feedback, for example 'own@1'.",
+           since=3),
+    Column("verbatim_prefix", FLAG, "prompt_ids begin with exactly the prompt_ids and completion_ids of the "
+           "parent; false where the chat template rewrites earlier turns.", since=3),
+    Column("segments", SEGMENTS, "What prompt_ids are made of, in order: start, length and kind: 'template', "
+           "'task', 'feedback', or 'policy' for sampled tokens; null in first turns.", since=3),
 )
 
 COMPLETIONS = (
@@ -100,6 +114,8 @@ COMPLETIONS = (
     Column("device", TEXT, "Device of the engine, for example 'cpu' or the GPU's name."),
     Column("host", TEXT, "Machine that sampled it."),
     Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
+    Column("version_segments", VERSION_SEGMENTS, "Which tokens are of which policy, in order: start, length, "
+           "policy_version; null where all are of the column policy_version.", since=3),
 )
 
 SAMPLES = (

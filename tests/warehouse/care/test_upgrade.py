@@ -51,8 +51,8 @@ def add_later_columns(patched: pytest.MonkeyPatch) -> None:
 
     def filled(self, table, number, rows, **keys):
         import pyarrow as pa
-        for name, kind in (("surprise", pa.float32()), ("turn", pa.int32())):
-            if table == {"surprise": "samples", "turn": "prompts"}[name] and name in rows.column_names:
+        for name, kind in (("surprise", pa.float32()), ("added", pa.int32())):
+            if table == {"surprise": "samples", "added": "prompts"}[name] and name in rows.column_names:
                 values = pa.array([1] * rows.num_rows, kind)
                 rows = rows.set_column(rows.column_names.index(name), name, values)
         return write_part(self, table, number, rows, **keys)

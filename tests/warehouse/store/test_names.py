@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.building.runs import small_run
 from warehouse.cli import cli
+from warehouse.store import names
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -44,3 +45,12 @@ def test_a_purpose_that_is_a_path_is_refused(tmp_path: Path, command: str, name:
     words = command.format(run=warehouse.root, file=f"{warehouse.root} {tmp_path / 'rows.jsonl'}", name=name)
     done = CliRunner().invoke(cli, words.split())
     assert done.exit_code == 1 and "The purpose" in done.output and "is not possible" in done.output
+
+
+def test_the_purpose_of_a_wave_names_its_base_and_its_turn() -> None:
+    for base in ("train", "eval", "eval-turn", "eval-a.b-turns"):
+        for turn in (1, 2, 3, 10, 21):
+            purpose = names.turn_purpose(base, turn)
+            assert (names.base_purpose(purpose), names.turn_of(purpose)) == (base, turn)
+    assert names.turn_purpose("eval", 2) == "eval-turn2" and names.is_training("train-turn2")
+    assert not names.is_training("eval-turn2") and names.turn_of("eval-turn1") == 1

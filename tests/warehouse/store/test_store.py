@@ -218,7 +218,7 @@ def test_a_folder_that_is_no_run_and_a_newer_run_are_refused(tmp_path: Path) -> 
     with pytest.raises(StageError, match=r"is not a run folder \(it has no warehouse.json\). Make one with"):
         open_warehouse(tmp_path)
     (tmp_path / "warehouse.json").write_text('{"schema_version": 99}')
-    with pytest.raises(StageError, match="schema version 99, this Rollhouse reads up to 2"):
+    with pytest.raises(StageError, match="schema version 99, this Rollhouse reads up to 3"):
         open_warehouse(tmp_path)
 
 
