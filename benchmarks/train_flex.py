@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from train.model.packs import PromptGroup
 from train.model.policy import Policy
-from train.model.shared_prompt import PromptGroup, RowsLoss
+from train.model.shared_prompt import RowsLoss
 from train.model.token_logprobs import token_logprobs
 
 BLOCK = 128

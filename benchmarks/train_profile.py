@@ -15,7 +15,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.train_rows import Shape, make_groups, make_model, new_policy
-from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups, pack_logprobs
+from train.model.packs import PromptGroup, pack_groups
+from train.model.shared_prompt import backward_pack, pack_logprobs
 
 
 @click.command(context_settings={"show_default": True})

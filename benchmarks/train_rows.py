@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from train.cli import train as train_command
+from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import DTYPES, Policy, load_lora
 from train.model.saving import save_policy
-from train.model.shared_prompt import PromptGroup, pack_groups, pack_logprobs
+from train.model.shared_prompt import pack_logprobs
 from train.rows.groups import Group, Rollout
 from train.rows.settings import Settings
 

@@ -16,8 +16,9 @@ from tests.building.sampled import OPTIONS, sample_rows, tiny_run
 from tests.train.model.test_packing import dense, visible
 from train.cli import train as train_command
 from train.model.attention import Packed, PackedAttention
+from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups, pack_logprobs
+from train.model.shared_prompt import backward_pack, pack_logprobs
 from train.update.budget import MOST, choose_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -76,14 +77,20 @@ def assert_near(actual, expected, tolerance):
         assert (tensor - other).norm() <= tolerance * other.norm()
 
 
+LAYOUTS = {
+    "three groups": ([5, 300, 64, 3, 70, 129, 40, 1, 17], [None, None, None, 0, 0, 1, 1, 1, 2], 0),
+    "a prompt outside": ([40, 40, 130], [None] * 3, 260), "a prompt alone": ([333], [None], 0),
+    "three turns": ([150, 64, 40, 70, 33, 60, 129, 7, 90], [None, None, 0, 0, 3, 4, 4, 5, 7], 0)}
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("packed", [
-    Packed([5, 300, 64], [[3, 70], [129, 40, 1], [17]]),
-    Packed([260], [[40, 40, 130]], [(torch.empty(0), torch.empty(0))]), Packed([], [[333]])],
-    ids=["three groups", "a prompt outside", "a prompt alone"])
-def test_packed_attention_is_attention_under_the_mask_of_groups(packed, head_dim):
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_packed_attention_is_attention_to_what_each_text_goes_on_from(layout, head_dim):
+    lengths, parents, outside = layout
+    before = torch.empty(1, 1, outside, 1)
+    packed = Packed(lengths, parents, [(before, before)] if outside else [], torch.device("cuda"))
     torch.manual_seed(0)
-    total, outside = packed.sequences.total, 260 if packed.prompt_kv else 0
+    total = packed.sequences.total
     shapes = [(total, 8), (total, 2), (total, 2)] + [(outside, 2)] * (2 if outside else 0)
     tensors = [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16).requires_grad_()
                for shape in shapes]
@@ -93,8 +100,7 @@ def test_packed_attention_is_attention_under_the_mask_of_groups(packed, head_dim
     query, key, value, *prompt = exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     if prompt:
         key, value = torch.cat([prompt[0], key]), torch.cat([prompt[1], value])
-    mask = torch.cat([torch.ones(total, outside, dtype=torch.bool), visible(packed)], dim=1).cuda()
-    expected, _ = dense(query, key, value, mask, head_dim**-0.5)
+    expected, _ = dense(query, key, value, visible(*layout).cuda(), head_dim**-0.5)
     assert_near([attended.double()], [expected], 5e-3)
     wanted = torch.autograd.grad(expected, exact, gradient.double())
     assert_near([tensor.double() for tensor in actual], wanted, 1e-2)

@@ -1,16 +1,19 @@
-"""Attention of rows to a prompt they share, without a copy of it for each row, for any number of prompts.
+"""Attention of texts to what they go on from, without a copy of it for each of them.
 
-Prompts and rows lie one after the other as one long row without padding. A first call of a flash kernel lets
-each of them attend causally to itself, a second one the rows to the prompt of their group; both are merged by
-their log-normalizers. Backward hands the kernels the merged output and normalizer, which gives the exact
-gradients of either part, as ring attention does (Liu et al., 2310.01889).
+Texts lie one after the other as one long row without padding: prompts, rows behind their prompt and, where a
+row is itself in a prompt, the rest of that prompt behind the row, and so on. A first call of a flash kernel
+lets each text attend causally to itself, one more per generation lets all that is behind a text attend to
+it, and they are merged by their log-normalizers. Backward hands the kernels the merged output and normalizer,
+which gives the exact gradients of every part, as ring attention does (Liu et al., 2310.01889).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,50 +23,78 @@ from torch.nn.functional import scaled_dot_product_attention
 from train.model.flash import Spans, flash, flash_backward
 
 PromptKV = list[tuple[Tensor, Tensor]]
+Tokens = slice | Tensor       # where tokens lie in a row
 # What a layer may ask of its attention that is not computed here; not None means unsupported.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache", "indices", "block_indices")
 
 
-@dataclass
-class Packed:
-    """What lies in a long row: the prompts of groups, then the rows of the first group, of the second, ..
+class Level(NamedTuple):
+    """Texts of one generation, and all tokens behind them: where both lie, and how many for each text."""
 
-    With `prompt_kv`, per layer [1, heads, P, head_dim], the prompt of the only group is not in the row but
-    given by its keys and values. Without any prompt, rows attend to themselves alone.
+    behind: Tokens
+    num_behind: Spans
+    texts: Tokens | None        # None: the prompt that is not in the row
+    lengths: Spans
+
+
+class Packed:
+    """Texts in a long row, by the numbers of their tokens: each goes on from its parent, or from none.
+
+    A parent comes before what goes on from it. With `prompt_kv`, per layer [1, heads, P, head_dim], a text
+    without a parent goes on from a prompt that is given by its keys and values.
     """
 
-    prompts: list[int]              # tokens of each
-    rows: list[list[int]]           # tokens of each, by group
-    prompt_kv: PromptKV = field(default_factory=list)
-    own_kv: PromptKV = field(default_factory=list)      # of all that lies here, noted layer by layer
+    def __init__(self, lengths: Sequence[int], parents: Sequence[int | None],
+                 prompt_kv: PromptKV | None = None, device: torch.device | None = None):
+        self.prompt_kv, self.device = prompt_kv or [], device
+        self.own_kv: PromptKV = []      # of all that lies here, noted layer by layer
+        self.sequences = Spans(lengths)
+        self.num_before = [self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0]
+        self.num_before *= len(lengths)
+        paths: list[tuple[int, ...]] = []       # the texts that each goes on from, the first of all first
+        for text, parent in enumerate(parents):
+            paths.append(() if parent is None else (*paths[parent], parent))
+            self.num_before[text] += sum(lengths[before] for before in paths[text])
+        self.levels = [Level(slice(None), Spans([sum(lengths)]), None, Spans(self.num_before[:1]))
+                       ] if self.prompt_kv else []
+        self.levels += [self._level(paths, depth) for depth in range(max(map(len, paths)))]
 
-    def __post_init__(self) -> None:
-        inside = [] if self.prompt_kv else self.prompts
-        self.start = sum(inside)        # where the rows begin
-        self.sequences = Spans(inside + [length for group in self.rows for length in group])
-        self.group_rows = Spans([sum(group) for group in self.rows])
-        self.group_prompts = Spans(self.prompts)
+    def _level(self, paths: list[tuple[int, ...]], depth: int) -> Level:
+        lengths = self.sequences.lengths
+        deeper = sorted((path[depth], text) for text, path in enumerate(paths) if len(path) > depth)
+        behind = [[text for _, text in members] for _, members in groupby(deeper, key=itemgetter(0))]
+        texts = sorted({text for text, _ in deeper})
+        return Level(tokens_of(lengths, [text for _, text in deeper], self.device),
+                     Spans([sum(lengths[text] for text in members) for members in behind]),
+                     tokens_of(lengths, texts, self.device), Spans([lengths[text] for text in texts]))
 
     @property
     def positions(self) -> Tensor:
-        """The position of each token in its own text, [T]."""
-        before = [prompt for prompt, group in zip(self.prompts or [0], self.rows, strict=True) for _ in group]
+        """The position of each token in its whole text, [T]."""
         lengths = torch.tensor(self.sequences.lengths)
-        first = torch.tensor([0] * (len(lengths) - len(before)) + before)
         starts = lengths.cumsum(0) - lengths
-        return torch.arange(self.sequences.total) + (first - starts).repeat_interleave(lengths)
+        return (torch.arange(self.sequences.total)
+                + (torch.tensor(self.num_before) - starts).repeat_interleave(lengths))
 
     @property
     def reach(self) -> int:
         """The most tokens that any token attends to."""
-        return self.group_prompts.longest + max(max(group) for group in self.rows)
+        return max(map(sum, zip(self.num_before, self.sequences.lengths, strict=True)))
 
     def join(self) -> PromptKV:
-        """Keys and values of a prompt and the only row behind it, per layer."""
+        """Keys and values of a prompt and the only text behind it, per layer."""
         if not self.prompt_kv:
             return self.own_kv
         return [(torch.cat([before[0], own[0]], dim=2), torch.cat([before[1], own[1]], dim=2))
                 for before, own in zip(self.prompt_kv, self.own_kv, strict=True)]
+
+
+def tokens_of(lengths: Sequence[int], texts: Sequence[int], device: torch.device | None = None) -> Tokens:
+    """Where the tokens of some texts lie: a slice where they are neighbours, else their indices."""
+    ends = [0, *accumulate(lengths)]
+    if list(texts) == list(range(texts[0], texts[-1] + 1)):
+        return slice(ends[texts[0]], ends[texts[-1] + 1])
+    return torch.cat([torch.arange(ends[text], ends[text + 1]) for text in texts]).to(device)
 
 
 def is_supported(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
@@ -107,7 +138,7 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
 class PackedAttention(torch.autograd.Function):
     """Softmax attention of what a long row holds: queries [T, H, D], keys and values [T, Hk, D].
 
-    Behind them, where the prompt is not in the row, its keys and values [P, Hk, D].
+    Behind them, where a prompt is not in the row, its keys and values [P, Hk, D].
     """
 
     @staticmethod
@@ -115,20 +146,19 @@ class PackedAttention(torch.autograd.Function):
                 *prompt: Tensor) -> Tensor:
         """The attended values, [T, H, D]."""
         # Not the whole of `packed`: its noted keys lead back to this graph, and a cycle is freed late.
-        ctx.layout = packed.sequences, packed.group_rows, packed.group_prompts, packed.start
-        sequences, group_rows, group_prompts, start = ctx.layout
-        attended, normalizer, own_state = flash(query, key, value, sequences, sequences, True, scale)
-        prompt_state = None
-        if group_prompts.total:
-            keys, values = prompt or (key[:start], value[:start])
-            over_prompt, prompt_normalizer, prompt_state = flash(
-                query[start:], keys, values, group_rows, group_prompts, False, scale)
-            own, own_normalizer = attended[start:], normalizer[:, start:]
-            share = (prompt_normalizer - own_normalizer).sigmoid().t()[..., None]
-            own.copy_(torch.lerp(own.float(), over_prompt.float(), share))
-            own_normalizer.copy_(torch.logaddexp(own_normalizer, prompt_normalizer))
+        ctx.sequences, ctx.levels, ctx.scale = packed.sequences, packed.levels, scale
+        attended, normalizer, state = flash(query, key, value, ctx.sequences, ctx.sequences, True, scale)
+        ctx.states = [state]
+        for behind, num_behind, texts, lengths in ctx.levels:
+            keys, values = prompt if texts is None else (key[texts], value[texts])
+            more, more_normalizer, state = flash(query[behind], keys, values, num_behind, lengths, False,
+                                                 scale)
+            so_far, so_far_normalizer = attended[behind], normalizer[:, behind]
+            share = (more_normalizer - so_far_normalizer).sigmoid().t()[..., None]
+            attended[behind] = torch.lerp(so_far.float(), more.float(), share).to(attended.dtype)
+            normalizer[:, behind] = torch.logaddexp(so_far_normalizer, more_normalizer)
+            ctx.states.append(state)
         ctx.save_for_backward(query, key, value, attended, normalizer, *prompt)
-        ctx.scale, ctx.states = scale, (own_state, prompt_state)
         return attended
 
     @staticmethod
@@ -136,23 +166,21 @@ class PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the queries, keys and values, and of the prompt's."""
         query, key, value, attended, normalizer, *prompt = ctx.saved_tensors
-        sequences, group_rows, group_prompts, start = ctx.layout
-        gradient = gradient.contiguous()
+        gradient, of_prompt = gradient.contiguous(), []
         of_query, of_key, of_value = flash_backward(
-            gradient, query, key, value, attended, normalizer, sequences, sequences, True, ctx.scale,
+            gradient, query, key, value, attended, normalizer, ctx.sequences, ctx.sequences, True, ctx.scale,
             ctx.states[0])
-        if not group_prompts.total:
-            return None, None, of_query, of_key, of_value
-        keys, values = prompt or (key[:start], value[:start])
-        over_prompt = flash_backward(
-            gradient[start:], query[start:], keys, values, attended[start:], normalizer[:, start:],
-            group_rows, group_prompts, False, ctx.scale, ctx.states[1])
-        of_query[start:] += over_prompt[0]
-        if prompt:
-            return None, None, of_query, of_key, of_value, *over_prompt[1:]
-        of_key[:start] += over_prompt[1]
-        of_value[:start] += over_prompt[2]
-        return None, None, of_query, of_key, of_value
+        for (behind, num_behind, texts, lengths), state in zip(ctx.levels, ctx.states[1:], strict=True):
+            keys, values = prompt if texts is None else (key[texts], value[texts])
+            more = flash_backward(gradient[behind], query[behind], keys, values, attended[behind],
+                                  normalizer[:, behind], num_behind, lengths, False, ctx.scale, state)
+            of_query[behind] += more[0]
+            if texts is None:
+                of_prompt = list(more[1:])
+            else:
+                of_key[texts] += more[1]
+                of_value[texts] += more[2]
+        return None, None, of_query, of_key, of_value, *of_prompt
 
 
 def _tokens_first(tensor: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class Policy:
         if self.attention == CACHED_PROMPT:
             layers: Any = self._forward_cached(prompt_ids[None], before)[1].layers
             return [(layer.keys, layer.values) for layer in layers]
-        packed = Packed([before[0][0].shape[2]] if before else [], [[len(prompt_ids)]], before)
+        packed = Packed([len(prompt_ids)], [None], before)
         self._forward_packed([prompt_ids], packed)
         if len(packed.own_kv) != self.config.num_hidden_layers:
             raise NotImplementedError("its layers do not hand the prompt on to their attention")
@@ -63,23 +63,21 @@ class Policy:
 
     @property
     def can_pack(self) -> bool:
-        """Whether prompts and rows can go through as one row, by `packed_hidden`."""
+        """Whether texts that go on from each other can go through as one row."""
         return self.attention == SHARED_PROMPT
 
-    def packed_hidden(self, prompts: list[Tensor], rows: list[list[Tensor]]) -> Tensor:
-        """Last hidden states [T, D] of rows that go on from the prompts that go along with them, by group."""
-        packed = Packed([len(prompt) for prompt in prompts], [[len(row) for row in group] for group in rows])
-        return self._forward_packed([*prompts, *(row for group in rows for row in group)], packed)
+    def hidden(self, texts: list[Tensor], parents: list[int | None], prompt_kv: PromptKV) -> Tensor:
+        """Last hidden states [T, D] of texts, one after the other.
 
-    def completion_hidden(self, rows: list[Tensor], prompt_kv: PromptKV) -> Tensor:
-        """Last hidden states [T, D] of rows that all go on from the same prompt, one row after the other."""
-        lengths = [len(row) for row in rows]
+        Each goes on from the text that `parents` gives the number of, or else from the prompt of `prompt_kv`.
+        """
         if self.attention == CACHED_PROMPT:
-            padded = pad_sequence(rows, batch_first=True)
-            real = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None]
+            assert not any(parent is not None for parent in parents), "a cache holds one prompt"
+            padded = pad_sequence(texts, batch_first=True)
+            real = torch.arange(padded.shape[1]) < torch.tensor([len(text) for text in texts])[:, None]
             return self._forward_cached(padded, prompt_kv)[0][real.to(self.device)]
-        prompts = [prompt_kv[0][0].shape[2]] if prompt_kv else []
-        return self._forward_packed(rows, Packed(prompts, [lengths], prompt_kv))
+        packed = Packed([len(text) for text in texts], parents, prompt_kv, self.device)
+        return self._forward_packed(texts, packed)
 
     def prompt_copied(self, prompt_ids: Tensor) -> int:
         """Prompt tokens whose keys and values each row holds a copy of."""
@@ -126,12 +124,12 @@ class Policy:
             yield
 
     def _forward_packed(self, texts: list[Tensor], packed: Packed) -> Tensor:
-        """Last hidden states [T, D] of the rows, after the texts went through as one long row."""
+        """Last hidden states [T, D] of texts that go through as one long row."""
         input_ids, positions = (ids.to(self.device)[None] for ids in (torch.cat(texts), packed.positions))
         with self._precision():
             output = self._decoder(input_ids=input_ids, position_ids=positions, use_cache=False,
                                    packed=packed)
-        return output.last_hidden_state[0, packed.start:]
+        return output.last_hidden_state[0]
 
     def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, DynamicCache]:
         """Last hidden states [B, T, D] of rows that each copy the prompt's keys and values; and the cache."""
@@ -261,10 +259,12 @@ def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
     """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
     exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
     prompt, row = probe[:5].cpu(), probe[5:].cpu()
-    hidden = [policy.completion_hidden([row], policy.prompt_kv(prompt, []))]
-    if policy.can_pack:
-        two_groups = policy.packed_hidden([prompt[:3], prompt], [[row[:1]], [row, row]])
-        hidden.append(two_groups[-len(row):])
+    hidden = [policy.hidden([row], [None], policy.prompt_kv(prompt, []))]
+    if policy.can_pack:     # two groups, and a row that goes on from a row
+        texts: list[tuple[Tensor, int | None]] = [
+            (prompt[:3], None), (prompt, None), (row[:1], 0), (row, 1), (row[:4], 1), (row[4:], 4)]
+        states = policy.hidden([text for text, _ in texts], [parent for _, parent in texts], [])
+        hidden += [states[-len(row):], states[-2 * len(row):-len(row)]]
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
     for states in hidden:
         difference = policy.logits(states).float() - expected

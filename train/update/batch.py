@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from train.model.shared_prompt import PromptGroup
+from train.model.packs import PromptGroup
 from train.objective.advantages import group_advantages, regression_advantages
 from train.objective.correction import importance_weights, second_moment_mask, veto_mask
 from train.objective.loss_table import LOSSES

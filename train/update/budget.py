@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from train.model.packs import PromptGroup
 from train.model.policy import Policy
-from train.model.shared_prompt import PromptGroup, backward_pack
+from train.model.shared_prompt import backward_pack
 from train.rows.groups import Group
 
 ON_CPU, LEAST, MOST = 1024, 512, 32768      # beyond MOST a forward gains nothing

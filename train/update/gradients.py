@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
-from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups
+from train.model.shared_prompt import backward_pack
 from train.objective.correction import clamp_log_ratio, k3, off_policy_mask, suffix_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses

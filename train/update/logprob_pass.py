@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from train.model.packs import pack_groups
 from train.model.policy import Policy
-from train.model.shared_prompt import pack_groups, pack_logprobs
+from train.model.shared_prompt import pack_logprobs
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, prompt_group

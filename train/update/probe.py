@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from train.model.packs import PromptGroup
 from train.model.policy import Policy
-from train.model.shared_prompt import PromptGroup, pack_logprobs
+from train.model.shared_prompt import pack_logprobs
 from train.update.batch import Row, RowGroup
 
 PROBE = "probe.json"

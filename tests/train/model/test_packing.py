@@ -19,8 +19,9 @@ from tests.train.model.test_shared_prompt import (
 )
 from train.model import flash as flash_module
 from train.model.attention import Packed, PackedAttention
+from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import CACHED_PROMPT, load_full
-from train.model.shared_prompt import PromptGroup, backward_pack, pack_groups, pack_logprobs
+from train.model.shared_prompt import backward_pack, pack_logprobs
 
 torch.set_num_threads(1)
 
@@ -41,19 +42,22 @@ SHAPES = (5, (3, 9, 1)), (17, (6, 6, 6, 2)), (2, (11,)), (9, (1, 1))
 
 @pytest.mark.parametrize("token_budget", [1, 30, 64, 10_000])
 def test_packs_give_what_rows_forwarded_one_by_one_give(base, token_budget):    # noqa: F811
-    policy, groups = lora(base), ragged_groups(*SHAPES)
+    groups = ragged_groups(*SHAPES)
+    packs = assert_packs_give_what_rows_give(lora(base), groups, token_budget)
+    assert (len(packs) < len(groups)) == (token_budget >= 30)
+
+
+def assert_packs_give_what_rows_give(policy, groups, token_budget):
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
     weights = token_weights([len(ids) for _, ids in rows])
     starts = [sum(len(group.completions) for group in groups[:number]) for number in range(len(groups))]
     expected = {}
-    for group, start in zip(groups, starts, strict=True):
-        gradients = plain_gradients(policy, group.prompt_ids, group.completions,
-                                    weights[start:start + len(group.completions)])
+    for (prompt_ids, ids), weight in zip(rows, weights, strict=True):
+        gradients = plain_gradients(policy, prompt_ids, [ids], [weight])
         expected = {name: expected.get(name, 0) + gradient for name, gradient in gradients.items()}
 
     policy.model.zero_grad()
     packs = pack_groups(policy, groups, token_budget)
-    assert (len(packs) < len(groups)) == (token_budget >= 30)
     for pack in packs:
         members = [groups[number] for number in pack]
         places = [starts[number] + row for number in pack for row in range(len(groups[number].completions))]
@@ -70,6 +74,7 @@ def test_packs_give_what_rows_forwarded_one_by_one_give(base, token_budget):    
             torch.testing.assert_close(entropies, wanted_entropy, rtol=1e-5, atol=1e-5)
         backward_pack(policy, members, rows_loss, token_budget=token_budget)
     assert_same({name: parameter.grad for name, parameter in policy.trainable().items()}, expected)
+    return packs
 
 
 def test_packs_hold_every_group_once_within_the_budget_and_only_of_one_temperature(base):    # noqa: F811
@@ -85,6 +90,48 @@ def test_packs_hold_every_group_once_within_the_budget_and_only_of_one_temperatu
     assert sum(len(pack) for pack in packs if len(pack) > 1) >= 6
 
 
+def turns():
+    """Groups of three turns in no order: each prompt goes on from the prompt and a completion of another.
+
+    One group asks for nothing itself, two go on from completions that nobody asks for, two from equal ones.
+    """
+    generator = torch.Generator().manual_seed(11)
+
+    def draw(length):
+        return torch.randint(0, 97, (length,), generator=generator)
+
+    def next_turn(parent, continued, num_said, *lengths):
+        shared = torch.cat([parent.prompt_ids, continued])
+        return PromptGroup(torch.cat([shared, draw(num_said)]), [draw(length) for length in lengths],
+                           TEMPERATURE, parent, len(shared))
+
+    first = PromptGroup(draw(16), [draw(length) for length in (7, 4, 9)], TEMPERATURE)
+    first.completions.append(first.completions[1].clone())
+    second = [next_turn(first, first.completions[1], 5, 6, 2, 6), next_turn(first, first.completions[2], 3),
+              next_turn(first, draw(8), 1, 5, 5), next_turn(first, first.completions[3], 2, 1)]
+    third = [next_turn(second[0], second[0].completions[0], 4, 3, 8), next_turn(second[1], draw(3), 2, 4),
+             next_turn(second[1], draw(6), 6, 7, 2)]
+    return [third[1], second[0], first, third[0], ragged_groups((5, (3, 6)))[0], *second[1:], third[2]]
+
+
+@pytest.mark.parametrize(("token_budget", "num_packs"), [(1, 8), (30, 5), (60, 2), (90, 2), (160, 1)])
+def test_turns_give_what_rows_forwarded_one_by_one_give(base, token_budget, num_packs):    # noqa: F811
+    packs = assert_packs_give_what_rows_give(lora(base), turns(), token_budget)
+    assert len(packs) == num_packs
+
+
+def test_what_turns_begin_with_goes_through_once(base, monkeypatch):    # noqa: F811
+    policy, groups, forwarded = lora(base), turns(), []
+    original = policy.hidden
+    monkeypatch.setattr(policy, "hidden", lambda texts, *others:
+                        forwarded.append(sum(map(len, texts))) or original(texts, *others))
+    pack, = pack_groups(policy, groups, 200)
+    pack_logprobs(policy, [groups[number] for number in pack], token_budget=200)
+    said, drawn = 5 + 3 + 1 + 2 + 4 + 2 + 6, 8 + 3 + 6
+    distinct = 7 + 4 + 9 + 6 + 2 + 6 + 5 + 5 + 1 + 3 + 8 + 4 + 7 + 2
+    assert forwarded == [(16 - 1) + (5 - 1) + 3 + 6 + said + drawn + distinct]
+
+
 def test_a_model_with_a_window_takes_its_groups_one_at_a_time(tmp_path):
     AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=8)).save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
@@ -92,14 +139,15 @@ def test_a_model_with_a_window_takes_its_groups_one_at_a_time(tmp_path):
     assert pack_groups(policy, ragged_groups(*SHAPES), 10_000) == [[1], [0], [2], [3]]
 
 
-def visible(packed):
-    """Which token attends to which, [T, T]: group, row (0 the prompt) and place of each say it."""
-    prompts = [] if packed.prompt_kv else packed.prompts
-    owners = [(group, 0, place) for group, length in enumerate(prompts) for place in range(length)]
-    owners += [(group, row, place) for group, lengths in enumerate(packed.rows)
-               for row, length in enumerate(lengths, start=1) for place in range(length)]
-    return torch.tensor([[mine == theirs and ((row == other and at <= place) or (row > 0 and other == 0))
-                          for theirs, other, at in owners] for mine, row, place in owners])
+def visible(lengths, parents, outside):
+    """Which token attends to which, [T, outside + T]: to the outside, and to what its text goes on from."""
+    paths = [[] for _ in parents]
+    for text, parent in enumerate(parents):
+        paths[text] = [text] if parent is None else [*paths[parent], text]
+    owners = [(text, place) for text, length in enumerate(lengths) for place in range(length)]
+    inside = [[other in paths[text] and (other != text or at <= place) for other, at in owners]
+              for text, place in owners]
+    return torch.cat([torch.ones(len(owners), outside, dtype=torch.bool), torch.tensor(inside)], dim=1)
 
 
 def dense(query, key, value, mask, scale):
@@ -155,13 +203,19 @@ def kernels(request, monkeypatch):
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", emulated_backward)
 
 
-@pytest.mark.parametrize("packed", [
-    Packed([5, 9, 1], [[3, 7], [4, 4, 6], [1]]), Packed([12], [[2, 2]]), Packed([], [[8]]),
-    Packed([6], [[3, 1, 4]], [(torch.empty(0), torch.empty(0))])],
-    ids=["three groups", "one group", "a prompt alone", "a prompt outside"])
-def test_packed_attention_is_attention_under_the_mask_of_groups(packed, kernels):
-    generator, scale = torch.Generator().manual_seed(2), 0.3
-    total, outside = packed.sequences.total, 6 if packed.prompt_kv else 0
+LAYOUTS = {
+    "three groups": ([5, 9, 1, 3, 7, 4, 4, 6, 1], [None, None, None, 0, 0, 1, 1, 1, 2], 0),
+    "one group": ([12, 2, 2], [None, 0, 0], 0), "a prompt alone": ([8], [None], 0),
+    "a prompt outside": ([3, 1, 4], [None] * 3, 6),
+    "rows that go on": ([5, 9, 3, 7, 4, 4, 6, 2, 8, 3], [None, None, 0, 0, 1, 1, 3, 5, 6, 6], 0),
+    "three turns behind a prompt outside": ([3, 7, 2, 4, 4, 1, 5], [None, None, 1, 2, 2, 4, 5], 6)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_packed_attention_is_attention_to_what_each_text_goes_on_from(layout, kernels):
+    (lengths, parents, outside), generator, scale = layout, torch.Generator().manual_seed(2), 0.3
+    before = torch.empty(1, 1, outside, 1)
+    packed, total = Packed(lengths, parents, [(before, before)] if outside else []), sum(lengths)
 
     def draw(*shape):
         return torch.randn(*shape, 8, generator=generator, dtype=torch.float32).requires_grad_()
@@ -173,8 +227,7 @@ def test_packed_attention_is_attention_under_the_mask_of_groups(packed, kernels)
     query, key, value, *prompt = exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     if prompt:
         key, value = torch.cat([prompt[0], key]), torch.cat([prompt[1], value])
-    mask = torch.cat([torch.ones(total, outside, dtype=torch.bool), visible(packed)], dim=1)
-    expected, _ = dense(query, key, value, mask, scale)
+    expected, _ = dense(query, key, value, visible(*layout), scale)
     torch.testing.assert_close(attended.double(), expected, rtol=1e-5, atol=1e-5)
     wanted = torch.autograd.grad(expected, exact, gradient.double())
     for tensor, other in zip(actual, wanted, strict=True):
@@ -191,16 +244,16 @@ def test_the_graph_is_freed_with_its_last_reference_and_not_by_the_collector(bas
     try:
         counts = []
         for _ in range(3):
-            policy.packed_hidden([group.prompt_ids], [list(group.completions)]).sum().backward()
+            policy.hidden([group.prompt_ids, *group.completions], [None, 0, 0, 0, 0], []).sum().backward()
             counts.append(count_tensors())
     finally:
         gc.enable()
     assert counts[1] == counts[2]
 
 
-def test_positions_count_on_from_the_prompt_of_the_group():
-    packed = Packed([2, 3], [[2, 1], [3]])
-    assert packed.positions.tolist() == [0, 1, 0, 1, 2, 2, 3, 2, 3, 4, 5]
-    assert packed.reach == 3 + 3
-    given = Packed([4], [[2, 1]], [(torch.empty(1, 1, 4, 1), torch.empty(1, 1, 4, 1))])
-    assert given.positions.tolist() == [4, 5, 4] and given.start == 0
+def test_positions_count_on_from_what_a_text_goes_on_from():
+    packed = Packed([2, 3, 2, 1, 3, 2], [None, None, 0, 0, 1, 4])
+    assert packed.positions.tolist() == [0, 1, 0, 1, 2, 2, 3, 2, 3, 4, 5, 6, 7]
+    assert packed.reach == 3 + 3 + 2
+    given = Packed([2, 1, 2], [None, None, 0], [(torch.empty(1, 1, 4, 1), torch.empty(1, 1, 4, 1))])
+    assert given.positions.tolist() == [4, 5, 4, 6, 7]

@@ -19,8 +19,9 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from train.model.packs import PromptGroup, lay_out, micro_batches
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
-from train.model.shared_prompt import PromptGroup, backward_pack, micro_batches, pack_logprobs
+from train.model.shared_prompt import backward_pack, pack_logprobs
 from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
 from warehouse.store.errors import StageError
@@ -226,20 +227,20 @@ def test_equal_completions_are_forwarded_once(base, monkeypatch):
     policy = lora(base)
     prompt_ids, completions = group()
     forwarded = []
-    behind_leaves, behind_prompt = policy.completion_hidden, policy.packed_hidden
-    monkeypatch.setattr(policy, "completion_hidden", lambda rows, prompt_kv:
-                        forwarded.append(len(rows)) or behind_leaves(rows, prompt_kv))
-    monkeypatch.setattr(policy, "packed_hidden", lambda prompts, rows:
-                        forwarded.append(sum(map(len, rows))) or behind_prompt(prompts, rows))
-    for token_budget in (40, 10_000):
+    original = policy.hidden
+    monkeypatch.setattr(policy, "hidden", lambda texts, parents, prompt_kv:
+                        forwarded.append(len(texts)) or original(texts, parents, prompt_kv))
+    for token_budget, expected in ((40, 5), (10_000, 6)):       # with the prompt, where all fits
         forwarded.clear()
         pack_logprobs(policy, [PromptGroup(prompt_ids, completions, 1.0)], token_budget=token_budget)
-        assert len(completions) == 7 and sum(forwarded) == 5
+        assert len(completions) == 7 and sum(forwarded) == expected
 
 
 def test_micro_batches_hold_every_row_once_longest_first_within_the_budget():
     lengths = [5, 30, 12, 30, 1, 7]
-    batches = micro_batches(lengths, 80, 90)
+    rows = [torch.full((length,), number) for number, length in enumerate(lengths)]
+    texts = lay_out([PromptGroup(torch.arange(9), rows, 1.0)])
+    batches = [[texts[number].rows[0] for number in batch] for batch in micro_batches(texts, 80, 90)]
     assert sorted(row for batch in batches for row in batch) == list(range(6))
     assert batches[0] == [1, 3]
     for batch in batches:
