@@ -1,0 +1,176 @@
+"""The runs of each study, in the order in which they are started: what matters most comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.study.run import Plan, Stages
+
+HERE = Path(__file__).parent
+RATE, UPDATES = "4e-3", "4"
+SEEDS = (0, 1, 2)
+
+
+def trained(*more: str, rate: str = RATE, updates: str = UPDATES, rank: str = "8") -> tuple[str, ...]:
+    """Options of `train`."""
+    return ("--learning-rate", rate, "--updates-per-batch", updates, "--lora-rank", rank, *more)
+
+
+WELL = Stages(train=trained())
+# With the guards of `train` left on, these end before their first bad step, and say why.
+UNGUARDED = ("--max-mismatch", "1e9", "--truncated-sampling", "uncorrected")
+BENT = {"top_p": 0.95, "repetition_penalty": 1.05}
+BROKEN = {
+    "learning rate": Stages(train=trained(rate="3e-2")),
+    "too many updates": Stages(train=trained(updates="32")),
+    "no clip, stale rows": Stages(train=trained("--loss", "reinforce", rate="8e-3"), staleness=3),
+    "another adapter served": Stages(train=trained(*UNGUARDED), served=0),
+    "the adapter before served": Stages(train=trained(*UNGUARDED), served=-1),
+    "bribed judge": Stages(score=("--reward-file", f"{HERE}/rewards.py:leaky"), train=trained()),
+    "paid by length": Stages(score=("--reward-file", f"{HERE}/rewards.py:long"), train=trained()),
+    "paid for repeating": Stages(score=("--reward-file", f"{HERE}/rewards.py:repeating"), train=trained()),
+    "truncated sampling": Stages(BENT, train=trained("--loss", "reinforce", *UNGUARDED)),
+    "two tokenizers": Stages(train=trained(*UNGUARDED), renumbered=4),
+    "KL switched off": Stages(train=trained(rate="2e-2")),
+    "KL too strong": Stages(train=trained("--kl-beta", "5")),
+    "entropy bonus": Stages(train=trained("--entropy-coef", "0.3")),
+}
+FROM_THE_START = ("bribed judge", "paid by length", "paid for repeating", "truncated sampling")
+HARDER = {
+    "learning rate": Stages(train=trained(rate="1e-1")),
+    "too many updates": Stages(train=trained(rate="8e-3", updates="32")),
+    "no clip, stale rows": Stages(train=trained("--loss", "reinforce", rate="2e-2"), staleness=3),
+    "entropy bonus": Stages(train=trained("--entropy-coef", "1")),
+    "KL switched off": Stages(train=trained(rate="6e-2")),
+    "KL too strong": Stages(train=trained("--kl-beta", "50")),
+}
+HEALTHY = {
+    "the example": WELL,
+    "half the rate": Stages(train=trained(rate="2e-3")),
+    "one update": Stages(train=trained(updates="1")),
+    "groups of 16": Stages({"num_tasks": 16, "group_size": 16}, train=trained()),
+    "gspo": Stages(train=trained("--loss", "gspo")),
+    "cispo": Stages(train=trained("--loss", "cispo", rate="2e-3")),
+    "dr_grpo": Stages(train=trained("--loss", "dr_grpo", rate="2e-3")),
+    "KL": Stages(train=trained("--kl-beta", "0.05")),
+    "rank 32": Stages(train=trained(rate="2e-3", rank="32")),
+    "noised": WELL,
+}
+
+
+def drill() -> Iterator[Plan]:
+    """Every way to break a run after three good iterations (or from the start), and healthy runs."""
+    for seed in SEEDS:
+        for kinds, mark in ((BROKEN, ""), (HARDER, ", harder")):
+            for kind, ill in kinds.items():
+                well = WELL if kind != "KL switched off" else Stages(train=(*ill.train, "--kl-beta", "0.5"))
+                yield Plan("drill", kind + mark, seed, well, ill, onset=0 if kind in FROM_THE_START else 3)
+        for kind, stages in HEALTHY.items():
+            yield Plan("healthy", kind, seed, stages, model="model-noised" if kind == "noised" else "model")
+
+
+def long() -> Iterator[Plan]:
+    """The recipe of the runs that collapsed, and our defaults over five times its steps."""
+    for seed in SEEDS:
+        yield Plan("long", "ours", seed, WELL, iterations=40)
+    for seed in SEEDS:
+        yield Plan("long", "seeds", seed, BROKEN["truncated sampling"], iterations=8)
+        yield Plan("long", "unclipped", seed, Stages(train=trained("--loss", "reinforce")), iterations=8)
+        yield Plan("long", "truncated", seed, Stages(BENT, train=trained(*UNGUARDED)), iterations=8)
+
+
+KEEP = "--keep-if-nothing"       # a run that has died goes on, so that all are measured at equal samples
+CLAIM = Plan("claims", "", 0, iterations=12, final=16)
+CORRECTIONS = ("none", "bypass", "token-truncate", "token-mask", "sequence-mask", "geometric-mask")
+
+
+def claims() -> Iterator[Plan]:
+    """Staleness x correction x loss at equal samples, and the other claims."""
+    for seed in SEEDS:
+        for staleness in (3, 8, 0, 1):
+            for kind, options in claimed(staleness):
+                stages = Stages(train=trained(KEEP, *options), staleness=staleness)
+                yield replace(CLAIM, kind=f"{staleness}: {kind}", seed=seed, well=stages)
+        for veto in ((), ("--suffix-veto", "10")):
+            large = Stages({"group_size": 32}, train=trained(KEEP, *veto, updates="16"))
+            yield replace(CLAIM, kind=" ".join(["0: three large stages", *veto]), seed=seed, well=large,
+                          iterations=3)
+
+
+def claimed(staleness: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is tried at a staleness: name and options."""
+    for loss in ("dapo", "cispo", "gspo") if staleness in (3, 8) else ("dapo",):
+        for correction in CORRECTIONS if staleness else ("token-truncate",):
+            yield f"{loss} {correction}", ("--loss", loss, "--correction", correction)
+    for loss in ("m2po", "dppo", "reinforce", "oapl", "nll", "topr", "vespo"):
+        yield loss, ("--loss", loss)
+    if staleness in (3, 8):
+        yield "dapo token-truncate, lr by ess", ("--lr-by-ess",)
+        yield "dapo token-truncate, suffix veto", ("--suffix-veto", "10")
+    if staleness:
+        for correction in ("none", "bypass", "token-truncate", "sequence-mask"):
+            yield f"half the rate, dapo {correction}", ("--correction", correction, "--learning-rate", "2e-3")
+    else:
+        yield "half the rate, dapo token-truncate", ("--learning-rate", "2e-3")
+        yield "cispo", ("--loss", "cispo")
+        yield "gspo", ("--loss", "gspo")
+        yield "dapo, KL .02", ("--kl-beta", "0.02")
+        yield "dapo, KL .2", ("--kl-beta", "0.2")
+
+
+def own(name: str) -> tuple[str, ...]:
+    """Advantages of this folder."""
+    return ("--advantages", f"{HERE}/advantages.py:{name}")
+
+
+MANY = {"num_tasks": 32, "group_size": 16}
+RECIPES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
+    "demo": (MANY, trained(rate="2e-3")),
+    "rate 5e-4": (MANY, trained(rate="5e-4")),
+    "rate 1e-3, one update": (MANY, trained(rate="1e-3", updates="1")),
+    "64 tasks of 8": ({"num_tasks": 64, "group_size": 8}, trained(rate="1e-3")),
+    "KL .05": (MANY, trained("--kl-beta", "0.05", rate="1e-3")),
+    "KL .3": (MANY, trained("--kl-beta", "0.3", rate="2e-3")),
+    "entropy .02": (MANY, trained("--entropy-coef", "0.02", rate="1e-3")),
+    "pass@4": (MANY, trained(*own("pass_at_4"), rate="1e-3")),
+    "pass@8": (MANY, trained(*own("pass_at_8"), rate="1e-3")),
+    "rare": (MANY, trained(*own("rare"), rate="1e-3")),
+    "no division by std": (MANY, trained("--scale-rewards", "none", rate="2e-3")),
+    "nll": (MANY, trained("--loss", "nll", rate="1e-3")),
+    "gspo": (MANY, trained("--loss", "gspo", rate="1e-3")),
+    "rank 32": (MANY, trained(rate="5e-4", rank="32")),
+}
+
+
+def recipe() -> Iterator[Plan]:
+    """Recipes on two thousand synthetic tasks, evaluated on two hundred others of the same kind."""
+    for seed in SEEDS:
+        yield recipe_plan("base", seed, Stages(), 0)
+        for kind, (rollout, options) in RECIPES.items():
+            yield recipe_plan(kind, seed, Stages(rollout, train=(*options, KEEP)), 20)
+
+
+def recipe_plan(kind: str, seed: int, stages: Stages, iterations: int) -> Plan:
+    """A run that is evaluated at its end."""
+    return Plan("recipe", kind, seed, stages, iterations=iterations, tasks=("synthetic:2000:11",),
+                heldout=("synthetic:200:7",), evaluated={iterations: 16})
+
+
+def smoke() -> Iterator[Plan]:
+    """One iteration or two of everything, a few completions each: whether it runs at all."""
+    little = {"num_tasks": 4, "group_size": 10}
+    for study in (long, recipe, drill, claims):
+        for plan in study():
+            if plan.seed == 0:
+                well, ill = (stages and replace(stages, rollout=stages.rollout | little)
+                             for stages in (plan.well, plan.ill))
+                yield replace(plan, study="smoke", kind=f"{plan.study}: {plan.kind}", well=well, ill=ill,
+                              iterations=min(plan.iterations, 2), onset=min(plan.onset, 1),
+                              final=plan.final and 2,
+                              evaluated={min(policy, 2): 2 for policy in plan.evaluated})
+
+
+STUDIES: dict[str, Callable[[], Iterator[Plan]]] = {
+    study.__name__: study for study in (long, drill, claims, recipe, smoke)}

@@ -1,0 +1,18 @@
+"""What the runs of a study left, read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """The results of all runs in a folder."""
+    path = folder / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def name_of(result: dict[str, Any]) -> str:
+    """STUDY/KIND/SEED."""
+    return f"{result['study']}/{result['kind']}/{result['seed']}"

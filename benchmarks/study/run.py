@@ -1,0 +1,177 @@
+"""One short run of the starter, its stages called in turn in this process, and what it left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.study.sampler import SmallSampler, load_encoder
+from rollout.engines.engine import EngineSettings, Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from score.cli import score_rollouts
+from train.cli import train
+from warehouse.init import init_run
+from warehouse.look.alarms import raised_alarms
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+STARTER = Path(__file__).parents[2] / "examples" / "starter"
+POOL = ("arc-agi-1:training@" + str(Path(__file__).parents[2] / "examples" / "demo" / "pool.txt"),)
+SMALL = {"num_tasks": 32, "group_size": 8, "prompt_format": "compact", "max_prompt_tokens": 700,
+         "dtype": "float32", "max_tokens": 56}
+REWARD = ("--reward", "arc-exact-shaped")
+OUT_OF_TIME = "out of time"
+SAMPLING = {each.name for each in fields(Sampling)}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Options of the three stages; a later value of the same option wins."""
+
+    rollout: dict[str, Any] = field(default_factory=dict)
+    score: tuple[str, ...] = REWARD
+    train: tuple[str, ...] = ()
+    staleness: int = 0                 # how many policies before its own an iteration is sampled with
+    served: int | None = None          # the policy that the engine holds whatever it says; -1: the one before
+    renumbered: int = 0                # tokens that the engine's tokenizer numbers otherwise
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of a study: what it is called, its options, and those it has from iteration `onset` on."""
+
+    study: str
+    kind: str
+    seed: int
+    well: Stages = Stages()
+    ill: Stages | None = None
+    onset: int = 0
+    iterations: int = 10
+    model: str = "model"
+    tasks: tuple[str, ...] = POOL
+    heldout: tuple[str, ...] = ()
+    evaluated: dict[int, int] = field(default_factory=dict)      # completions per held-out task, by policy
+    final: int = 0                     # completions per task of all tasks by the last policy
+
+    @property
+    def name(self) -> str:
+        return f"{self.study}/{self.kind}/{self.seed}"
+
+
+def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str, ...] = (),
+            history: Path | None = None) -> dict[str, Any]:
+    """Run it in `folder` until it is done, cannot go on, or the deadline (time.time()) is near; what it left.
+
+    What its alarms are computed from is kept in `history`.
+    """
+    began, looks, ended = time.time(), [], "done"
+    init_run(folder, str(STARTER / plan.model), plan.tasks, plan.heldout)
+    warehouse = open_warehouse(folder)
+    try:
+        for iteration in range(plan.iterations):
+            if time.time() + (time.time() - began) / max(1, iteration) > deadline:
+                raise StageError(OUT_OF_TIME)
+            stages = plan.ill if plan.ill and iteration >= plan.onset else plan.well
+            one_iteration(plan, stages, warehouse, iteration, score_options)
+            looks.append(look(warehouse))
+        measure(plan, warehouse, score_options)
+    except (StageError, click.ClickException, SystemExit) as error:
+        ended = error.message if isinstance(error, click.ClickException) else str(error)
+        looks.append(look(warehouse))
+    if history and plan.study in ("drill", "healthy", "long"):
+        keep_history(warehouse, history / plan.name.replace("/", "-").replace(" ", "_"))
+    return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
+            "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse)}
+
+
+def one_iteration(plan: Plan, stages: Stages, warehouse: Warehouse, iteration: int,
+                  score_options: tuple[str, ...]) -> None:
+    """Roll out, score and train."""
+    sample(plan, stages, warehouse, iteration=iteration,
+           policy_version=max(0, iteration - stages.staleness))
+    score(warehouse, iteration, "train", *stages.score, *score_options)
+    train.main([str(warehouse.root), "--iteration", str(iteration), "--seed", str(plan.seed),
+                "--device", "cpu", "--threads", "1", *stages.train], standalone_mode=False)
+
+
+def measure(plan: Plan, warehouse: Warehouse, score_options: tuple[str, ...]) -> None:
+    """Sample the held-out tasks, or all that are trained on, with the last policy."""
+    last = plan.iterations
+    if last in plan.evaluated:
+        sample(plan, Stages(), warehouse, iteration=last, evaluate=True, num_tasks=None,
+               group_size=plan.evaluated[last])
+        score(warehouse, last, "eval", *REWARD, *score_options)
+    if plan.final:
+        sample(plan, Stages(), warehouse, iteration=last, num_tasks=None, group_size=plan.final)
+        score(warehouse, last, "train", *REWARD, *score_options)
+
+
+def score(warehouse: Warehouse, iteration: int, purpose: str, *options: str) -> None:
+    """The stage `score` by one lane."""
+    score_rollouts.main([str(warehouse.root), "--iteration", str(iteration), "--purpose", purpose,
+                         "--lanes", "1", *options], standalone_mode=False)
+
+
+def sample(plan: Plan, stages: Stages, warehouse: Warehouse, **more: Any) -> None:
+    """A rollout by the small sampler."""
+    chosen = SMALL | stages.rollout | more
+    options = RolloutOptions(
+        run=warehouse.root, seed=plan.seed, allow_truncated_sampling=True,
+        sampling=Sampling(**{name: chosen.pop(name) for name in SAMPLING & chosen.keys()}), **chosen)
+
+    def start(settings: EngineSettings) -> SmallSampler:
+        if stages.served is not None:
+            with weights_of(warehouse, max(0, options.iteration + stages.served if stages.served < 0
+                                           else stages.served)) as model:
+                return SmallSampler(replace(settings, model=model), stages.renumbered)
+        return SmallSampler(settings, stages.renumbered)
+    run_rollout(options, start, load_encoder)
+
+
+@contextmanager
+def weights_of(warehouse: Warehouse, version: int) -> Iterator[str]:
+    """A folder with the weights of some policy."""
+    from rollout.engines.merged import merged_weights
+    if version == 0:
+        yield warehouse.model
+    else:
+        with merged_weights(warehouse.model, None, warehouse.policy_dir(version), "float32") as folder:
+            yield folder
+
+
+def look(warehouse: Warehouse) -> dict[str, list[str]]:
+    """What fires and what is raised once, as `warehouse watch` sees it now."""
+    with connect(warehouse) as connection:
+        alarms = raised_alarms(connection)
+    return {"fired": [f"{alarm.signal}@{alarm.first_iteration}" for alarm in alarms if alarm.fired],
+            "raised": [f"{alarm.signal}@{alarm.first_iteration}" for alarm in alarms if not alarm.fired]}
+
+
+def left_by(warehouse: Warehouse) -> dict[str, Any]:
+    """Curves of the run, and right answers by task of its evaluation and of its last iteration."""
+    queries = {
+        "curves": "SELECT iteration, solving_plain, solving, solving_error, reach, reach_plain, reward, "
+                  "reward_error FROM adjusted WHERE purpose = 'train' ORDER BY iteration",
+        "evaluations": "SELECT iteration, task_id, n, c FROM task_results WHERE purpose <> 'train' "
+                       "ORDER BY ALL",
+        "final": "SELECT task_id, n, c FROM task_results WHERE purpose = 'train' AND iteration = "
+                 "(SELECT max(iteration) FROM task_results WHERE purpose = 'train') ORDER BY ALL"}
+    with connect(warehouse) as connection:
+        return {name: [[round(value, 6) if isinstance(value, float) else value for value in row.values()]
+                       for row in rows_of(connection, query)] for name, query in queries.items()}
+
+
+def keep_history(warehouse: Warehouse, folder: Path) -> None:
+    """What signals are computed from, as Parquet files of `folder`: the alarms can be asked again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with connect(warehouse) as connection:
+        for table in ("iteration_stats", "task_results", "train_steps"):
+            connection.execute(f"COPY (FROM {table}) TO '{folder}/{table}.parquet' (COMPRESSION zstd)")

@@ -1,0 +1,38 @@
+"""A run as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+
+from benchmarks.study.run import Plan, execute
+
+
+def work(plan: Plan, output: Path, deadline: float, score_options: tuple[str, ...]) -> None:
+    """Make the run in a scratch folder, and add what it left to the results."""
+    torch.set_num_threads(1)
+    screen = os.dup(1)
+    for stream in (1, 2):
+        os.dup2(os.open(output / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    try:
+        with tempfile.TemporaryDirectory(prefix="study-") as folder:
+            result = execute(plan, Path(folder) / "run", deadline, score_options, output / "history")
+    except Exception:
+        traceback.print_exc()
+        _say(screen, f"{plan.name}: {traceback.format_exc().splitlines()[-1]}")
+        sys.exit(1)
+    line = (json.dumps(result) + "\n").encode()
+    os.write(os.open(output / "results.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND), line)
+    fired = result["looks"][-1]["fired"][:4] if result["looks"] else []
+    _say(screen, f"{plan.name}: {len(result['looks'])} iterations in {result['seconds']:.0f} s, "
+                 f"{result['ended'][:90]} {' '.join(fired)}")
+
+
+def _say(screen: int, line: str) -> None:
+    os.write(screen, f"{line}\n".encode())

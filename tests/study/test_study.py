@@ -1,0 +1,87 @@
+"""The study's own sampler against transformers, its plans, and a small part of the drill."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.study.advantages import pass_at_4
+from benchmarks.study.plans import STUDIES
+from benchmarks.study.run import STARTER, execute
+from benchmarks.study.sampler import SmallSampler, processed_logprobs
+from rollout.engines.engine import EngineSettings, Request, Sampling
+
+MODEL = str(STARTER / "model")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def sampled(requests, **options):
+    engine = SmallSampler(EngineSettings(MODEL, None, 0, 256, dtype="float32"))
+    return {each.index: each for each in engine.sample(requests, Sampling(max_tokens=12, **options)) if each}
+
+
+def test_a_sampled_token_has_the_logprob_that_transformers_gives_it():
+    prompts = [list(range(20 + 7 * number, 60 + 11 * number)) for number in range(3)]
+    requests = [Request(4 * row + index, prompt, 100 * row + index)
+                for row, prompt in enumerate(prompts) for index in range(4)]
+    results = sampled(requests)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    for request in requests:
+        ids, start = results[request.index].completion_ids, len(request.prompt_ids)
+        row = torch.tensor([request.prompt_ids + ids])
+        with torch.no_grad():
+            logprobs = model(row).logits[0].log_softmax(-1)[start - 1:-1]
+        expected = logprobs.gather(1, row[0, start:, None])[:, 0]
+        assert results[request.index].logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    alone = sampled([requests[6]])[6]
+    assert alone.completion_ids == results[6].completion_ids     # whatever else is in the batch
+
+
+def test_a_nucleus_and_a_penalty_bend_the_distribution_as_vllm_bends_it():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    seen = torch.tensor([[False, True, False, True]])
+    bent = processed_logprobs(logits, seen, Sampling(top_p=0.8, repetition_penalty=2.0)).exp()[0]
+    plain = torch.tensor([2.0, 0.5, 0.0, -2.0]).exp()            # the penalty first: .73, .16, .10, .01
+    assert bent.tolist() == pytest.approx([*(plain[:2] / plain[:2].sum()).tolist(), 0, 0])
+
+
+def test_an_advantage_for_pass_at_4_is_what_a_completion_adds_to_it():
+    correct = [True, False, True, False, False, False, False]
+    rows = [{"group_id": "g", "correct": right} for right in correct]
+
+    def share(sets):
+        passed = [any(correct[place] for place in chosen) for chosen in sets]
+        return sum(passed) / len(passed)
+    for place, advantage in enumerate(pass_at_4(rows)):
+        others = [other for other in range(7) if other != place]
+        with_it = share([(*three, place) for three in combinations(others, 3)])
+        assert advantage == pytest.approx(with_it - share(combinations(others, 4)))
+
+
+def test_no_two_runs_of_the_studies_share_a_name():
+    names = [plan.name for study in STUDIES.values() for plan in study()]
+    assert len(names) == len(set(names)) > 300
+
+
+@pytest.mark.slow("trains the starter for some iterations")
+@pytest.mark.parametrize(("kind", "signal"), [
+    ("another adapter served", "wrong_weights"), ("learning rate", "step_kl"),
+    ("two tokenizers", "wrong_weights")])
+def test_a_run_that_is_broken_fires_in_its_first_broken_iteration(tmp_path: Path, kind: str, signal: str):
+    plan = next(plan for plan in STUDIES["drill"]() if plan.name == f"drill/{kind}/0")
+    result = execute(plan, tmp_path / "run", time.time() + 600)
+    onset, looks = plan.onset, result["looks"]
+    assert not any(alarm.startswith(signal) for alarm in looks[onset - 1]["fired"])
+    assert any(alarm.startswith(signal) for alarm in looks[min(onset + 1, len(looks) - 1)]["fired"])
