@@ -88,7 +88,8 @@ def bare_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, f
     for prompt in prompts:
         for sample in range(prompt["group_size"]):
             inputs.append({"prompt_token_ids": prompt["prompt_ids"]})
-            settings.append(parameters(sampling, seed_of(prompt["seed"], "completion", sample)))
+            settings.append(parameters(sampling, seed_of(prompt["seed"], "completion", sample),
+                                       sampling.max_tokens))
     began = clocks()
     outputs = engine.llm.generate(inputs, settings, use_tqdm=False)
     ended = clocks()

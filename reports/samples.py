@@ -45,7 +45,7 @@ PICKS = {
         SELECT {KEYS} FROM samples WHERE purpose = 'train' AND truncated
         ORDER BY iteration DESC, task_id, sample_index LIMIT 6"""),
     "loops": ("Loops", f"""
-        SELECT {KEYS} FROM samples WHERE purpose = 'train' AND loop_tokens >= 32
+        SELECT {KEYS} FROM samples WHERE purpose = 'train' AND (loop_tokens >= 32 OR finish_reason = 'loop')
         ORDER BY iteration DESC, loop_tokens DESC, task_id, sample_index LIMIT 6"""),
     "failed": ("Failed", f"""
         SELECT {KEYS} FROM samples

@@ -51,6 +51,11 @@ from warehouse.options import FiniteRange, iteration_option, run_argument, shows
               help="1 is none; counts the prompt's tokens too.")
 @click.option("--presence-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
 @click.option("--frequency-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
+@click.option("--stop-loops", type=click.IntRange(min=3), default=None, metavar="TIMES",
+              help="End a completion when its end is the same 1 to 64 tokens so many times; 32 spares grids "
+              "written out.")
+@click.option("--stop-when-code-closes", is_flag=True,
+              help="End a completion with its first closed ```python block.")
 @click.option("--allow-truncated-sampling", is_flag=True,
               help="Allow truncation and penalties in a training rollout.")
 @click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
@@ -96,6 +101,7 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     from rollout.run import run_rollout
     from warehouse.stages.shard import Shard
 
+    values["stop_when_code_closes"] = values["stop_when_code_closes"] or None
     sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
     shard = Shard.parse(values.pop("shard"))
     values["endpoint"] = tuple(url.rstrip("/") for url in (values["endpoint"] or "").split(",") if url)

@@ -21,7 +21,7 @@ from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest, first_line
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import CUT_OFF, arrow_schema
 
 Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
 
@@ -153,7 +153,8 @@ def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, **keys: Any)
 def _requests(members: list[tuple[Part, Member]], missing: list[int]) -> Iterator[Request]:
     for index in missing:
         _, (prompt, sample) = members[index]
-        yield Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample))
+        yield Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
+                      prompt["prefill"] or "")
 
 
 def _completion_seed(prompt: dict[str, Any], sample: int) -> int:
@@ -178,4 +179,6 @@ def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
     tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()
     return {"num_completions": len(tokens), "num_tokens": sum(tokens),
             "num_groups": len(set(rows["group_id"].to_pylist())),
-            "num_tasks": len(set(rows["task_id"].to_pylist())), "num_truncated": reasons.count("length")}
+            "num_tasks": len(set(rows["task_id"].to_pylist())),
+            "num_truncated": sum(reason in CUT_OFF for reason in reasons),
+            "num_loops": reasons.count("loop")}

@@ -277,11 +277,12 @@ def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
     job.stage.complete(facts, range(num_parts(read_prompts(job), job.options.part_size)))
     too_long = facts["prompts_too_long"]
     left_out = f"; {too_long} tasks left out, their prompt is too long" if too_long else ""
+    loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
     return [
         f"rollout of {job.title}: {facts['num_completions']} completions of {facts['num_tasks']} tasks by "
         f"policy {job.policy['policy_version']}, {facts['num_tokens']} tokens, "
-        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}",
+        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {job.options.run}",
     ]

@@ -16,6 +16,7 @@ from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work
+from rollout.engines.endings import after_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
@@ -181,14 +182,17 @@ class EndpointEngine:
                 continue
             life = server.life
             try:
-                ids, logprobs, reason = await server.complete(request, sampling)
+                drawn = await server.complete(request, sampling)
             except Unavailable as error:
                 pause = work.give_back(request, server.url, error)
                 await self._recover(server, life, error)
                 await asyncio.sleep(pause)
             else:
-                work.finish(request, Sampled(request.index, ids, logprobs, self.encoder.decode(ids), reason,
-                                             host=server.host))
+                sampled = after_draw(request, sampling, *drawn, self.encoder.decode)
+                if isinstance(sampled, Request):
+                    work.go_on(sampled)
+                else:
+                    work.finish(request, replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
         """Wait for a server that failed; one that was started anew is checked and loaded again."""

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampling
 from warehouse.store.errors import StageError
 
@@ -147,11 +148,11 @@ class Server:
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
     async def complete(self, request: Request, sampling: Sampling) -> tuple[list[int], list[float], str]:
-        """Ids, logprobs and finish reason of one completion, whole; Unavailable if it was broken off."""
-        parameters = {**vars(sampling), "seed": request.seed, "logprobs": 0, "detokenize": False,
-                      "output_kind": FINAL_ONLY}
+        """Ids, logprobs and vLLM's finish reason of one draw; Unavailable if it was broken off."""
+        token_ids, seed, max_tokens = next_draw(request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
-            "model": self.serving, "token_ids": request.prompt_ids, "sampling_params": parameters}))
+            "model": self.serving, "token_ids": token_ids,
+            "sampling_params": _parameters(sampling, seed, max_tokens)}))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
@@ -162,7 +163,7 @@ class Server:
             raise Unavailable("it says nothing any more")
         choice = task.result()["choices"][0]
         ids, told = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content") or []
-        if choice["finish_reason"] not in ("stop", "length"):
+        if choice["finish_reason"] not in REASONS:
             raise Unavailable(f"it broke a completion off ({choice['finish_reason']})")
         if not ids or len(ids) != len(told):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
@@ -174,6 +175,19 @@ class Server:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
         for task in self.under_way:
             task.cancel()
+
+
+def _parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any]:
+    """vLLM's parameters of one request: see rollout.engines.vllm_engine.parameters."""
+    values = {name: value for name, value in vars(sampling).items() if value is not None}
+    loops, fences = values.pop("stop_loops", None), values.pop("stop_when_code_closes", False)
+    if loops:
+        values["repetition_detection"] = {"max_pattern_size": LONGEST_LOOP, "min_pattern_size": 1,
+                                          "min_count": loops}
+    if fences:
+        values |= {"stop": [FENCE], "include_stop_str_in_output": True}
+    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": 0, "detokenize": fences,
+            "output_kind": FINAL_ONLY}
 
 
 def headers() -> dict[str, str]:

@@ -40,12 +40,16 @@ class Work:
         if self.is_done():
             self._tell()
 
-    def give_back(self, request: Request, url: str, failure: Exception) -> float:
-        """Take back a request that failed; seconds to wait before the next. StageError if it always fails."""
+    def go_on(self, request: Request) -> None:
+        """Take back a request whose completion is not whole yet; it is the next to be taken."""
         self.num_under_way -= 1
         self.returned.append(request)
-        self.attempts[request.index] += 1
         self._tell()
+
+    def give_back(self, request: Request, url: str, failure: Exception) -> float:
+        """Take back a request that failed; seconds to wait before the next. StageError if it always fails."""
+        self.go_on(request)
+        self.attempts[request.index] += 1
         if self.attempts[request.index] == MOST_ATTEMPTS:
             raise StageError(f"A request failed {MOST_ATTEMPTS} times, last at {url}: {failure}. What "
                              "was finished is kept: run the same command again when the servers are well.")

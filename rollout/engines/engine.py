@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    stop_loops: int | None = None            # repetitions of its end after which a completion is a loop
+    stop_when_code_closes: bool | None = None
 
     def departures(self) -> list[str]:
         """Options that make the sampled distribution differ from softmax(logits / temperature)."""
@@ -77,11 +79,17 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to sample: `index` names it, the prompt goes in as token ids."""
+    """One completion to sample: `index` names it, the prompt goes in as token ids.
+
+    `prefill` is the end of the prompt that counts as answer; what was drawn before is gone on from.
+    """
 
     index: int
     prompt_ids: list[int]
     seed: int
+    prefill: str = ""
+    drawn_ids: list[int] = field(default_factory=list)
+    drawn_logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Sampled:
     completion_ids: list[int]
     logprobs: list[float]
     completion: str
-    finish_reason: str
+    finish_reason: str  # 'stop', 'length', 'loop' or 'code'
     host: str = ""  # of the server that sampled it; "" is this machine
 
 

@@ -15,10 +15,11 @@ from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
+from rollout.engines.endings import FENCE, LONGEST_LOOP, after_draw, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
@@ -57,20 +58,33 @@ class VllmEngine:
 
         The engine is handed a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
-        engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
-        waiting, num_inside = iter(requests), 0
+        tokenizer, waiting = self.llm.get_tokenizer(), iter(requests)
+        inside: dict[int, Request] = {}
+
+        def decode(ids: list[int]) -> str:
+            return tokenizer.decode(ids, skip_special_tokens=True)
+
         while True:
-            for request in itertools.islice(waiting, self.num_ahead - num_inside):
-                engine.add_request(str(request.index), {"prompt_token_ids": request.prompt_ids},
-                                   parameters(sampling, request.seed), lora_request=self.lora)
-                num_inside += 1
-            if not num_inside:
+            for request in itertools.islice(waiting, self.num_ahead - len(inside)):
+                inside[request.index] = self._add(request, sampling)
+            if not inside:
                 return
-            for output in engine.step():
+            for output in self.llm.llm_engine.step():
                 if output.finished:
-                    num_inside -= 1
-                    yield _sampled(output, tokenizer)
+                    request = inside.pop(int(output.request_id.split("-")[0]))  # vLLM appends a unique suffix
+                    sampled = after_draw(request, sampling, *_drawn(output), decode)
+                    if isinstance(sampled, Request):
+                        inside[sampled.index] = self._add(sampled, sampling)
+                    else:
+                        yield sampled
             yield None
+
+    def _add(self, request: Request, sampling: Sampling) -> Request:
+        prompt_ids, seed, max_tokens = next_draw(request, sampling)
+        self.llm.llm_engine.add_request(
+            str(request.index), {"prompt_token_ids": prompt_ids}, parameters(sampling, seed, max_tokens),
+            lora_request=self.lora)
+        return request
 
 
 def _start(settings: EngineSettings) -> LLM:
@@ -103,22 +117,27 @@ def _check_compiler() -> None:
                          "`apt-get install gcc`), or set CC to a compiler.")
 
 
-def parameters(sampling: Sampling, seed: int) -> SamplingParams:
-    """vLLM's parameters of one request: its own seed, the sampled token's logprob, ids only."""
+def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
+    """vLLM's parameters of one request: its own seed, the sampled token's logprob, ids only.
+
+    A fence that ends a draw is seen in the text, so vLLM has to make text while it samples.
+    """
+    loops, fences = sampling.stop_loops, bool(sampling.stop_when_code_closes)
     return SamplingParams(
-        max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
+        max_tokens=max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
         top_k=sampling.top_k, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty, frequency_penalty=sampling.frequency_penalty, seed=seed,
-        logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        repetition_detection=RepetitionDetectionParams(LONGEST_LOOP, 1, loops) if loops else None,
+        stop=[FENCE] if fences else None, include_stop_str_in_output=fences, detokenize=fences,
+        logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
-def _sampled(output: Any, tokenizer: Any) -> Sampled:
+def _drawn(output: Any) -> tuple[list[int], list[float], str]:
+    """Ids, logprobs and vLLM's finish reason of a finished request."""
     completion = output.outputs[0]
     ids = list(completion.token_ids)
     logprobs = [position[token].logprob for token, position in zip(ids, completion.logprobs, strict=True)]
-    index = int(output.request_id.split("-")[0])  # vLLM appends a unique suffix to the id it was given
-    return Sampled(index, ids, logprobs, tokenizer.decode(ids, skip_special_tokens=True),
-                   completion.finish_reason)
+    return ids, logprobs, completion.finish_reason
 
 
 def _first_line(error: Exception) -> str:

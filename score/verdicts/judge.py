@@ -18,6 +18,7 @@ from score.sandbox.outcomes import Outcome
 from score.tasks.measures import Measures
 from score.verdicts.completions import Item
 from score.wire.error_classes import ErrorClass
+from warehouse.store.schema import CUT_OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer:
         rewards = user_rewards(scorer.user, items, judgements, completions)
         terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
                  for judgement, reward in zip(judgements, rewards, strict=True)]
-    truncated = np.array(completions.column("finish_reason").to_pylist(), dtype=object) == "length"
+    truncated = np.isin(completions.column("finish_reason").to_pylist(), CUT_OFF)
     return scorer.shaping.apply(
         terms, truncated=truncated, ngram4_unique_ratio=ngram4_unique_ratio,
         correct=[judgement.measures.correct for judgement in judgements],

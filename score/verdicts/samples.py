@@ -16,7 +16,7 @@ from score.verdicts import repetition
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement
 from warehouse.store.errors import StageError
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import CUT_OFF, arrow_schema
 
 COPIED = ("iteration", "purpose", "task_id", "sample_index", "group_id", "policy_version", "finish_reason",
           "num_prompt_tokens", "num_completion_tokens")
@@ -30,7 +30,7 @@ def samples_table(completions: pa.Table, items: Sequence[Item], judgements: Sequ
     reasons = completions.column("finish_reason").to_pylist()
     fingerprints = [judgement.measures.fingerprint for judgement in judgements]
     columns |= {"scorer": [scorer.identity] * len(items),
-                "truncated": [reason == "length" for reason in reasons],
+                "truncated": [reason in CUT_OFF for reason in reasons],
                 "split": [item.split for item in items], "sandbox_tier": [tier] * len(items),
                 "first_output": first_outputs(completions.column("group_id").to_pylist(), fingerprints)}
     columns |= logprob_columns(completions) | dict(repetitions)

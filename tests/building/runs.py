@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from warehouse.init import init_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import CUT_OFF, arrow_schema
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter" / "model"
 NOON = datetime.datetime(2026, 1, 5, 12, tzinfo=datetime.UTC)
@@ -117,7 +117,7 @@ def completion_row(prompt: dict[str, Any], sample_index: int, ids: list[int], lo
 def sample_row(completion: dict[str, Any], scorer: str, reward: float, **columns: Any) -> dict[str, Any]:
     """The score of a completion."""
     return {**{name: completion[name] for name in (*SHARED, *SAID)}, "scorer": scorer, "split": "train",
-            "truncated": completion["finish_reason"] == "length", "reward": reward, "reward_parts": "{}",
+            "truncated": completion["finish_reason"] in CUT_OFF, "reward": reward, "reward_parts": "{}",
             **columns}
 
 

@@ -127,7 +127,7 @@ class FakeServer:
         if instead is not None:
             return instead
         self.served += [] if trial else [body]
-        sampling = Sampling(**{name: asked[name] for name in vars(Sampling())})
+        sampling = Sampling(**{name: asked.get(name) for name in vars(Sampling())})
         [sampled] = ScriptedEngine().sample([Request(0, body["token_ids"], asked["seed"])], sampling)
         return web.json_response({"choices": [{
             "token_ids": sampled.completion_ids, "finish_reason": sampled.finish_reason,

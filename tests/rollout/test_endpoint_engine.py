@@ -76,14 +76,18 @@ def assert_same(rows: list[dict], others: list[dict]) -> None:
         assert row == other
 
 
-@pytest.mark.parametrize("iteration", [0, 1])
+@pytest.mark.parametrize(("iteration", "more"), [
+    (0, ()), (1, ()), (2, ("--policy-version", "1", "--stop-when-code-closes", "--stop-loops", "3"))])
 def test_the_rows_are_those_of_an_engine_in_the_process(
-        warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int) -> None:
+        warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int, more: tuple[str, ...]) -> None:
     alone = copy_run(warehouse, tmp_path / "alone")
     shutil.rmtree(alone.root / "completions", ignore_errors=True)
     shutil.rmtree(alone.root / "prompts", ignore_errors=True)
-    roll_out(alone, "--iteration", str(iteration))
-    roll_out(warehouse, "--iteration", str(iteration), url=server[1])
+    roll_out(alone, "--iteration", str(iteration), *more)
+    roll_out(warehouse, "--iteration", str(iteration), *more, url=server[1])
+    if more:
+        reasons = {row["finish_reason"] for row in sampled(warehouse, iteration)}
+        assert "code" in reasons
     assert_same(sampled(warehouse, iteration), sampled(alone, iteration))
 
 

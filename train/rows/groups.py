@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import CUT_OFF
 
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
@@ -115,7 +116,7 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
         raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
                          f"`score` iteration {iteration} again; null is for what could not be measured.")
     return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
-                   columns["finish_reason"][row] == "length", reward, correct)
+                   columns["finish_reason"][row] in CUT_OFF, reward, correct)
 
 
 def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:

@@ -14,6 +14,9 @@ TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
 TOKEN_IDS, LOGPROBS, SMALL_LIST = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.int8())
 SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "kind": TEXT}))
 VERSION_SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "policy_version": COUNT}))
+CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ended by the model or its task
+WHY_IT_ENDED = ("'stop': by the model, 'code': its code block closed, 'length': the token limit, 'loop': it "
+                "repeated itself.")
 
 
 class Column(NamedTuple):
@@ -96,7 +99,7 @@ COMPLETIONS = (
            "after temperature, penalties and truncation; at temperature 0 of the plain softmax."),
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
     Column("num_completion_tokens", COUNT, "Tokens in completion_ids."),
-    Column("finish_reason", TEXT, "As vLLM reports it: 'stop' or 'length'."),
+    Column("finish_reason", TEXT, WHY_IT_ENDED),
     Column("seed", BIG, "Seed of this completion's sampling."),
     Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
     Column("policy_sha256", TEXT, "Hash of that policy's weights."),
@@ -125,8 +128,8 @@ SAMPLES = (
     Column("group_id", TEXT, "The group; joins with prompts."),
     Column("split", TEXT, "Split of the task."),
     Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
-    Column("finish_reason", TEXT, "As vLLM reports it: 'stop' or 'length'."),
-    Column("truncated", FLAG, "finish_reason is 'length': the answer was cut off."),
+    Column("finish_reason", TEXT, WHY_IT_ENDED),
+    Column("truncated", FLAG, "finish_reason is 'length' or 'loop': the answer was cut off."),
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
     Column("num_completion_tokens", COUNT, "Tokens in the completion."),
     Column("reward", DOUBLE,

@@ -16,7 +16,7 @@ REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "co
             "policy_version")
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
             "presence_penalty": 0.0, "frequency_penalty": 0.0}
-FINISH_REASONS = ("stop", "length")
+FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
 LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logprobs": (None, 1e-6),
           "policy_version": (0, None), "temperature": (0, None), "top_p": (0, 1), "top_k": (0, None),

@@ -49,7 +49,7 @@ LEFT JOIN (SELECT old_logprobs FROM train_samples
 CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
 SELECT iteration, purpose, task_id, sample_index, num_completion_tokens, right(completion, 400) AS tail
 FROM completions
-WHERE iteration = at_iteration AND purpose = of_purpose AND finish_reason = 'length'
+WHERE iteration = at_iteration AND purpose = of_purpose AND finish_reason IN ('length', 'loop')
 ORDER BY task_id, sample_index LIMIT num;
 
 -- Completions of an iteration that end in a loop, the longest first.

@@ -1,0 +1,128 @@
+"""Completions that end early: closed code, loops; what is drawn next, and what is counted as cut off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.stop_loops import end_of_loop
+from rollout.engines.endings import CLOSED_CODE, LONGEST_LOOP, after_draw, next_draw
+from rollout.engines.engine import Request, Sampled, Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from score.cli import score
+from score.tasks.measures import CODE_BLOCK
+from score.verdicts.repetition import MAX_PERIOD
+from tests.building.runs import new_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from train.rows.groups import load_groups
+from warehouse.sql.database import connect
+
+FENCED = Sampling(max_tokens=40, stop_when_code_closes=True)
+END = 0
+
+
+def decode(ids: list[int]) -> str:
+    """One character per token; the end token has none."""
+    return "".join(chr(token) for token in ids if token != END)
+
+
+def draw(request: Request, text: str, *, ended: bool = False, reason: str = "stop",
+         sampling: Sampling = FENCED) -> Request | Sampled:
+    ids = [ord(letter) for letter in text] + [END] * ended
+    return after_draw(request, sampling, ids, [-0.5] * len(ids), reason, decode)
+
+
+def test_rollout_ends_code_and_loops_where_the_scorer_does() -> None:
+    assert CLOSED_CODE == CODE_BLOCK
+    assert LONGEST_LOOP == MAX_PERIOD
+
+
+def test_the_fence_that_begins_the_code_goes_on_with_other_numbers_and_the_one_that_closes_it_ends() -> None:
+    request = Request(7, [1, 2], seed=5)
+    assert next_draw(request, FENCED) == ([1, 2], 5, 40)
+    opened = draw(request, "So:\n```")
+    assert isinstance(opened, Request)
+    ids, seed, left = next_draw(opened, FENCED)
+    assert ids == [1, 2, *map(ord, "So:\n```")] and left == 33
+    assert seed != 5, "the same seed would draw the same numbers again"
+    again = draw(opened, "python\nx = '`'\n```")
+    assert isinstance(again, Sampled)
+    assert again.completion == "So:\n```python\nx = '`'\n```" and again.finish_reason == "code"
+    assert len(again.completion_ids) == len(again.logprobs) == len(again.completion)
+    assert again.index == 7
+
+
+@pytest.mark.parametrize(("prefill", "text", "ended", "reason", "becomes"), [
+    ("```python\n", "x = 1\n```", False, "stop", "code"),
+    ("", "no code at all", True, "stop", "stop"),
+    ("", "the end after a fence ```", True, "stop", "stop"),
+    ("", "```python\nx = 1", False, "length", "length"),
+    ("", "```python\nx" + "y" * 26 + "```", False, "stop", "code"),
+    ("", "z" * 37 + "```", False, "stop", "length"),                # no token is left to go on with
+    ("", "```python\nx", False, "repetition", "loop"),
+])
+def test_why_a_completion_is_over(prefill: str, text: str, ended: bool, reason: str, becomes: str) -> None:
+    sampled = draw(Request(0, [1], 5, prefill), text, ended=ended, reason=reason)
+    assert isinstance(sampled, Sampled) and sampled.finish_reason == becomes
+
+
+def test_without_the_option_a_fence_ends_nothing() -> None:
+    plain = Sampling(max_tokens=99)
+    sampled = draw(Request(0, [1], 5), "```python\nx\n```\nmore", ended=True, sampling=plain)
+    assert isinstance(sampled, Sampled) and sampled.finish_reason == "stop"
+
+
+def brute_end_of_loop(ids: list[int], times: int) -> int | None:
+    for end in range(1, len(ids) + 1):
+        for period in range(1, LONGEST_LOOP + 1):
+            if period * times <= end and ids[end - period * times:end] == ids[end - period:end] * times:
+                return end
+    return None
+
+
+def test_the_measured_rule_is_the_rule() -> None:
+    dice = random.Random(0)
+    for _ in range(300):
+        piece = [dice.randrange(3) for _ in range(dice.randrange(1, 6))]
+        ids = [dice.randrange(3) for _ in range(20)] + piece * dice.randrange(1, 6)
+        times = dice.randrange(3, 6)
+        assert end_of_loop(ids, times) == brute_end_of_loop(ids, times)
+
+
+class Looping(ScriptedEngine):
+    """Every second completion is found to be a loop; the others say nothing."""
+
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
+        for sampled in super().sample(requests, sampling):
+            yield replace(sampled, finish_reason="loop" if sampled.index % 2 else "stop")
+
+
+def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "run")
+    sampling = Sampling(max_tokens=20, stop_loops=8)
+    options = RolloutOptions(run=warehouse.root, sampling=sampling, group_size=4, prompt_format="compact")
+    printed = run_rollout(options, Looping().start, ScriptedEncoder)
+    assert "50.0% truncated (2 as loops)" in printed[0]
+    stage = warehouse.stage("rollout", iteration=0, purpose="train")
+    assert stage.settings()["stop_loops"] == 8, "a rollout must not go on without it"
+    (tmp_path / "reward.py").write_text("def one(completions, **_):\n    return [1.0] * len(completions)\n")
+    done = CliRunner().invoke(score, [str(warehouse.root), "--truncated-zero", "--reward-file",
+                                      f"{tmp_path / 'reward.py'}:one"])
+    assert done.exit_code == 0, done.output
+    with closing(connect(warehouse)) as connection:
+        def ask(query: str) -> list[tuple]:
+            return connection.execute(query).fetchall()
+        assert ask("SELECT truncated, reward, count(*) FROM samples GROUP BY ALL ORDER BY ALL") == [
+            (False, 1.0, 2), (True, 0.0, 2)]
+        assert ask("SELECT truncated_share, loop_share FROM iteration_stats") == [(0.5, 0.5)]
+        assert len(ask("FROM truncated(0)")) == 2
+    scorer, = warehouse.scorers(0, "train")
+    group, = load_groups(warehouse, 0, scorer, truncated_sampling="refuse")
+    assert [rollout.truncated for rollout in group.rollouts] == [False, True, False, True]
