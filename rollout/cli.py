@@ -25,6 +25,18 @@ from warehouse.options import FiniteRange, iteration_option, run_argument, shows
               help="Sample only the tasks whose task_id this query over the warehouse gives.")
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
+@click.option("--turn", type=click.IntRange(min=1), default=1,
+              help="Turn of the conversations; from 2 on, completions of the turn before are answered.")
+@click.option("--from", "parents_sql", default=None, metavar="QUERY",
+              help="Answer the completions that this query over the warehouse gives: task_id, sample_index. "
+              "[default: the wrong ones of the turn before, best first]", show_default=False)
+@click.option("--parents-per-task", type=click.IntRange(min=1), default=None,
+              help="Completions of a task to answer, each by a group. [default: 1; with --from all it gives]",
+              show_default=False)
+@click.option("--feedback", default="tests", metavar="NAME|FILE.py:NAME",
+              help="What an answer says: tests (train pairs, or the first failing test), error (no test), "
+              "or a function of your own.")
+@click.option("--max-turns", type=click.IntRange(min=1), default=4, help="Turns beyond this are refused.")
 @click.option("--num-tasks", type=click.IntRange(min=1), default=None,
               help="Tasks per iteration; all when left out. An evaluation samples all unless it is typed.")
 @click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from rollout.engines.engine import Sampling
+from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
-from warehouse.store.names import check_name
+from warehouse.store.names import check_name, turn_of
 from warehouse.store.run_folder import Warehouse
 
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
                 "gpu_memory_utilization", "tensor_parallel_size", "endpoint", "allow_truncated_sampling",
-                "shard", "spill_seconds", "time_limit", "grace", "accept_change")
+                "shard", "spill_seconds", "time_limit", "grace", "accept_change", "max_turns")
+FIRST_TURN = ("prompts_per_task", "prompt_format", "format_options", "augmentation", "shuffle_pairs")
+NEXT_TURN = ("turn", "parents_sql", "parents_per_task", "feedback")
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
 MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
@@ -34,6 +37,11 @@ class RolloutOptions:
     splits: tuple[str, ...] = ()
     tasks_sql: str | None = None
     policy_version: int | None = None
+    turn: int = 1
+    parents_sql: str | None = None
+    parents_per_task: int | None = None
+    feedback: str = "tests"
+    max_turns: int = 4
     num_tasks: int | None = None
     group_size: int = 16
     prompts_per_task: int = 1
@@ -82,11 +90,25 @@ def check_options(options: RolloutOptions) -> None:
         raise StageError("--label names an evaluation. Give it together with --eval.")
     if options.label:
         check_name("--label", options.label)
+        if turn_of(f"eval-{options.label}") > 1:
+            raise StageError(f"--label {options.label} would name the turns of another evaluation. Choose "
+                             "another label.")
+    _check_turn(options)
     for url in options.endpoint:
         if not url.startswith(("http://", "https://")):
             raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
                              "without a path behind it.")
     _check_honest(options)
+
+
+def _check_turn(options: RolloutOptions) -> None:
+    """Refuse turns beyond the limit, and what only later turns have."""
+    if options.turn > options.max_turns:
+        raise StageError(f"--turn {options.turn} is beyond --max-turns {options.max_turns}. Raise the limit "
+                         "if conversations may become that long.")
+    if options.turn == 1 and (options.parents_sql or options.parents_per_task):
+        raise StageError("--from and --parents-per-task pick what a later turn answers. Give them together "
+                         "with --turn 2.")
 
 
 def _check_honest(options: RolloutOptions) -> None:
@@ -124,9 +146,11 @@ def format_options(options: RolloutOptions) -> dict[str, str]:
 def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
                    policy: dict[str, Any]) -> dict[str, Any]:
     """What must not change between two runs of the same rollout, flat so that a difference can be named."""
-    chosen = {name: value for name, value in asdict(options).items() if name not in NOT_SETTINGS}
+    left_out = (*NOT_SETTINGS, *(NEXT_TURN if options.turn == 1 else FIRST_TURN))
+    chosen = {name: value for name, value in asdict(options).items() if name not in left_out}
+    chosen |= ({"prompt_format": find_format(options.prompt_format).name} if options.turn == 1 else
+               {"feedback": find_feedback(options.feedback).name})
     return {**chosen, **asdict(options.sampling), "purpose": purpose, "serve": serving(options, policy),
-            "prompt_format": find_format(options.prompt_format).name,
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "tasks_sha256": warehouse.facts["tasks_sha256"],
             "tokenizer_sha256": warehouse.facts["tokenizer_sha256"],

@@ -25,16 +25,20 @@ from rollout.options import (
     stage_settings,
 )
 from rollout.parts import Part, missing_parts, num_parts, rollout_facts, sample_parts
+from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
+from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
+from rollout.prompts.plan_turn import TurnSettings, plan_turn
 from rollout.prompts.selection import choose_tasks, training_visits
 from warehouse.stages.base_model import check_base
-from warehouse.stages.due import rollout_due
+from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
+from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
@@ -148,14 +152,21 @@ class Job:
 
 
 def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
-    """The rollout that the options name: for training the next due, for an evaluation the newest policy."""
-    if options.evaluate:
-        purpose = f"eval-{options.label}" if options.label else "eval"
-        versions = (options.iteration, options.policy_version, warehouse.policy_versions()[-1])
-        iteration = next(version for version in versions if version is not None)
+    """The rollout that the options name: for training the next due, for an evaluation the newest policy.
+
+    A later turn belongs to the newest iteration that has the turn before it.
+    """
+    base = "train" if not options.evaluate else f"eval-{options.label}" if options.label else "eval"
+    purpose = turn_purpose(base, options.turn)
+    if options.iteration is not None:
+        iteration = options.iteration
+    elif options.turn > 1:
+        iteration = turn_due(warehouse, base, options.turn)
+    elif options.evaluate:
+        newest = warehouse.policy_versions()[-1]
+        iteration = newest if options.policy_version is None else options.policy_version
     else:
-        purpose = "train"
-        iteration = rollout_due(warehouse) if options.iteration is None else options.iteration
+        iteration = rollout_due(warehouse)
     version = iteration if options.policy_version is None else options.policy_version
     newest = warehouse.policy_versions()[-1]
     if version not in warehouse.policy_versions():
@@ -195,6 +206,10 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     max_prompt_tokens = prompt_limit(options, encoder.model_length)
     if stored:
         return Plan(stored)
+    if options.turn > 1:
+        return plan_turn(choose_parents(job.warehouse, options, job.iteration, job.purpose), TurnSettings(
+            **job.keys, turn=options.turn, group_size=options.group_size, seed=options.seed,
+            feedback=find_feedback(options.feedback), max_prompt_tokens=max_prompt_tokens), encoder)
     settings = PlanSettings(
         **job.keys, visits=training_visits(job.warehouse, job.iteration), num_tasks=options.num_tasks,
         group_size=options.group_size, prompts_per_task=options.prompts_per_task,

@@ -52,6 +52,11 @@ def seed_of(*keys: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
+def hash_of(prompt_ids: list[int]) -> str:
+    """Equal for equal prompts."""
+    return hashlib.sha256(json.dumps(prompt_ids).encode()).hexdigest()[:16]
+
+
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
     """Prompts of the first `num_tasks` tasks, in the order drawn, whose prompt fits.
 
@@ -95,13 +100,12 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
     else:
         messages, prefill, drawn = _grid_messages(task, seed, settings)
     prompt, prompt_ids = encode(messages, prefill)
-    prompt_id = hashlib.sha256(json.dumps(prompt_ids).encode()).hexdigest()[:16]
     return {
         "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],
         "group_index": index, "group_size": settings.group_size, "split": task["split"],
         "group_id": f"{settings.iteration}/{settings.purpose}/{task['task_id']}/{index}",
-        "prompt_id": prompt_id, "prompt": prompt, "prompt_ids": prompt_ids,
-        "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed, **drawn,
+        "prompt_id": hash_of(prompt_ids), "prompt": prompt, "prompt_ids": prompt_ids,
+        "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed, "turn": 1, **drawn,
     }
 
 

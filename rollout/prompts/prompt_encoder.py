@@ -19,20 +19,29 @@ class PromptEncoder:
 
     def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
         """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
-        turns: list[Any] = [*messages, {"role": "assistant", "content": prefill}] if prefill else [*messages]
+        turns = [*messages, {"role": "assistant", "content": prefill}] if prefill else messages
+        prompt = self.render(turns, ask=not prefill, go_on=bool(prefill))
+        return prompt, self.encode(prompt)
+
+    def render(self, messages: Messages, *, ask: bool, go_on: bool = False) -> str:
+        """The messages by the template: `ask` opens a turn of the assistant, `go_on` leaves the last open."""
+        turns: list[Any] = [*messages]
         try:
-            prompt = str(self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=not prefill,
-                continue_final_message=bool(prefill)))
+            return str(self.tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=ask, continue_final_message=go_on))
         except (ValueError, TemplateError) as error:
             raise StageError(f"The model's chat template cannot render the prompt: {error}. If it takes no "
                              "system turn, leave it out with --format-option system=; a model without a "
                              "chat template needs one.") from error
-        return prompt, self.encode(prompt)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text. A template writes its special tokens (BOS too) as text; none may be added again."""
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def encode_places(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of a text, and at which character each begins."""
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 
     def decode(self, ids: list[int]) -> str:
         """Text of a completion, without special tokens."""

@@ -15,8 +15,14 @@ class ScriptedEncoder:
         self.model_length = 1024
 
     def __call__(self, messages: list[dict[str, str]], prefill: str) -> tuple[str, list[int]]:
-        prompt = "".join(f"<{turn['role']}>{turn['content']}" for turn in messages) + f"<assistant>{prefill}"
+        prompt = self.render(messages, ask=True) + prefill
         return prompt, list(prompt.encode())
+
+    def render(self, messages: list[dict[str, str]], *, ask: bool) -> str:
+        return "".join(f"<{turn['role']}>{turn['content']}" for turn in messages) + "<assistant>" * ask
+
+    def encode_places(self, text: str) -> tuple[list[int], list[int]]:
+        return list(text.encode()), list(range(len(text)))
 
 
 class ScriptedEngine:

@@ -8,20 +8,24 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 from warehouse.store.intent import carry_out
+from warehouse.store.names import is_training, turn_of
 from warehouse.store.run_folder import Warehouse
 
 
 def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     """Move the prompts, completions and samples of a purpose to RUN/discarded/, or an unfinished training.
 
-    `purpose` None is the training. StageError if a policy was trained from the rows: they are its record.
+    `purpose` None is the training. StageError if a policy was trained from the rows, which are its record, or
+    if later turns answer them.
     """
+    if purpose is not None:
+        _check_unanswered(warehouse, iteration, purpose)
     training = warehouse.stage("train", iteration=iteration)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     folders = [] if purpose is None else [
         warehouse.folder("prompts", **keys), warehouse.folder("completions", **keys),
         warehouse.folder("samples", **keys, scorer="all").parent]
-    if purpose in (None, "train"):
+    if purpose is None or is_training(purpose):
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
                              f"stay. Go back with `warehouse rollback {warehouse.root} --to {iteration}`, or "
@@ -38,3 +42,15 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     carry_out(warehouse.root, "discard",
               [("move", folder, target / folder.relative_to(warehouse.root)) for folder in folders])
     return target
+
+
+def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> None:
+    """StageError if the plan of a later turn stands on rows of this rollout."""
+    waves = [(number, wave) for number in warehouse.iterations("prompts")
+             for wave in warehouse.purposes("prompts", number) if turn_of(wave) > 1]
+    for number, wave in waves:
+        parents = warehouse.read("prompts", ["parent_iteration", "parent_purpose"], iteration=number,
+                                 purpose=wave)
+        if {"parent_iteration": iteration, "parent_purpose": purpose} in parents.to_pylist():
+            raise StageError(f"{wave} of iteration {number} answers completions of it. Put that aside first: "
+                             f"`warehouse discard {warehouse.root} --iteration {number} --purpose {wave}`.")

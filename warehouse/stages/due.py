@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warehouse.store.errors import StageError
+from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 
 
@@ -14,6 +15,17 @@ def rollout_due(warehouse: Warehouse) -> int:
                                                         purpose="train").is_complete():
         iteration += 1
     return iteration
+
+
+def turn_due(warehouse: Warehouse, base: str, turn: int) -> int:
+    """The newest iteration whose turn before this one is complete; StageError if there is none."""
+    before = turn_purpose(base, turn - 1)
+    complete = [number for number in warehouse.iterations("completions")
+                if warehouse.stage("rollout", iteration=number, purpose=before).is_complete()]
+    if not complete:
+        raise StageError(f"{warehouse.root} has no complete rollout of purpose {before} to answer. Run "
+                         "`rollout` and `score` for it first.")
+    return complete[-1]
 
 
 def train_due(warehouse: Warehouse) -> int:

@@ -1,0 +1,109 @@
+"""The prompt of a next turn: the conversation so far, token for token, then feedback."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from rollout.prompts.formats import Messages
+from warehouse.store.errors import StageError
+
+QUESTION = {"role": "user", "content": "?"}  # stands for the first turn, whose own tokens are kept
+Segment = dict[str, Any]                     # start, length, kind
+
+
+class Encoder(Protocol):
+    """What turns messages into tokens: the model's chat template and tokenizer."""
+
+    def render(self, messages: Messages, *, ask: bool) -> str:
+        """The messages as the template writes them; with `ask` the assistant's turn is opened."""
+
+    def encode_places(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids of a text, and at which character each begins."""
+
+
+class NextPrompt(NamedTuple):
+    """A prompt of a second or later turn; `verbatim` if it begins with the parent's very tokens."""
+
+    prompt: str
+    prompt_ids: list[int]
+    segments: list[Segment]
+    verbatim: bool
+
+
+def next_prompt(parent: dict[str, Any], feedback: str, encoder: Encoder) -> NextPrompt:
+    """The conversation of a parent (columns of prompts and completions) with feedback to its completion.
+
+    The template is asked how it writes an answer that is followed by feedback. Where it repeats the answer,
+    what stands behind it is encoded and appended to the tokens that were sampled. Where it rewrites earlier
+    turns, for instance leaves out what was thought, the conversation is what the template makes of it.
+    StageError where it changes how the question is written, too.
+    """
+    said = (parent["prefill"] or "") + parent["completion"]
+    messages = [QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": feedback}]
+    opening, whole = encoder.render([QUESTION], ask=False), encoder.render(messages, ask=True)
+    asked = encoder.render([QUESTION], ask=True)
+    kept = next((text for text in (said, said.rstrip(), said.strip())
+                 if whole.startswith(asked + text)), None)
+    before = parent["segments"] or [segment(0, len(parent["prompt_ids"]), "task")]
+    if kept is not None:
+        text = whole[len(asked + kept):]
+        ids, places = encoder.encode_places(text)
+        sampled = parent["completion_ids"]
+        if ids and sampled and ids[0] == sampled[-1]:  # the end token, which was sampled
+            ids, places = ids[1:], places[1:]
+        return NextPrompt(
+            parent["prompt"] + parent["completion"] + text, [*parent["prompt_ids"], *sampled, *ids],
+            joined(before, [segment(0, len(sampled), "policy")],
+                   labelled(text, places, [("feedback", feedback)])), verbatim=True)
+    opened = asked.removeprefix(opening) + (parent["prefill"] or "")
+    if not (whole.startswith(opening) and asked.startswith(opening) and parent["prompt"].endswith(opened)):
+        raise StageError("The model's chat template writes a question differently once it is answered, so no "
+                         "turn can follow. Use a template that leaves earlier turns alone.")
+    question = parent["prompt"].removesuffix(opened)
+    first, _ = encoder.encode_places(question)
+    text = whole[len(opening):]
+    ids, places = encoder.encode_places(text)
+    return NextPrompt(question + text, first + ids,
+                      joined(clipped(before, len(first)),
+                             labelled(text, places, [("policy", said), ("feedback", feedback)])),
+                      verbatim=False)
+
+
+def labelled(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
+    """Segments of a text's tokens: those that begin in one of the `contents` are of its kind, else template.
+
+    Contents are (kind, text) in the order in which they stand; one that the template changed is not known.
+    """
+    spans, start = [], 0
+    for kind, content in contents:
+        content = content.strip()
+        at = text.find(content, start)
+        if content and at >= 0:
+            start = at + len(content)
+            spans.append((at, start, kind))
+    kinds = [next((kind for first, last, kind in spans if first <= place < last), "template")
+             for place in places]
+    return joined([segment(0, 1, kind) for kind in kinds])
+
+
+def segment(start: int, length: int, kind: str) -> Segment:
+    return {"start": start, "length": length, "kind": kind}
+
+
+def joined(*several: list[Segment]) -> list[Segment]:
+    """Lists of segments one behind the other; neighbours of one kind become one."""
+    whole: list[Segment] = []
+    for segments in several:
+        for each in segments:
+            start = whole[-1]["start"] + whole[-1]["length"] if whole else 0
+            if whole and whole[-1]["kind"] == each["kind"]:
+                whole[-1]["length"] += each["length"]
+            elif each["length"]:
+                whole.append(segment(start, each["length"], each["kind"]))
+    return whole
+
+
+def clipped(segments: list[Segment], length: int) -> list[Segment]:
+    """Segments of the first `length` tokens."""
+    return [segment(each["start"], min(each["length"], length - each["start"]), each["kind"])
+            for each in segments if each["start"] < length]

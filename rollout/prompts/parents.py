@@ -1,0 +1,128 @@
+"""Which completions a next turn answers: those of a query, else the wrong ones of the turn before."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import Any
+
+from rollout.options import RolloutOptions
+from rollout.prompts.selection import choose_tasks
+from warehouse.store.errors import StageError
+from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
+from warehouse.store.run_folder import Warehouse
+
+KEYS = ("iteration", "purpose", "task_id", "sample_index")
+# Wrong by what may be shown, best first by the same: of grids the train pairs, of others the tests. Programs
+# that do the same are one.
+WRONG = """
+SELECT iteration, purpose, task_id, sample_index
+FROM (SELECT samples.*, kind = 'grid' AS on_grids,
+             CASE WHEN kind = 'grid' THEN train_is_correct ELSE correct END AS seems_right,
+             CASE WHEN kind = 'grid' THEN train_correct_grids ELSE test_correct_grids END AS share,
+             CASE WHEN kind = 'grid' THEN train_pixel_score ELSE reward END AS score
+      FROM samples JOIN (SELECT task_id, kind, position FROM tasks) USING (task_id)
+      WHERE iteration = {iteration} AND purpose = '{purpose}' AND reward IS NOT NULL)
+WHERE NOT seems_right
+QUALIFY row_number() OVER (PARTITION BY task_id, coalesce(fingerprint, code, sample_index::VARCHAR)
+                           ORDER BY share DESC, score DESC, sample_index) = 1
+ORDER BY task_id, share DESC, score DESC, sample_index"""
+ROWS = """
+SELECT samples.* EXCLUDE (iteration, purpose, task_id, sample_index, group_id, split), chosen.*,
+       completions.group_id, completion, completion_ids, prompt, prompt_ids, prompts.split, prompt_format,
+       format_options, prefill, flip, rotations, color_map, pair_order, shown_test, segments, kind, payload,
+       heldout
+FROM (SELECT unnest($1) AS place, unnest($2) AS iteration, unnest($3) AS purpose, unnest($4) AS task_id,
+             unnest($5) AS sample_index) AS chosen
+LEFT JOIN completions USING (iteration, purpose, task_id, sample_index)
+LEFT JOIN samples USING (iteration, purpose, task_id, sample_index)
+LEFT JOIN prompts ON prompts.iteration = chosen.iteration AND prompts.purpose = chosen.purpose
+    AND prompts.group_id = completions.group_id
+LEFT JOIN tasks ON tasks.task_id = chosen.task_id
+ORDER BY place"""
+
+
+def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int,
+                   purpose: str) -> list[dict[str, Any]]:
+    """Rows of the parents of the wave `purpose`: columns of samples, completions, prompts and tasks.
+
+    A task has `parents_per_task` of them, the same again where it has fewer wrong ones; those of a query are
+    taken as it gives them. StageError where there is none, or one that cannot be answered.
+    """
+    from warehouse.sql.database import connect, explained, rows_of
+    if is_training(purpose) and warehouse.stage("train", iteration=iteration).is_complete():
+        raise StageError(f"Iteration {iteration} is trained already: rows added now would never be trained "
+                         "on. Sample its turns before `train`, or give --eval.")
+    before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)
+    connection = connect(warehouse, strict=True)
+    query = options.parents_sql or WRONG.format(iteration=iteration, purpose=before)
+    with explained():
+        answer = connection.execute(query)
+        names, rows = [column[0] for column in answer.description or []], answer.fetchall()
+    if missing := {"task_id", "sample_index"} - set(names):
+        raise StageError(f"--from gives no column '{min(missing)}' but {', '.join(names)}. Select task_id "
+                         "and sample_index, and iteration and purpose where they are others than "
+                         f"{iteration} and '{before}'.")
+    usual = {"iteration": iteration, "purpose": before}
+    given = [{**usual, **dict(zip(names, row, strict=True))} for row in rows]
+    if not given:
+        raise StageError("--from gives no row. Try the query with `warehouse sql`." if options.parents_sql
+                         else _why_none(warehouse, iteration, before))
+    keys = [tuple(row[name] for name in KEYS) for row in given]
+    keys = _per_task(keys, options) if options.parents_sql is None or options.parents_per_task else keys
+    keys = _of_tasks(keys, warehouse, options)
+    parents = rows_of(connection, ROWS, [list(range(len(keys))), *map(list, zip(*keys, strict=True))])
+    for parent in parents:
+        _check(warehouse, parent, purpose)
+    return parents
+
+
+def _per_task(keys: list[tuple[Any, ...]], options: RolloutOptions) -> list[tuple[Any, ...]]:
+    of_task: dict[str, list[tuple[Any, ...]]] = {}
+    for key in keys:
+        of_task.setdefault(key[2], []).append(key)
+    count = options.parents_per_task or 1
+    return [key for several in of_task.values() for key in islice(cycle(several), count)]
+
+
+def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
+              options: RolloutOptions) -> list[tuple[Any, ...]]:
+    """Parents of the tasks that --split and --tasks-sql leave, of the first --num-tasks of these."""
+    if options.splits or options.tasks_sql:
+        allowed = {task["task_id"] for task in choose_tasks(warehouse, options)}
+        keys = [key for key in keys if key[2] in allowed]
+        if not keys:
+            raise StageError("No completion to answer is of the tasks that --split and --tasks-sql leave. "
+                             "Leave them out.")
+    tasks = list(dict.fromkeys(key[2] for key in keys))[:options.num_tasks]
+    return [key for key in keys if key[2] in tasks]
+
+
+def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
+    if not warehouse.stage("rollout", iteration=iteration, purpose=before).is_complete():
+        return (f"Iteration {iteration} has no complete rollout of purpose {before} to answer. Run `rollout` "
+                "and `score` for it first, or name other rows with --from.")
+    if not warehouse.scorers(iteration, before):
+        return (f"Iteration {iteration} ({before}) is not scored. Run `score {warehouse.root} --iteration "
+                f"{iteration}` first.")
+    return (f"Iteration {iteration} ({before}) has no wrong completion to answer. Name rows with --from if "
+            "right ones are to be answered, too.")
+
+
+def _check(warehouse: Warehouse, parent: dict[str, Any], purpose: str) -> None:
+    """StageError if a row cannot be the parent of a turn of this purpose."""
+    name = "/".join(str(parent[key]) for key in KEYS)
+    if parent["group_id"] is None:
+        raise StageError(f"There is no completion {name} in the complete rollouts: it was never sampled, or "
+                         "its iteration was discarded. Correct --from.")
+    if parent["scorer"] is None:
+        raise StageError(f"Completion {name} is not scored, so there is nothing to say about it. Run `score "
+                         f"{warehouse.root} --iteration {parent['iteration']}` first.")
+    if parent["prompt_ids"] is None or parent["completion_ids"] is None:
+        raise StageError(f"The tokens of completion {name} were pruned, so nothing can follow them. Name "
+                         "rows of an iteration that was not pruned.")
+    if turn_of(parent["purpose"]) != turn_of(purpose) - 1:
+        raise StageError(f"Completion {name} is of turn {turn_of(parent['purpose'])}: turn "
+                         f"{turn_of(purpose)} follows turn {turn_of(purpose) - 1} alone. Correct --from.")
+    if is_training(purpose) and not is_training(parent["purpose"]):
+        raise StageError(f"Completion {name} is an evaluation, which nothing trains on. Name training rows, "
+                         "or give --eval.")

@@ -1,0 +1,63 @@
+"""The plan of a later turn: each parent's conversation with feedback to it, as the prompt of a group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.prompts.feedback import Feedback, feedback_to
+from rollout.prompts.next_turn import Encoder, next_prompt
+from rollout.prompts.plan import Plan, hash_of, seed_of
+from warehouse.store.errors import StageError
+
+# What a turn has from the first: how its grids were augmented, which the scorer undoes.
+INHERITED = ("task_id", "split", "prompt_format", "format_options", "flip", "rotations", "color_map",
+             "pair_order", "shown_test")
+
+
+@dataclass(frozen=True)
+class TurnSettings:
+    """What decides the prompts of one wave of turns, beside the parents."""
+
+    iteration: int
+    purpose: str
+    turn: int
+    group_size: int
+    feedback: Feedback
+    max_prompt_tokens: int
+    seed: int
+
+
+def plan_turn(parents: list[dict[str, Any]], settings: TurnSettings, encoder: Encoder) -> Plan:
+    """A prompt per parent whose conversation fits; StageError when none does."""
+    plan, too_long, of_task = Plan(), set(), Counter[str]()
+    for parent in parents:
+        row = _prompt_row(parent, of_task[parent["task_id"]], settings, encoder)
+        if row["num_prompt_tokens"] > settings.max_prompt_tokens:
+            too_long.add(parent["task_id"])
+            continue
+        of_task[parent["task_id"]] += 1
+        plan.rows.append(row)
+    plan.too_long = len(too_long - of_task.keys())
+    if not plan.rows:
+        raise StageError(f"None of the {len(parents)} conversations fits {settings.max_prompt_tokens} tokens "
+                         "with feedback. Raise --max-prompt-tokens where the model holds more, or give a "
+                         "shorter --feedback.")
+    return plan
+
+
+def _prompt_row(parent: dict[str, Any], index: int, settings: TurnSettings,
+                encoder: Encoder) -> dict[str, Any]:
+    keys = settings.iteration, settings.purpose, parent["task_id"], index
+    following = next_prompt(parent, feedback_to(settings.feedback, parent), encoder)
+    return {
+        **{name: parent[name] for name in INHERITED},
+        "iteration": settings.iteration, "purpose": settings.purpose, "group_index": index,
+        "group_id": "/".join(map(str, keys)), "group_size": settings.group_size,
+        "prompt_id": hash_of(following.prompt_ids), "prompt": following.prompt,
+        "prompt_ids": following.prompt_ids, "num_prompt_tokens": len(following.prompt_ids), "prefill": "",
+        "seed": seed_of(settings.seed, *keys), "turn": settings.turn,
+        "parent_iteration": parent["iteration"], "parent_purpose": parent["purpose"],
+        "parent_sample_index": parent["sample_index"], "feedback_format": settings.feedback.name,
+        "verbatim_prefix": following.verbatim, "segments": following.segments}
