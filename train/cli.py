@@ -120,6 +120,9 @@ class TrainCommand(click.Command):
               help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
 @click.option("--keep-if-nothing", is_flag=True,
               help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
+@click.option("--until-signal", type=click.IntRange(min=1), metavar="GROUPS",
+              help="With fewer groups of unequal rewards, pass the policy on unchanged and train on the rows "
+                   "together with the next iteration's, of five rollouts at most.")
 @click.option("--updates-per-batch", "--updates-per-shard", cls=RenamedOption, type=click.IntRange(min=1),
               help="Optimizer steps, at most one per group.  [default: 1]")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")

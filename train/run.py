@@ -41,6 +41,9 @@ from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
+WAITING = "waiting"         # why rows are not trained on that a later iteration takes
+MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
+
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
                     say: Callable[[str], None]) -> None:
@@ -71,7 +74,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             gate(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
-            if not learner.plan and not settings.keep_if_nothing:
+            if not (learner.plan or settings.keep_if_nothing or is_waiting(learner.batch)):
                 raise without_signal(inputs, learner.batch)
             if settings.explain:
                 for line in explain_lines(learner, settings.explain):
@@ -104,8 +107,9 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
             say: Callable[[str], None]) -> Learner:
     """Policy, optimizer, rows and their split into steps."""
     batch = build_batch(inputs.groups, inputs.iteration, settings)
+    wait_for_signal(inputs, batch, settings, say)
     nothing = all(row.drop_reason for group in batch for row in group.rows)
-    if nothing and not (settings.keep_if_nothing or settings.dry_run):
+    if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
         raise without_signal(inputs, batch)
     plan = [] if nothing else split_into_steps(len(batch), settings,
                                                seed=f"{settings.seed}:{inputs.iteration}")
@@ -124,6 +128,27 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
                       inputs.parent.get("global_step", 0), num_rollbacks(warehouse, inputs.iteration), online)
     check_schedule(learner, say)
     return learner
+
+
+def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
+                    say: Callable[[str], None]) -> None:
+    """Put the rows off where too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
+
+    The policy is then passed on unchanged and the next iteration samples on with it: DAPO's dynamic sampling
+    (arXiv 2503.14476), a rollout at a time.
+    """
+    wanted, signal = settings.until_signal or 0, group_counts(batch)["mixed"]
+    if signal >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
+        return
+    for row in (row for group in batch for row in group.rows):
+        row.drop_reason = WAITING
+    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: the policy is "
+        f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
+
+
+def is_waiting(batch: list[RowGroup]) -> bool:
+    """Whether the rows are put off until a later iteration."""
+    return any(row.drop_reason == WAITING for group in batch for row in group.rows)
 
 
 def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
@@ -189,6 +214,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
+             "waiting": is_waiting(batch),
              "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch)]}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs),

@@ -377,3 +377,50 @@ def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp
                         lambda *a, **k: calls.append(1) or original(*a, **k))
     assert invoke(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(whole, 2), 1e-4)
+
+
+@pytest.fixture
+def new_runs(tmp_path):
+    """Two runs with the same iteration 0 of 8 groups, 6 of them with a signal."""
+    runs = [tiny_run(tmp_path / name) for name in "ab"]
+    for warehouse in runs:
+        sample_rows(warehouse, 0)
+    return runs
+
+
+def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_next(new_runs):
+    waiting, plain = new_runs
+    result = invoke(waiting, "--until-signal", "7")
+    assert result.exit_code == 0, result.output
+    assert "6 of 8 groups have a signal, fewer than --until-signal 7" in result.stdout
+    assert waiting.read("train_steps", iteration=0).num_rows == 0
+    assert {row["drop_reason"] for row in waiting.read("train_samples", iteration=0).to_pylist()} == {
+        "waiting"}
+    assert all(not tensor.any() for name, tensor in adapter(waiting, 1).items() if "lora_B" in name)
+    sample_rows(waiting, 1)
+    result = invoke(waiting, "--until-signal", "7")
+    assert "passed on unchanged" not in result.stdout
+    rows = waiting.read("train_samples", iteration=1).to_pylist()
+    assert {row["iteration"] for row in rows if row["drop_reason"] is None} == {0, 1}
+    assert max(row["mismatch_kl"] for row in rows) < 1e-9       # sampled by the very weights that are trained
+    # One optimizer step on both is what replaying the first, untrained, would have been.
+    assert invoke(plain, "--learning-rate", "0").exit_code == 0
+    sample_rows(plain, 1)
+    expected = {(row["iteration"], row["task_id"], row["sample_index"], row["advantage"]) for row in rows}
+    assert invoke(plain, "--replay", "1").exit_code == 0
+    replayed = plain.read("train_samples", iteration=1).to_pylist()
+    assert {(row["iteration"], row["task_id"], row["sample_index"], row["advantage"])
+            for row in replayed} == expected
+    sample_rows(waiting, 2)
+    assert invoke(waiting).exit_code == 0       # what was trained on waits no longer
+    assert {row["iteration"] for row in waiting.read("train_samples", iteration=2).to_pylist()} == {2}
+
+
+def test_after_five_rollouts_it_trains_on_what_there_is(new_runs):
+    run = new_runs[0]
+    for iteration in range(5):
+        if iteration:
+            sample_rows(run, iteration, num_groups=1)
+        result = invoke(run, "--until-signal", "99")
+        assert ("passed on unchanged" in result.stdout) == (iteration < 4), result.output
+    assert {row["iteration"] for row in run.read("train_samples", iteration=4).to_pylist()} == set(range(5))

@@ -27,6 +27,7 @@ class Inputs(NamedTuple):
     parent: dict[str, Any]          # policy.json of the policy the stage starts from
     groups: list[Group]
     stage: Stage
+    waiting: list[int]              # iterations before, whose rows are trained on together with this one's
 
 
 def due_iteration(warehouse: Warehouse) -> int | None:
@@ -59,10 +60,11 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
-    groups += _load_replay(warehouse, iteration, scorer, settings)
+    waiting = _waiting_iterations(warehouse, iteration)
+    groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     for group in groups:
         _check_policy_of(group, warehouse, iteration)
-    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration))
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
 
 
 def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
@@ -115,8 +117,17 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     inputs.stage.complete(facts)
 
 
-def _load_replay(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> list[Group]:
-    """Groups of earlier iterations, at most `--replay` policy versions old, that the query selects."""
+def _waiting_iterations(warehouse: Warehouse, iteration: int) -> list[int]:
+    """The iterations right before that passed their policy on unchanged to gather more groups."""
+    first = iteration
+    while first and warehouse.policy(first).get("facts", {}).get("waiting"):
+        first -= 1
+    return list(range(first, iteration))
+
+
+def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
+                  waiting: list[int]) -> list[Group]:
+    """Groups that wait, and those at most `--replay` policy versions old that the query selects."""
     selected = None
     if settings.replay_select is not None:
         from warehouse.sql.database import connect, run_query
@@ -127,13 +138,14 @@ def _load_replay(warehouse: Warehouse, iteration: int, scorer: str, settings: Se
                              "'early_exit'.")
         selected = set(relation.project("iteration, group_id").fetchall())
     groups = []
-    for earlier in range(max(0, iteration - settings.replay), iteration):
+    for earlier in sorted({*waiting, *range(max(0, iteration - settings.replay), iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
             groups += load_groups(warehouse, earlier, identity,
                                   truncated_sampling=settings.truncated_sampling)
-    return [group for group in groups if iteration - group.policy_version <= settings.replay
-            and (selected is None or (group.iteration, group.group_id) in selected)]
+    return [group for group in groups if group.iteration in waiting
+            or (iteration - group.policy_version <= settings.replay
+                and (selected is None or (group.iteration, group.group_id) in selected))]
 
 
 def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
