@@ -38,6 +38,7 @@ from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import arrow_schema
@@ -286,7 +287,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
 
 def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
     """Write the manifest; the lines that say what was done."""
-    facts = {**rollout_facts(job.warehouse, **job.keys), **json.loads(job.plan_file.read_text()),
+    facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
     job.stage.complete(facts, range(num_parts(read_prompts(job), job.options.part_size)))

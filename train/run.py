@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -39,6 +38,7 @@ from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
 
 WAITING = "waiting"         # why rows are not trained on that a later iteration takes
@@ -237,7 +237,7 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
                "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
-    (scratch / "policy.json").write_text(json.dumps(lineage, indent=2, sort_keys=True) + "\n")
+    (scratch / "policy.json").write_bytes(json_bytes(lineage))
     return warehouse.commit_policy(inputs.iteration + 1, scratch)
 
 

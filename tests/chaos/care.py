@@ -28,6 +28,7 @@ from click.testing import CliRunner
 
 from tests.building.later_schema import later_schema
 from tests.building.long import lengthen
+from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import new_run
@@ -41,7 +42,7 @@ from warehouse.store.run_folder import open_warehouse
 CALLS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d+")
-PASSING = {"finished_at", "compacted_at", "at", "bytes", "sha256", "bytes_after", "bytes_before"}
+PASSING = {"finished_at", "compacted_at", "at", "bytes", "checksum", "sha256", "bytes_after", "bytes_before"}
 COMPLETIONS, TRAIN = "completions/iteration={}/purpose=train", "train/iteration={}"
 
 
@@ -255,13 +256,11 @@ def whole_run(folder: Path) -> Path:
     build_run(folder, iterations=2, evals=(0,), num_tasks=4, group_size=2)
     for version in (1, 2):
         policy = folder / "policies" / str(version)
-        facts = json.loads((policy / "policy.json").read_text())
-        (policy / "policy.json").unlink()
         (policy / "adapter_model.safetensors").write_bytes(b"weights of %d" % version)
         (policy / "optimizer.pt").write_bytes(b"moments of %d" % version)
-        files = file_hashes(policy)
-        facts |= {"kind": "lora", "sha256": files["adapter_model.safetensors"], "files": files}
-        (policy / "policy.json").write_text(json.dumps(facts))
+        files = {name: value for name, value in file_hashes(policy).items() if name != "policy.json"}
+        change_document(policy / "policy.json", kind="lora", sha256=files["adapter_model.safetensors"],
+                        files=files)
     return folder
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from tests.building.runs import change_document
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.cli import cli
@@ -207,7 +208,6 @@ def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
 
 def test_a_run_of_another_schema_version_is_refused(run: Warehouse) -> None:
     for version in (OLDEST_VERSION - 1, SCHEMA_VERSION + 1):
-        facts = json.loads((run.root / "warehouse.json").read_text())
-        overwrite(run.root / "warehouse.json", json.dumps({**facts, "schema_version": version}).encode())
+        change_document(run.root / "warehouse.json", schema_version=version)
         refused = CliRunner().invoke(cli, ["check", str(run.root)])
         assert refused.exit_code == 1 and f"has schema version {version}" in refused.output

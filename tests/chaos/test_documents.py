@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.building.runs import change_document
 from tests.chaos.care import SAMPLES, whole_run
 from warehouse.cli import cli
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes, read_json
 
 DOCUMENTS = ("completions/iteration=0/purpose=train/manifest.json", f"{SAMPLES}/manifest.json",
              "completions/iteration=1/purpose=train/settings.json", "train/iteration=0/manifest.json",
@@ -37,3 +42,40 @@ def test_a_document_of_another_type_is_said_and_put_aside(whole: Path, tmp_path:
         assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.exception)
         if words[0] == "check":
             assert done.exit_code == 1 and path.name in done.output and name.split("/")[0] in done.output
+
+
+@pytest.mark.parametrize("name", DOCUMENTS[:-1])
+def test_a_digit_that_flips_in_a_document_is_noticed(whole: Path, tmp_path: Path, name: str) -> None:
+    path, draw = tmp_path / "document.json", random.Random(name)
+    text = (whole / name).read_text()
+    before = read_json(whole / name)
+    places = [place for place, letter in enumerate(text) if letter in "0123456789"]
+    for place in draw.sample(places, min(len(places), 40)):
+        path.write_text(f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1:]}")
+        with pytest.raises(StageError, match="is damaged"):
+            read_json(path)
+    path.write_text(json.dumps(json.loads(text)))           # written anew by another program
+    assert read_json(path) == before
+
+
+def test_a_damaged_manifest_that_still_is_one_is_found_by_check(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    path = run / DOCUMENTS[1]
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace('"num_', '"nun_'))
+    done = CliRunner().invoke(cli, ["check", str(run), "--quick"])
+    assert done.exit_code == 1 and "checksum says that something in it was changed" in done.output
+    CliRunner().invoke(cli, ["repair", str(run), "--yes"])
+    assert not path.exists()
+
+
+def test_a_document_that_a_person_changed_goes_without_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    path.write_bytes(json_bytes({"sha256": "0", 5: {"b": 1e-5, "a": None}, "text": "\ud800"}))
+    assert read_json(path) == {"sha256": "0", "5": {"b": 1e-5, "a": None}, "text": "\ud800"}
+    facts = json.loads(path.read_text())
+    del facts["checksum"]
+    path.write_text(json.dumps({**facts, "text": "mine"}))
+    assert (read_json(path) or {})["text"] == "mine"
+    change_document(path, text="ours")
+    assert (read_json(path) or {})["text"] == "ours"

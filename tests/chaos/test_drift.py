@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from tests.building.runs import small_run
+from tests.building.runs import change_document, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -39,9 +38,7 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
         monkeypatch.setattr("rollout.options.engine_version", lambda: "changed")
     else:
         path = warehouse.root / ("policies/0/policy.json" if name == "policy_sha256" else "warehouse.json")
-        path.chmod(0o644)
-        key = "sha256" if name == "policy_sha256" else name
-        path.write_text(json.dumps({**json.loads(path.read_text()), key: "changed"}))
+        change_document(path, **{"sha256" if name == "policy_sha256" else name: "changed"})
     changed = open_warehouse(warehouse.root)
     with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed"'):
         sample(changed)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 import train.run
 import train.update.steps
-from tests.building.runs import copy_run
+from tests.building.runs import change_document, copy_run
 from tests.building.sampled import END, OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
 from train.cli import export
 from train.cli import train as train_command
@@ -333,8 +333,7 @@ def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_docume
 
 def test_a_model_of_the_hub_is_loaded_at_the_commit_that_the_run_was_made_with(run, monkeypatch):
     from train.model.policy import AutoModelForCausalLM
-    facts = json.loads((run.root / "warehouse.json").read_text())
-    (run.root / "warehouse.json").write_text(json.dumps({**facts, "model_revision": "c0ffee"}))
+    change_document(run.root / "warehouse.json", model_revision="c0ffee")
     loaded, original = [], AutoModelForCausalLM.from_pretrained
 
     def note(source, revision=None, **options):

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from warehouse.sql.database import refresh_sql
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import flush, json_bytes, saying_why
+from warehouse.store.commit import flush, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import part_number, part_writer, row_group_size
 from warehouse.store.run_folder import Warehouse, score_stages
 from warehouse.store.stage import Stage

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import json_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import read_parts, write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage

@@ -6,7 +6,7 @@ next.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
-from warehouse.store.commit import json_bytes
+from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse, score_stages
-from warehouse.store.stage import Stage, readable_manifest
+from warehouse.store.stage import Stage, read_manifest, readable_manifest
 
 
 class Move(NamedTuple):
@@ -57,9 +58,10 @@ def put_aside(warehouse: Warehouse, moves: list[Move]) -> Path:
         steps += [("write", stage.folder / "manifest.json", text) for text in _manifest_without(stage, names)]
     for path in sorted(path for path in opened if path and path.name == "manifest.json"):
         copies = sorted(set(path.parent.glob("compacted-*.json")) - opened)
-        text = copies[-1].read_text() if copies else '{"parts": [{"name": "none"}]}'
-        if all((path.parent / part["name"]).exists() for part in json.loads(text)["parts"]):
-            steps.append(("write", path, text))  # what the compaction kept of it
+        with contextlib.suppress(StageError):  # a copy that is damaged, too, is none
+            kept = read_manifest(path.parent, copies[-1].name) if copies else None  # by the compaction
+            if kept and all((path.parent / part["name"]).exists() for part in kept["parts"]):
+                steps.append(("write", path, json_bytes(kept).decode()))
     carry_out(warehouse.root, "repair", steps)
     warehouse.sweep()
     return folder

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from warehouse.store.commit import flush_folder, json_bytes, saying_why
+from warehouse.store.commit import flush_folder, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
 
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.commit import json_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema

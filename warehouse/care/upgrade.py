@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warehouse.care.prune import exchange_parts
-from warehouse.store.commit import json_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.intent import carry_out
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import part_metadata, part_version, read_parts, write_part
 from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.schema import SCHEMA_VERSION, later_columns

@@ -15,8 +15,9 @@ from warehouse.sql.database import connect, explained
 from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
 from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import commit_directory, json_bytes
+from warehouse.store.commit import commit_directory
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import stored_bytes
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import TABLES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import uuid
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes
 
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
@@ -49,11 +49,6 @@ def commit_bytes(path: Path, content: bytes) -> bool:
 def commit_json(path: Path, value: object) -> bool:
     """Write `value` as indented JSON to `path` atomically; False if it stood already."""
     return commit_bytes(path, json_bytes(value))
-
-
-def json_bytes(value: object) -> bytes:
-    """The content of a JSON file of the run."""
-    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
 def replace_bytes(path: Path, content: bytes) -> None:

@@ -1,8 +1,13 @@
-"""Read the JSON files of a run: whole, of the keys and types they must have, or an error that names them."""
+"""The JSON files of a run: whole, of the keys and types they must have, or an error that names them.
+
+Each is written with a `checksum` of its other keys, which is compared and taken off where it is read. A file
+without it is taken as it is: of an earlier version, or changed by a person who took the line out.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,19 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 STALE_ATTEMPTS = 9
+CHECKSUM = "checksum"
+
+
+def json_bytes(value: object) -> bytes:
+    """The content of a JSON file of the run; an object gets its checksum."""
+    value = json.loads(json.dumps(value))  # as it will be read: keys are texts
+    if isinstance(value, dict):
+        value[CHECKSUM] = _checksum(value)
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | None:
@@ -25,6 +43,10 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
         raise damaged(path, str(error)) from error
     if not isinstance(value, dict):
         raise damaged(path, "it is no object")
+    checksum = value.pop(CHECKSUM, None)
+    if checksum not in (None, _checksum(value)):
+        raise damaged(path, f"its {CHECKSUM} says that something in it was changed; if you did that, take "
+                            "the line out")
     for key, kind in types.items():
         if not isinstance(value.get(key), kind):
             raise damaged(path, f"'{key}' is missing or of another type")

@@ -112,9 +112,9 @@ class Stage:
         return f"{self.name} of iteration {self.identity['iteration']}{''.join(others)}"
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
     """What the stage in this folder wrote; None while it is not complete; StageError if it is damaged."""
-    path = folder / "manifest.json"
+    path = folder / name
     manifest = read_json(path, facts=dict, parts=list)
     for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
         if not isinstance(part, dict) or not {"name", "bytes", "sha256"} <= part.keys():

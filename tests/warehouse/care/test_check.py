@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
@@ -49,12 +50,11 @@ def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     manifest = path.parent / "manifest.json"
     if manifest.exists():
-        facts = json.loads(manifest.read_text())
-        for part in facts["parts"]:
+        parts = json.loads(manifest.read_text())["parts"]
+        for part in parts:
             if part["name"] == path.name:
                 part.update(bytes=path.stat().st_size, sha256=sha256_of(path))
-        manifest.chmod(0o644)
-        manifest.write_text(json.dumps(facts))
+        change_document(manifest, parts=parts)
 
 
 def only_problem(run: Warehouse) -> str:
@@ -154,9 +154,7 @@ def test_a_part_beside_the_manifest_is_named(run: Warehouse) -> None:
 
 
 def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
-    marker = run.root / "warehouse.json"
-    marker.chmod(0o644)
-    marker.write_text(marker.read_text().replace(run.run_id, "0ddba11"))
+    change_document(run.root / "warehouse.json", run_id="0ddba11")
     problems = check_run(open_warehouse(run.root), quick=True).problems
     assert len(problems) == 19 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
 
@@ -189,7 +187,7 @@ def test_changed_prompts_are_named(run: Warehouse) -> None:
 def test_a_rollout_from_before_manifests_listed_prompts_is_still_checked(run: Warehouse) -> None:
     manifest = (run.root / COMPLETIONS).with_name("manifest.json")
     facts = json.loads(manifest.read_text())
-    assert facts.pop("prompts")
+    assert facts.pop("prompts") and facts.pop("checksum")
     manifest.chmod(0o644)
     manifest.write_text(json.dumps(facts))
     assert check_run(run).problems == []

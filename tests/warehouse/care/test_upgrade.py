@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 import warehouse
 from tests.building.later_schema import LATER, later_schema
+from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run, weather, write_iteration
 from warehouse.care.check import check_run
 from warehouse.cli import cli
@@ -84,9 +84,6 @@ def test_today_nothing_has_to_change(run: Warehouse) -> None:
 
 
 def test_version_1_was_never_released(run: Warehouse) -> None:
-    path = run.root / "warehouse.json"
-    facts = json.loads(path.read_text())
-    path.chmod(0o644)
-    path.write_text(json.dumps({**facts, "schema_version": 1}))
+    change_document(run.root / "warehouse.json", schema_version=1)
     done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
     assert done.exit_code == 1 and "schema version 1, which was never released" in done.output

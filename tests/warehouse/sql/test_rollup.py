@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run, weather, write_iteration, write_training
 from tests.warehouse.sql.test_views import rounded, scanned_files
 from warehouse.cli import cli
@@ -71,9 +71,7 @@ def test_another_scorer_makes_the_rollup_void(run: Warehouse) -> None:
     stale = everything(run)[3]
     folder = run.root / "samples/iteration=1/purpose=train"
     shutil.copytree(folder / f"scorer={SCORER}", folder / "scorer=strict-99")
-    manifest = folder / "scorer=strict-99/manifest.json"
-    manifest.chmod(0o644)
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "scorer": "strict-99"}))
+    change_document(folder / "scorer=strict-99/manifest.json", scorer="strict-99")
     (run.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')
     rows = everything(run)[3]
     assert [row["scorer"] for row in rows] == [SCORER, "strict-99", SCORER, SCORER]

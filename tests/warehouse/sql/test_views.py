@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.building.runs import change_document
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.rows.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
@@ -164,9 +165,8 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     shutil.copytree(warehouse.root / "samples/iteration=0/purpose=train" / f"scorer={SCORER}",
                     warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99")
     manifest = warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99/manifest.json"
-    facts = json.loads(manifest.read_text())
-    manifest.chmod(0o644)
-    manifest.write_text(json.dumps({**facts, "scorer": "strict-99", "finished_at": facts["finished_at"] + 9}))
+    finished_at = json.loads(manifest.read_text())["finished_at"]
+    change_document(manifest, scorer="strict-99", finished_at=finished_at + 9)
 
     def chosen() -> list[tuple[str, str]]:
         [shown] = [(choice.scorer, choice.reason) for choice in scorer_choices(warehouse) if choice.chosen]
