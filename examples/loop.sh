@@ -3,22 +3,23 @@
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # --warm: one vLLM server serves all rollouts, sleeps while `train` has the GPU, and ends with the loop.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
+# --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
-usage="usage: examples/loop.sh RUN ITERATIONS [--warm] [--rescue]"
+usage="usage: examples/loop.sh RUN ITERATIONS [--warm] [--rescue] [--track NAME]"
 run=${1:?$usage}
 iterations=${2:?$usage}
-warm='' rescues=0 smaller=()
-for option in "${@:3}"; do
-  case $option in
+options=("$@") warm='' rescues=0 to_train=()
+shift 2
+while (($#)); do
+  case $1 in
     --warm) warm=yes ;;
-    --rescue) rescues=3 smaller=(--lr-after-rollback 0.5) ;;
+    --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
+    --track) to_train+=(--track "${2:?$usage}"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
+  shift
 done
-if [[ $warm && -z ${ROLLOUT_ENDPOINT:-} ]]; then
-  ((rescues)) && rescue=--rescue
-  exec python -m rollout.server "$run" bash "$0" "$run" "$iterations" ${rescue:+$rescue}
-fi
+if [[ $warm && -z ${ROLLOUT_ENDPOINT:-} ]]; then exec python -m rollout.server "$run" bash "$0" "${options[@]}"; fi
 
 watch_alarms() {
   local said code=0 back
@@ -38,7 +39,7 @@ for ((i = 0; i < iterations; i++)); do
   rollout "$run" --iteration "$i"
   score "$run" --iteration "$i"
   failed=0
-  train "$run" --iteration "$i" "${smaller[@]}" || failed=$?
+  train "$run" --iteration "$i" "${to_train[@]}" || failed=$?
   ((failed)) || warehouse summary "$run" --iteration "$i" --line
   ((failed > 1)) || watch_alarms        # no gradient at all may be a collapse, too
   ((failed == 0)) || [ -e "$run/train/iteration=$i/manifest.json" ] || exit "$failed"

@@ -171,7 +171,8 @@ class TrainCommand(click.Command):
               help="Seconds after which to stop, save and exit with 75, to be run again.")
 @click.option("--keep-policies", type=click.IntRange(min=2),
               help="Remove the weights of all but the last policies when done.  [default: all are kept]")
-@click.option("--track", help="Also log steps through Accelerate: tensorboard, wandb, trackio, ..")
+@click.option("--track", help="Send the numbers of rollout, score and train to tensorboard, "
+              "wandb, trackio or mlflow.")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors
 def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -> None:

@@ -20,6 +20,7 @@ from train.rows.inputs import (
     stage_settings,
 )
 from train.rows.settings import Settings, correction_of
+from train.rows.telemetry import stage_numbers
 from train.start import check_fits, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
@@ -58,7 +59,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes = Processes(settings.device)
     say = say if processes.first else lambda line: None
     clock.lap("import")
-    with StopRequest(settings.time_limit) as stop, name_what_to_lower(lambda: settings.tokens_per_batch):
+    with (StopRequest(settings.time_limit) as stop, name_what_to_lower(lambda: settings.tokens_per_batch),
+          track(warehouse, inputs, settings, processes) as tracker):
         policy = load_policy(warehouse, inputs, settings, processes.device)
         check_fits(policy, inputs)
         if not settings.tokens_per_batch:
@@ -82,11 +84,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             say("dry run: nothing was written")
             processes.close()
             return
-        tracker = Tracker(settings.track if processes.first else None, warehouse.root / "tracking",
-                          warehouse.run_id, settings.results())
-        steps = take_steps(learner, stop=stop, say=say, log=tracker.log,
+        steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
                            before_update=lambda: gate(warehouse, inputs, learner, say))
-        tracker.close()
         clock.lap("gradients")
     if processes.first:
         facts, won = write(warehouse, inputs, learner, steps)
@@ -101,6 +100,16 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         refresh_sql(warehouse)
         prune_policies(warehouse, settings.keep_policies)
     processes.close()
+
+
+def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Tracker:
+    """The tracker, if one is asked for, with the numbers of the stages before this one sent."""
+    name = settings.track if processes.first and not settings.dry_run else None
+    first_step = inputs.parent.get("global_step", 0) + 1
+    tracker = Tracker(name, warehouse, num_rollbacks(warehouse, inputs.iteration), first_step)
+    if name:
+        tracker.log(stage_numbers(warehouse, inputs.iteration), first_step)
+    return tracker
 
 
 def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, processes: Processes,

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# One iteration, for a batch job: finish the rollout, score, train. SIGTERM goes on to the command that runs;
-# exit code 75 means "put the job back into the queue".
+# What every job engine starts. SIGTERM goes on to the command that runs; exit code 75 means "start this again".
+# Each may be killed at any instant and started again on any machine that sees RUN.
+#   work.sh rollout RUN ITERATION K/N     sample share K of N of the parts
+#   work.sh score   RUN ITERATION K/N     score share K of N; what no rollout has sampled yet is left to `learn`
+#   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
+#   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
+#   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
 set -euo pipefail
-run=${1:?usage: examples/iteration.sh RUN ITERATION}
-iteration=${2:?usage: examples/iteration.sh RUN ITERATION}
+usage="usage: work.sh rollout|score|learn|worker|trainer RUN ITERATION [K/N]"
+role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
 
 stage() {
   local child code=0 stopped=
@@ -15,11 +20,45 @@ stage() {
     code=0
     wait "$child" || code=$?
     ((code == 143)) && exit 75   # it was still starting and had nothing to save
+    ((code == 0)) || exit "$code"
   fi
-  ((code == 0)) || exit "$code"
+  return "$code"
 }
 
-stage rollout "$run" --iteration "$iteration"
-stage score "$run" --iteration "$iteration"
-stage train "$run" --iteration "$iteration"
-stage warehouse summary "$run" --iteration "$iteration" --line
+score_share() {
+  local code=0
+  stage score "$run" --iteration "$1" --shard "$share" || code=$?
+  ((code == 0 || code == 75)) || exit "$code"   # 75: the rollout is still under way
+}
+
+learn() {
+  stage rollout "$run" --iteration "$1"
+  stage score "$run" --iteration "$1"
+  stage train "$run" --iteration "$1"
+  stage warehouse summary "$run" --iteration "$1" --line
+}
+
+wait_until_complete() {   # STAGE ITERATION
+  local query="SELECT count(*) AS n FROM stages WHERE stage = '$1' AND iteration = $2 AND ifnull(purpose, 'train') = 'train'"
+  until [[ $(warehouse sql "$run" --format csv "$query" | tail -n 1) == 1 ]]; do
+    stage sleep "${POLL_SECONDS:-20}"
+  done
+}
+
+case $role in
+  rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
+  score) score_share "$number" ;;
+  learn) learn "$number" ;;
+  worker)
+    for ((i = 0; i < number; i++)); do
+      ((i == 0)) || wait_until_complete train $((i - 1))
+      stage rollout "$run" --iteration "$i" --shard "$share"
+      score_share "$i"
+    done ;;
+  trainer)
+    for ((i = 0; i < number; i++)); do
+      wait_until_complete rollout "$i"
+      learn "$i"
+    done ;;
+  *) echo "$usage" >&2; exit 2 ;;
+esac

@@ -59,6 +59,19 @@ def run_until(words: list[str], environment: dict[str, str], *, preempt_after: f
     return process.returncode, output
 
 
+def start_until_done(words: list[str], environment: dict[str, str], kills: list[float]) -> list[int]:
+    """Start a job again and again, its whole machine vanishing after as many seconds each; its exit codes."""
+    codes = []
+    for preempt_after in (*kills, None):
+        code, output = run_until(words, environment, preempt_after=preempt_after,
+                                 number=signal.SIGKILL, group=True)
+        codes.append(code)
+        if code not in (-signal.SIGKILL, 75):
+            assert code == 0, output
+            break
+    return codes
+
+
 def submit_file(path: Path, values: dict[str, str]) -> dict[str, str]:
     """Commands of an HTCondor submit file with the macros filled in; 'queue' is how many."""
     found: dict[str, Any] = {"queue": "1"}

@@ -1,4 +1,7 @@
-"""The loop in a shell, under SLURM and under HTCondor, with kills in the middle: the undisturbed result."""
+"""The loop in a shell and under job engines, with kills in the middle: the undisturbed result.
+
+SLURM, HTCondor and SkyPilot are stand-ins here; test_real_engines.py starts those that are installed.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,67 @@ import re
 import shlex
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.chaos.loop import contents, leftovers, new_run, problems
-from tests.chaos.scheduler import ROOT, commands, run_until, submit_file
+from tests.chaos.scheduler import ROOT, commands, run_until, start_until_done, submit_file
 from warehouse.store.run_folder import Warehouse
 
 SHARDS = 2
+JOBS = ROOT / "examples" / "jobs"
+
+
+def submitted(run: Path, folder: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
+    """What submit.sh gives a stand-in for sbatch."""
+    queue = folder / "queue.json"
+    given = commands(folder / "bin", queue) | environment
+    code, output = run_until(["bash", "examples/jobs/slurm/submit.sh", str(run), *words], given,
+                             preempt_after=None)
+    jobs = json.loads(queue.read_text())
+    assert code == 0 and output == f"submitted; the last job is {jobs[-1]['id']}\n"
+    return jobs
+
+
+def dag_of(run: Path, *words: str) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
+    """The submit file of each node of a DAG with its variables filled in, and which node follows which."""
+    dag = subprocess.run(["bash", "examples/jobs/htcondor/make_dag.sh", str(run), *words], cwd=ROOT,
+                         capture_output=True, text=True, check=True).stdout
+    values = {name: dict(re.findall(r'(\w+)="([^"]*)"', rest))
+              for name, rest in re.findall(r"^VARS (\w+) (.*)$", dag, flags=re.MULTILINE)}
+    nodes = {name: submit_file(ROOT / path, values[name])
+             for name, path in re.findall(r"^JOB (\w+) (\S+)$", dag, flags=re.MULTILINE)}
+    return nodes, re.findall(r"^PARENT (\w+) CHILD (\w+)$", dag, flags=re.MULTILINE)
+
+
+def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
+    jobs = submitted(Path("/runs/a"), tmp_path, "2", "16", "4", SCORE_NEEDS="--partition=cpu --mem=8G")
+    assert [job["words"][1:] for job in jobs] == [
+        [stage, "/runs/a", iteration, *shards] for iteration in "01"
+        for stage, shards in (("rollout", ["16"]), ("score", ["4"]), ("learn", []))]
+    options = [set(job["options"]) - {"--parsable"} for job in jobs]
+    assert options[0] == {"--job-name=rollout", "--gres=gpu:1", "--array=0-15"}
+    assert options[1] == {"--job-name=score", "--array=0-3", "--partition=cpu", "--mem=8G",
+                          "--dependency=afterany:100"}
+    assert options[2] == {"--job-name=learn", "--gres=gpu:1", "--dependency=afterany:101"}
+    assert options[3] >= {"--dependency=afterok:102", "--kill-on-invalid-dep=yes"}
+    text = (JOBS / "slurm" / "stage.sbatch").read_text()
+    assert "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
+
+
+def test_condor_gets_three_nodes_per_iteration(tmp_path: Path) -> None:
+    nodes, order = dag_of(tmp_path, "2", "16", "4")
+    assert set(order) == {("rollout0", "score0"), ("score0", "learn0"), ("learn0", "rollout1"),
+                          ("rollout1", "score1"), ("score1", "learn1")}
+    assert [(nodes[name]["queue"], nodes[name]["request_gpus"]) for name in ("rollout1", "score1", "learn1")
+            ] == [("16", "1"), ("4", "0"), ("1", "1")]
+    assert nodes["score1"]["arguments"] == f"bash examples/jobs/work.sh score {tmp_path} 1 $(Process)/4"
+    for node in nodes.values():
+        assert node["on_exit_remove"] == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +104,10 @@ def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed:
 @pytest.mark.slow("every job is started twice, with its imports")
 def test_slurm_jobs_preempted_and_requeued_give_the_undisturbed_result(undisturbed: Warehouse,
                                                                        tmp_path: Path) -> None:
-    warehouse, queue, folder = new_run(tmp_path / "slurm"), tmp_path / "queue.json", tmp_path / "bin"
-    environment = commands(folder, queue)
-    submit = ["bash", "examples/slurm/submit.sh", str(warehouse.root), "2", str(SHARDS)]
-    code, output = run_until(submit, environment, preempt_after=None)
-    assert code == 0 and "the last job is 103" in output
-    jobs = json.loads(queue.read_text())
-    assert [[option for option in job["options"] if "dependency" in option] for job in jobs] == [
-        [], ["--dependency=afterany:100"], ["--dependency=afterok:101"], ["--dependency=afterany:102"]]
-    for job in jobs[:2]:                                     # the first iteration, in the order submitted
-        text = (ROOT / job["words"][0]).read_text()
-        assert "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
+    warehouse, folder = new_run(tmp_path / "slurm"), tmp_path / "bin"
+    for job in submitted(warehouse.root, tmp_path, "1", str(SHARDS)):
         for task in range(SHARDS) if f"--array=0-{SHARDS - 1}" in job["options"] else [0]:
-            _slurm_task(job, task, environment, folder)
+            _slurm_task(job, task, commands(folder, tmp_path / "queue.json"), folder)
     assert contents(warehouse) == contents(undisturbed)
     assert leftovers(warehouse) == problems(warehouse) == []
 
@@ -83,18 +129,10 @@ def _slurm_task(job: dict, task: int, environment: dict[str, str], folder: Path)
 def test_condor_jobs_preempted_and_requeued_give_the_undisturbed_result(undisturbed: Warehouse,
                                                                         tmp_path: Path) -> None:
     warehouse, environment = new_run(tmp_path / "condor"), commands(tmp_path / "bin")
-    dag = subprocess.run(["bash", "examples/htcondor/make_dag.sh", str(warehouse.root), "2", str(SHARDS)],
-                         cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    nodes = dict(re.findall(r"^JOB (\w+) (\S+)$", dag, flags=re.MULTILINE))
-    values = {name: dict(re.findall(r'(\w+)="([^"]*)"', rest))
-              for name, rest in re.findall(r"^VARS (\w+) (.*)$", dag, flags=re.MULTILINE)}
-    order = re.findall(r"^PARENT (\w+) CHILD (\w+)$", dag, flags=re.MULTILINE)
-    assert set(order) == {("rollout0", "learn0"), ("learn0", "rollout1"), ("rollout1", "learn1")}
-    for node in ("rollout0", "learn0"):
-        for process in range(int(submit_file(ROOT / nodes[node], values[node])["queue"])):
-            job = submit_file(ROOT / nodes[node], values[node] | {"Process": str(process)})
-            assert job["on_exit_remove"] == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
-            words = [job["executable"], *shlex.split(job["arguments"])]
+    nodes, _ = dag_of(warehouse.root, "1", str(SHARDS))
+    for job in nodes.values():                               # in the order of the DAG
+        for process in range(int(job["queue"])):
+            words = [job["executable"], *shlex.split(job["arguments"].replace("$(Process)", str(process)))]
             for preempt_after in (0.8, None):
                 code, output = run_until(words, environment, preempt_after=preempt_after,
                                          number=signal.Signals[job["kill_sig"]])
@@ -105,12 +143,42 @@ def test_condor_jobs_preempted_and_requeued_give_the_undisturbed_result(undistur
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
-@pytest.mark.parametrize("name", ["rollout.sub", "learn.sub"])
-def test_condor_reads_the_submit_files(name: str) -> None:
-    """With HTCondor's own parser: pip install htcondor."""
-    htcondor = pytest.importorskip("htcondor2")
-    job = htcondor.Submit((ROOT / "examples" / "htcondor" / name).read_text())
-    job["run"], job["iteration"], job["shards"] = "/runs/a", "3", "16"
-    assert "/runs/a" in job.expand("arguments") and "3" in job.expand("arguments")
-    assert job.expand("on_exit_remove") == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
-    assert job.getQArgs() == ("$(shards)" if name == "rollout.sub" else "")
+@pytest.mark.slow("workers and a trainer are started again and again, with their imports")
+def test_skypilot_jobs_on_machines_that_vanish_give_the_undisturbed_result(undisturbed: Warehouse,
+                                                                           tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "sky")
+    environment = {**commands(tmp_path / "bin"), "RUN": str(warehouse.root), "ITERATIONS": "1",
+                   "POLL_SECONDS": "1", "SKYPILOT_NUM_JOBS": str(SHARDS)}
+    run = {name: yaml.safe_load((JOBS / "skypilot" / f"{name}.yaml").read_text())["run"].replace(
+        "source .venv/bin/activate\n", "") for name in ("worker", "trainer")}
+    jobs = [(run["worker"], {"SKYPILOT_JOB_RANK": str(rank)}, [1.0, 4.0]) for rank in range(SHARDS)]
+    jobs.append((run["trainer"], {}, [2.0, 15.0]))
+
+    def recovered(job: tuple[str, dict[str, str], list[float]]) -> list[int]:
+        return start_until_done(["bash", "-c", job[0]], environment | job[1], job[2])
+
+    with ThreadPoolExecutor() as together:
+        ends = list(together.map(recovered, jobs))
+    assert all(-signal.SIGKILL in codes and codes[-1] == 0 for codes in ends), ends
+    assert contents(warehouse) == contents(undisturbed)
+    assert leftovers(warehouse) == problems(warehouse) == []
+
+
+@pytest.mark.slow("every job starts its commands")
+def test_a_share_whose_rollout_vanished_is_made_up_for_by_learn(undisturbed: Warehouse,
+                                                                tmp_path: Path) -> None:
+    warehouse, environment = new_run(tmp_path / "lost"), commands(tmp_path / "bin")
+
+    def work(*words: str) -> int:
+        given = ["bash", "examples/jobs/work.sh", words[0], str(warehouse.root), "0", *words[1:]]
+        return run_until(given, environment, preempt_after=None)[0]
+
+    assert [work("rollout", "1/2"), work("score", "0/2"), work("score", "1/2")] == [0, 0, 0]
+    assert len(warehouse.parts("samples", iteration=0, purpose="train", scorer=_scorer(warehouse))) == 1
+    assert work("learn") == 0
+    assert contents(warehouse) == contents(undisturbed)
+
+
+def _scorer(warehouse: Warehouse) -> str:
+    [folder] = (warehouse.root / "samples" / "iteration=0" / "purpose=train").iterdir()
+    return folder.name.removeprefix("scorer=")

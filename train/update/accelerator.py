@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,21 +10,36 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 
 class Tracker:
-    """Step metrics for TensorBoard, W&B or trackio through Accelerate; without a name it does nothing."""
+    """Numbers for TensorBoard, W&B, MLflow or trackio through Accelerate; without a name it does nothing.
 
-    def __init__(self, name: str | None, folder: Path, run_id: str, settings: dict[str, Any]):
+    All stages of a run are one run there, which `global_step` orders; after a rollback its name counts on,
+    for what was sent cannot be taken back.
+    """
+
+    def __init__(self, name: str | None, warehouse: Warehouse, rollbacks: int, first_step: int):
         self._accelerator: Any = None
         if name is None:
             return
         from accelerate import Accelerator
+        folder = warehouse.root / "tracking"
+        after = f"-{rollbacks}" if rollbacks else ""
+        title, known = f"{warehouse.root.name}{after}", folder / f"mlflow{after}"
+        continued = {
+            "wandb": {"id": warehouse.run_id + after, "name": title, "resume": "allow", "dir": str(folder)},
+            "trackio": {"name": f"{title}-{warehouse.run_id[:6]}", "resume": "allow"},
+            "mlflow": {"run_name": title, "run_id": known.read_text() if known.exists() else None},
+            "tensorboard": {"purge_step": first_step}}
         try:
+            folder.mkdir(exist_ok=True)
             self._accelerator = Accelerator(log_with=name, project_dir=str(folder))
-            plain = {key: value for key, value in settings.items()
-                     if isinstance(value, (int, float, str, bool))}
-            self._accelerator.init_trackers(run_id, config=plain)
+            self._accelerator.init_trackers(title if name == "tensorboard" else "rollhouse",
+                                            init_kwargs=continued)
+            if name == "mlflow":
+                known.write_text(self._accelerator.get_tracker(name, unwrap=True).info.run_id)
         except (ValueError, ImportError, RuntimeError) as error:
             raise StageError(f"--track {name} cannot be used: {error}. "
                              "Install it, or leave --track out.") from error
@@ -33,16 +47,22 @@ class Tracker:
             raise StageError(f"--track {name} cannot be used: it is not installed. "
                              f"Run `pip install {name}`, or leave --track out.")
 
-    def log(self, metrics: dict[str, Any]) -> None:
-        """Log the metrics of one optimizer step under `train/<name>`, at its global step."""
-        if self._accelerator is not None:
-            self._accelerator.log({f"train/{key}": value for key, value in metrics.items()
-                                   if isinstance(value, (int, float))}, step=metrics["global_step"])
+    def __enter__(self) -> Tracker:
+        return self
 
-    def close(self) -> None:
-        """Flush what was logged."""
+    def __exit__(self, *_: object) -> None:
         if self._accelerator is not None:
-            self._accelerator.end_training()
+            self._accelerator.end_training()    # which flushes what was sent
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Send the numbers among the metrics, at a global step."""
+        if self._accelerator is not None:
+            numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+            self._accelerator.log(numbers, step=step)
+
+    def log_step(self, metrics: dict[str, Any]) -> None:
+        """Send the metrics of one optimizer step as `train/<name>`."""
+        self.log({f"train/{name}": value for name, value in metrics.items()}, metrics["global_step"])
 
 
 class Processes:

@@ -56,6 +56,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
     for step, groups in enumerate(learner.plan[:saved]):
         plan_step(learner.batch, groups, step, learner.settings)
+        log(steps[step])        # what a tracker got after the checkpoint is void
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
                      leave=False):
         try:

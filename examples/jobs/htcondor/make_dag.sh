@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Print the DAG of a loop. usage: examples/htcondor/make_dag.sh RUN ITERATIONS SHARDS > loop.dag
+# Print the DAG of a loop. Submit it in this folder: condor_submit_dag loop.dag
 set -euo pipefail
-run=$(realpath "${1:?usage: examples/htcondor/make_dag.sh RUN ITERATIONS SHARDS}")
-iterations=${2:?usage: examples/htcondor/make_dag.sh RUN ITERATIONS SHARDS}
-shards=${3:?usage: examples/htcondor/make_dag.sh RUN ITERATIONS SHARDS}
+usage="usage: examples/jobs/htcondor/make_dag.sh RUN ITERATIONS ROLLOUTS [SCORES] > loop.dag"
+run=$(realpath "${1:?$usage}") iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
+
+node() {   # STAGE ITERATION SHARDS GPUS
+  echo "JOB $1$2 examples/jobs/htcondor/stage.sub"
+  echo "VARS $1$2 stage=\"$1\" run=\"$run\" iteration=\"$2\" shards=\"$3\" gpus=\"$4\""
+}
 
 for ((i = 0; i < iterations; i++)); do
-  echo "JOB rollout$i examples/htcondor/rollout.sub"
-  echo "VARS rollout$i run=\"$run\" iteration=\"$i\" shards=\"$shards\""
-  echo "JOB learn$i examples/htcondor/learn.sub"
-  echo "VARS learn$i run=\"$run\" iteration=\"$i\""
-  echo "PARENT rollout$i CHILD learn$i"
+  node rollout "$i" "$rollouts" 1
+  node score "$i" "$scores" 0
+  node learn "$i" 1 1
+  echo "PARENT rollout$i CHILD score$i"
+  echo "PARENT score$i CHILD learn$i"
   if ((i > 0)); then echo "PARENT learn$((i - 1)) CHILD rollout$i"; fi
 done

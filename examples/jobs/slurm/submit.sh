@@ -1,16 +1,23 @@
 #!/usr/bin/env bash
-# Submit ITERATIONS iterations to SLURM: SHARDS rollout tasks, then one job that scores and trains, and so on.
-# Run it again at any time: what is complete is skipped in seconds.
+# Submit ITERATIONS iterations to SLURM: an array of ROLLOUTS tasks, one of SCORES tasks, then a job that samples and
+# scores what they left and trains. Run it again at any time: what is complete is skipped in seconds.
+# What each needs: ROLLOUT_NEEDS="--gres=gpu:1 --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=.. in the environment.
 set -euo pipefail
-run=${1:?usage: examples/slurm/submit.sh RUN ITERATIONS SHARDS}
-iterations=${2:?usage: examples/slurm/submit.sh RUN ITERATIONS SHARDS}
-shards=${3:?usage: examples/slurm/submit.sh RUN ITERATIONS SHARDS}
+usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
+run=${1:?$usage} iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
+read -ra rollout_needs <<<"${ROLLOUT_NEEDS---gres=gpu:1}"
+read -ra score_needs <<<"${SCORE_NEEDS---cpus-per-task=8}"
+read -ra learn_needs <<<"${LEARN_NEEDS---gres=gpu:1}"
+submit() { sbatch --parsable "$@"; }
+stage=examples/jobs/slurm/stage.sbatch
 
 after=()
 for ((i = 0; i < iterations; i++)); do
-  rollout=$(sbatch --parsable "${after[@]}" --array="0-$((shards - 1))" \
-    examples/slurm/rollout.sbatch "$run" "$i" "$shards")
-  learn=$(sbatch --parsable --dependency="afterany:$rollout" examples/slurm/learn.sbatch "$run" "$i")
+  rollout=$(submit "${after[@]}" --job-name=rollout "${rollout_needs[@]}" --array="0-$((rollouts - 1))" \
+    "$stage" rollout "$run" "$i" "$rollouts")
+  score=$(submit --dependency="afterany:$rollout" --job-name=score "${score_needs[@]}" \
+    --array="0-$((scores - 1))" "$stage" score "$run" "$i" "$scores")
+  learn=$(submit --dependency="afterany:$score" --job-name=learn "${learn_needs[@]}" "$stage" learn "$run" "$i")
   after=(--dependency="afterok:$learn" --kill-on-invalid-dep=yes)
 done
 echo "submitted; the last job is $learn"

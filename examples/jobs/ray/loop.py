@@ -1,0 +1,53 @@
+"""The loop as tasks of Ray core: a share of a stage is a task, started again elsewhere when its node is lost.
+
+    ray job submit --working-dir . -- python examples/jobs/ray/loop.py RUN ITERATIONS --rollouts 8 --scores 16
+
+RUN is a folder that every node sees under this name. `pip install 'rollhouse[ray]'` on every node.
+"""
+
+import argparse
+import os
+import subprocess
+from pathlib import Path
+
+import ray
+
+WORK = "examples/jobs/work.sh"
+
+
+class Stopped(Exception):
+    """The command was stopped in order or killed: what it finished is kept, and it is to be started again."""
+
+
+@ray.remote(max_retries=100, retry_exceptions=[Stopped])
+def work(*words: str) -> None:
+    code = subprocess.run(["bash", WORK, *words]).returncode
+    if code == 75 or code < 0 or code > 128:
+        raise Stopped(f"{' '.join(words)} ended with {code}")
+    if code:
+        raise RuntimeError(f"{' '.join(words)} ended with {code}; what it says stands in its log")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=os.path.abspath)
+    parser.add_argument("iterations", type=int)
+    parser.add_argument("--rollouts", type=int, default=1, help="shares of each rollout")
+    parser.add_argument("--scores", type=int, default=1, help="shares of each score")
+    parser.add_argument("--gpus", type=float, default=1, help="GPUs of a rollout and of the training")
+    parser.add_argument("--cpus", type=float, default=4, help="cores of each task")
+    options = parser.parse_args()
+    ray.init()
+    cores, device = {"num_cpus": options.cpus}, {"num_gpus": options.gpus}
+    stages = (("rollout", options.rollouts, cores | device), ("score", options.scores, cores),
+              ("learn", 1, cores | device))
+    for iteration in range(options.iterations):
+        if Path(options.run, "train", f"iteration={iteration}", "manifest.json").exists():
+            continue
+        for stage, shares, needs in stages:
+            ray.get([work.options(**needs, name=f"{stage} {iteration} {share}/{shares}").remote(
+                stage, options.run, str(iteration), f"{share}/{shares}") for share in range(shares)])
+
+
+if __name__ == "__main__":
+    main()
