@@ -86,6 +86,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             return
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
                            before_update=lambda: gate(warehouse, inputs, learner, say))
+        tracker.log({"train/mismatch_kl": mismatch_table(learner.batch)[0].mismatch_kl},
+                    learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
     if processes.first:
         facts, won = write(warehouse, inputs, learner, steps)

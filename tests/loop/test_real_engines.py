@@ -122,9 +122,10 @@ def test_ray_starts_again_what_its_nodes_lose(undisturbed: Warehouse, tmp_path: 
     pytest.importorskip("ray", reason="ray is not installed")
     from ray.cluster_utils import Cluster
     warehouse = new_run(tmp_path / "ray")
-    environment = commands(tmp_path / "bin")
-    monkeypatch.setenv("PATH", environment["PATH"])        # what its workers inherit
-    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = commands(tmp_path / "bin") | {"PYTHONPATH": path}
+    for name in ("PATH", "PYTHONPATH"):                              # what its workers inherit
+        monkeypatch.setenv(name, environment[name])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         nodes = [cluster.add_node(num_cpus=2) for _ in range(NODES)]

@@ -6,7 +6,7 @@ from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
 # Columns of `iteration_stats` that say what was sampled; the others say what became of it.
-OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_", "distinct_")
+OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_")
 STATS = "SELECT * EXCLUDE (iteration, policy_version, max_k) FROM iteration_stats WHERE iteration = $1"
 COSTS = """SELECT stage, purpose, seconds, tokens_per_second, completions_per_second FROM costs
            WHERE iteration = $1 AND stage IN ('rollout', 'score')"""

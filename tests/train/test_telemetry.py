@@ -1,0 +1,67 @@
+"""What `train --track` sends, read back from TensorBoard's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import train.update.steps
+from tests.building.sampled import OPTIONS, sample_rows, tiny_run
+from train.cli import train as train_command
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Warehouse:
+    warehouse = tiny_run(tmp_path / "demo")
+    sample_rows(warehouse, 0, num_groups=5)
+    return warehouse
+
+
+def invoke(warehouse: Warehouse, *words: str) -> Result:
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *words])
+
+
+def sent(warehouse: Warehouse) -> dict[str, list[tuple[int, float]]]:
+    """Points by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    events = EventAccumulator(str(warehouse.root / "tracking" / "demo"))
+    events.Reload()
+    return {name: [(point.step, point.value) for point in events.Scalars(name)]
+            for name in events.Tags()["scalars"]}
+
+
+def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehouse,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    asked = ["--track", "tensorboard", "--updates-per-batch", "5", "--checkpoint-seconds", "1000"]
+    whole = train.update.steps.take_step
+
+    def killed_at_2(learner, step, *rest):
+        if step == 2:
+            raise KeyboardInterrupt
+        return whole(learner, step, *rest)
+
+    with monkeypatch.context() as patch:        # two steps were sent, and no checkpoint holds them
+        patch.setattr(train.update.steps, "take_step", killed_at_2)
+        assert invoke(run, *asked).exit_code == 1
+    assert len(sent(run)["train/loss"]) == 2
+    result = invoke(run, *asked)
+    assert result.exit_code == 0, result.output
+    points, steps = sent(run), run.read("train_steps", iteration=0).to_pylist()
+    assert len(steps) == 5
+    for name in ("loss", "grad_norm", "clip_fraction"):
+        assert points[f"train/{name}"] == [(row["global_step"], pytest.approx(row[name])) for row in steps]
+    [stats] = rows_of(connect(run), "SELECT tokens_mean, pass_at_1, mismatch_kl FROM iteration_stats")
+    assert points["rollout/tokens_mean"][-1] == (1, pytest.approx(stats["tokens_mean"]))
+    assert points["score/pass_at_1"][-1] == (1, pytest.approx(stats["pass_at_1"]))
+    assert points["train/mismatch_kl"] == [(5, pytest.approx(stats["mismatch_kl"]))]
+
+
+def test_nothing_is_sent_unless_asked(run: Warehouse) -> None:
+    assert invoke(run, "--dry-run", "--track", "tensorboard").exit_code == 0
+    assert invoke(run).exit_code == 0
+    assert not (run.root / "tracking").exists()
