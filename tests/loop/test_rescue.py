@@ -57,7 +57,8 @@ def test_the_loop_stops_where_an_alarm_fires(tmp_path: Path) -> None:
 
 def test_the_loop_tells_train_where_to_send_numbers(tmp_path: Path) -> None:
     code, calls = loop(tmp_path, "--track", "tensorboard", "--rescue")
-    assert code == 0 and calls.count("train RUN --iteration 1 --track tensorboard --lr-after-rollback 0.5") == 1
+    assert code == 0
+    assert calls.count("train RUN --iteration 1 --track tensorboard --lr-after-rollback 0.5") == 1
 
 
 def test_a_rescued_loop_goes_back_and_on_with_a_smaller_step(tmp_path: Path) -> None:
