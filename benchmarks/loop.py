@@ -3,7 +3,8 @@
     python -m benchmarks.loop [--model MODEL --tasks TASKS.jsonl --config config.toml] [--iterations 4]
 
 Both loops are examples/loop.sh on a run of their own, one after the other on the same machine. An iteration
-counts from one policy to the next, so that the first, which starts the warm loop's server, is told apart.
+counts from one policy to the next, so that the first, in which the warm loop imports and starts its engine,
+is told apart.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ def loop(run: Path, way: str, model: str, tasks: tuple[str, ...], config: str, i
          log: Path) -> None:
     """Make a run and its iterations as a user would."""
     words = [word for task in tasks for word in ("--tasks", task)]
-    warm = ["--warm"] if way == "warm" else []
+    variables = os.environ | ({"ROLLHOUSE_WARM": "off"} if way == "cold" else {})
     with log.open("w") as file:
         for command in (["warehouse", "init", str(run), "--model", model, "--config", config, *words],
-                        ["bash", str(ROOT / "examples" / "loop.sh"), str(run), str(iterations), *warm]):
-            done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, check=False)
+                        ["bash", str(ROOT / "examples" / "loop.sh"), str(run), str(iterations)]):
+            done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, env=variables, check=False)
             if done.returncode not in (0, 3):        # 3: an alarm, which is no failure of the loop
                 sys.exit(f"{' '.join(command)} ended with {done.returncode}; see {log}")
 

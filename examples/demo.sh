@@ -2,6 +2,7 @@
 # The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, on a CPU. Safe to run again.
 # usage: examples/demo.sh [RUN [ITERATIONS]]      STARTER=model-noised picks the noised starter
 set -euo pipefail
+[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports and engine stay loaded
 run=$(realpath -m --relative-to="$(dirname "$0")/.." "${1:-$(dirname "$0")/../runs/demo}")
 cd "$(dirname "$0")/.."
 iterations=${2:-10}

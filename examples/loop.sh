@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
 # rollout -> score -> train, ITERATIONS times, until an alarm fires (exit code 3). Run it again after any kill: it
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
-# --warm: one vLLM server serves all rollouts, sleeps while `train` has the GPU, and ends with the loop.
+# `warehouse warm` keeps imports and engine loaded for all iterations; with ROLLHOUSE_WARM=off each command loads anew.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
-usage="usage: examples/loop.sh RUN ITERATIONS [--warm] [--rescue] [--track NAME]"
+usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--track NAME]"
 run=${1:?$usage}
 iterations=${2:?$usage}
-options=("$@") warm='' rescues=0 to_train=()
+[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
+rescues=0 to_train=()
 shift 2
 while (($#)); do
   case $1 in
-    --warm) warm=yes ;;
     --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
     --track) to_train+=(--track "${2:?$usage}"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
   shift
 done
-if [[ $warm && -z ${ROLLOUT_ENDPOINT:-} ]]; then exec python -m rollout.server "$run" bash "$0" "${options[@]}"; fi
 
 watch_alarms() {
   local said code=0 back

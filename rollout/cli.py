@@ -11,6 +11,15 @@ from click.core import ParameterSource
 
 from warehouse.options import FiniteRange, iteration_option, run_argument, shows_errors, with_version
 
+# What `warehouse warm` imports beforehand; its one process for rollouts keeps the engine.
+LOADS, STAYS = ("rollout.run",), True
+
+
+def prepare_to_load() -> None:
+    """What has to be set before torch is imported, also where others import it first."""
+    from rollout.engines.environment import prepare_environment
+    prepare_environment()
+
 
 @with_version
 @click.command(context_settings={"show_default": True})

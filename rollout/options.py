@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,7 @@ from rollout.engines.engine import Sampling
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from warehouse.stages.shard import Shard
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.names import check_name, turn_of
 from warehouse.store.run_folder import Warehouse
@@ -22,6 +24,7 @@ NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "samp
                 "shard", "spill_seconds", "time_limit", "grace", "accept_change", "max_turns")
 FIRST_TURN = ("prompts_per_task", "prompt_format", "format_options", "augmentation", "shuffle_pairs")
 NEXT_TURN = ("turn", "parents_sql", "parents_per_task", "feedback")
+TRAINED_RANK = 16  # of `train`, where config.toml says none
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
 MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
 
@@ -172,6 +175,18 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
     if options.serve != "auto" or options.endpoint:  # then the servers decide what "auto" is
         return options.serve
     return "merged" if (on_cpu() or options.dtype == "float32") and not options.quantization else "adapter"
+
+
+def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
+    """The rank of the run's adapters, those to come included; 0 where they are merged, or policies are whole.
+    """
+    trained = read_config(warehouse.root / "config.toml").get("train", {})
+    if trained.get("full") or serving(options, {"kind": "lora"}) != "adapter":
+        return 0
+    newest = warehouse.policy_dir(warehouse.policy_versions()[-1]) / "adapter_config.json"
+    if newest.exists():
+        return json.loads(newest.read_text())["r"]
+    return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))
 
 
 def on_cpu() -> bool:

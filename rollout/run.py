@@ -22,6 +22,7 @@ from rollout.options import (
     engine_version,
     format_options,
     prompt_limit,
+    rank_of_adapters,
     stage_settings,
 )
 from rollout.parts import Part, missing_parts, num_parts, rollout_facts, sample_parts
@@ -31,6 +32,7 @@ from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.plan_turn import TurnSettings, plan_turn
 from rollout.prompts.selection import choose_tasks, training_visits
+from warehouse.stages import warm
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
@@ -186,7 +188,12 @@ def engine_to_start(job: Job, stop: StopRequest,
         prepare_environment()
         say(f"rollout of {job.title}: loading {engine_version()}")
         from rollout.engines import vllm_engine
-        yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
+        if not keeps_engine(options):
+            yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
+            return
+        from rollout.engines.kept import rest, start_kept
+        yield job, vllm_engine.load_encoder, start_kept
+        rest()
         return
     from rollout.endpoint.engine import EndpointEngine
     with stop.excusing("The connection to the servers"):
@@ -194,6 +201,12 @@ def engine_to_start(job: Job, stop: StopRequest,
     with closing(servers):
         serve = servers.serving(job.policy["kind"], options.serve)
         yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
+
+
+def keeps_engine(options: RolloutOptions) -> bool:
+    """Whether the engine stays for the next rollout: only where its weights can be changed from here."""
+    return (warm.stays and not options.endpoint and options.tensor_parallel_size == 1
+            and not options.quantization)
 
 
 def read_prompts(job: Job) -> list[dict[str, Any]]:
@@ -249,9 +262,14 @@ def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
 
 @contextmanager
 def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
-    """Model and adapter as the engine gets them: apart, or merged for as long as it loads."""
+    """Model and adapter as the engine gets them: apart, or merged for as long as it loads.
+
+    An engine that stays merges them itself.
+    """
     options, revision = job.options, job.warehouse.facts.get("model_revision")
-    if job.adapter is None or job.serve == "adapter":
+    if keeps_engine(options):
+        yield job.model, job.adapter if job.serve == "adapter" else None
+    elif job.adapter is None or job.serve == "adapter":
         yield job.model, job.adapter
     else:
         with merged_weights(job.model, revision, job.adapter, options.dtype) as folder:
@@ -259,16 +277,22 @@ def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
 
 
 def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
-    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches."""
-    options = job.options
+    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches.
+
+    An engine that stays has room for all prompts to come and, beside the base, for the adapters to come.
+    """
+    options, stays = job.options, keeps_engine(job.options)
     rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
+    if stays:
+        rank = rank or rank_of_adapters(job.warehouse, options)
+        longest = max(longest, options.max_prompt_tokens or 0)
     return EngineSettings(
         model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
         max_model_len=longest + options.sampling.max_tokens,
         dtype=options.dtype, max_num_seqs=options.max_num_seqs,
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
-        probe=job.probe,
+        probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,
         revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
 
 

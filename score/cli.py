@@ -19,6 +19,7 @@ from warehouse.options import (
     with_version,
 )
 
+LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
            "tests-share")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,13 @@ from warehouse.options import (
     with_version,
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
+from warehouse.stages import warm
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
 
-STARTED = time.perf_counter()
+# What `warehouse warm` imports beforehand.
+LOADS = ("train.run",)
 
 
 @click.command(context_settings={"show_default": True, "help_option_names": HELP_NAMES})
@@ -217,7 +218,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         return
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
-        train_iteration(warehouse, inputs, settings, started=STARTED, say=click.echo)
+        train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo)
 
 
 if __name__ == "__main__":

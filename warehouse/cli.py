@@ -14,6 +14,9 @@ from warehouse.look.commands import gaps, results, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors, strict_option, with_version
 from warehouse.transfer.commands import export_command, import_command
 
+# What `warehouse warm` imports beforehand.
+LOADS = ("warehouse.look.alarms", "warehouse.look.summary", "warehouse.sql.rollup")
+
 
 @with_version
 @click.group()
@@ -138,6 +141,19 @@ def schema(name: str | None, markdown: bool) -> None:
     """
     from warehouse.sql.dictionary import dictionary_lines
     click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@shows_errors
+def warm(command: tuple[str, ...]) -> None:
+    """Run COMMAND, a loop for example, and keep loaded what its commands load.
+
+    Those of Rollhouse that it calls start without importing, and `rollout` keeps its engine, which sleeps
+    while others have the GPU. They do what they do without this, and all ends with COMMAND.
+    """
+    from warehouse.stages.warm_server import run_warm
+    sys.exit(run_warm(command))
 
 
 for command in (compact, discard, export_command, gaps, import_command, prune, repair, results,

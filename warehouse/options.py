@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from warehouse.stages import warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, first_line
 from warehouse.store.config_file import place_in, read_config
@@ -118,6 +119,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:
         try:
+            code = warm.hand_over()
+            if code is not None:
+                sys.exit(code)
             return command(*arguments, **options)
         except StageError as error:
             shown = click.ClickException(str(error))

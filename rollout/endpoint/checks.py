@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import numpy as np
 
 from rollout.endpoint.server import Facts, Server
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings
+from rollout.engines.probe import check_said, read_probe
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
 
 HALF = ("float16", "bfloat16")
-FURTHEST = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}     # mean nats between engine and trainer
 TRIED = "def f(grid):\n    return [[1, 20, 345]]  # naïve, 東京 <|im_end|>\n"
-
-SMALLEST = 1e-4                  # nats by which policies must differ to be told apart
 
 
 def check_alike(servers: list[Server]) -> None:
@@ -74,36 +69,9 @@ async def check_tokenizer(server: Server, encoder: PromptEncoder) -> None:
 
 async def check_probe(server: Server, path: Path) -> None:
     """StageError if the server says other things than the policy did when it was trained."""
-    probe = json.loads(path.read_text())
-    length = min(len(probe["completion_ids"]), server.facts.max_model_len - 1 - len(probe["prompt_ids"]))
-    if length < 2:
-        return
-    ids = probe["prompt_ids"] + probe["completion_ids"][:length]
-    said = np.array((await server.prompt_logprobs(server.serving, ids))[-length:])
-    trained = np.array(probe["logprobs"][:length])
-    off = float(np.abs(said - trained).mean())
-    if not off < FURTHEST[server.facts.dtype]:
-        raise StageError(f"{server.url} does not serve the policy of {path.parent}: its logprobs of a stored "
-                         f"completion are off by {off:.2g} nats. Start it anew, on a machine that sees this "
-                         "run's folder. Nothing was sampled.")
-    if probe["logprobs_before"] and is_former(said, trained, np.array(probe["logprobs_before"][:length])):
-        raise StageError(f"{server.url} serves a policy that is older than {path.parent}. Start it anew, on "
-                         "a machine that sees this run's folder. Nothing was sampled.")
-
-
-def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray) -> bool:
-    """Whether logprobs are those of the policy before the training rather than those after it, all [n].
-
-    Projected on the line from `before` (0) to `trained` (1). False where what is off that line, the noise of
-    half precision, is too large to tell: then the two policies are as good as the same.
-    """
-    step, way = trained - before, said - before
-    length = float(step @ step)
-    if length < len(step) * SMALLEST ** 2:
-        return False
-    share = float(way @ step) / length
-    noise = float(np.square(way - share * step).sum() / (len(said) - 1) / length) ** 0.5
-    return share < 0.5 and noise < 1 / 6
+    if probe := read_probe(path, server.facts.max_model_len):
+        said = await server.prompt_logprobs(server.serving, probe.ids)
+        check_said(probe, said, server.facts.dtype, server.url)
 
 
 def _same_base(facts: Facts, base: str, revision: str | None) -> bool:

@@ -50,6 +50,7 @@ class EngineSettings:
     quantization: str | None = None
     revision: str | None = None  # commit of a hub model
     probe: Path | None = None  # what the trainer saw the policy say, where it wrote that down
+    merge: Path | None = None  # an adapter that an engine that stays adds to its weights
 
 
 def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:

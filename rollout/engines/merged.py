@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,21 +45,41 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
 
 def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
     """Write base + scale * B A for every adapted weight [out, in]; everything else as it is."""
-    import torch
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    scale = scaling(config, adapter)
-    factors = load_file(adapter / "adapter_model.safetensors")
-    added = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): name
-             for name in factors if name.endswith(".lora_A.weight")}
-    wanted = None if dtype == "auto" else getattr(torch, dtype)
+    from safetensors.torch import save_file
     for source in base.iterdir():
         if source.is_file() and source.suffix not in (".safetensors", ".bin", ".pt", ".gguf"):
             (folder / source.name).symlink_to(source.resolve())
+    files: dict[str, dict[str, Any]] = {}
+    for name, weight, source in merged_tensors(base, adapter, dtype, "cpu"):
+        if source.name not in files:
+            _save(files, folder, save_file)            # one file of weights in memory at a time
+        files.setdefault(source.name, {})[name] = weight
+    _save(files, folder, save_file)
+
+
+def _save(files: dict[str, dict[str, Any]], folder: Path, save_file: Callable[..., None]) -> None:
+    for name in list(files):
+        save_file(files.pop(name), folder / name, metadata={"format": "pt"})
+
+
+def merged_tensors(base: Path, adapter: Path | None, dtype: str,
+                   device: str) -> Iterator[tuple[str, Any, Path]]:
+    """Name, tensor and file of every weight of base + adapter, added in float32 and rounded to `dtype` once.
+
+    Without an adapter the base's own. StageError if the adapter is not simply added.
+    """
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+    factors, scale = {}, 0.0
+    if adapter:
+        scale = scaling(json.loads((adapter / "adapter_config.json").read_text()), adapter)
+        factors = load_file(adapter / "adapter_model.safetensors", device=device)
+    added = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): name
+             for name in factors if name.endswith(".lora_A.weight")}
+    wanted = None if dtype == "auto" else getattr(torch, dtype)
     for source in sorted(base.glob("*.safetensors")):
-        weights = {}
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 weight = file.get_tensor(name)
                 kept = weight.dtype if wanted is None or not weight.is_floating_point() else wanted
@@ -67,8 +87,7 @@ def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
                 if first is not None:
                     change = factors[first.replace("lora_A", "lora_B")].float() @ factors[first].float()
                     weight = weight.float() + scale * change
-                weights[name] = weight.to(kept)
-        save_file(weights, folder / source.name, metadata={"format": "pt"})
+                yield name, weight.to(kept), source
     if added:
         raise StageError(f"{adapter} changes {min(added)}, which {base} does not have as a plain weight. "
                          "Sample with --serve adapter.")

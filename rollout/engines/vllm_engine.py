@@ -5,10 +5,12 @@ Call rollout.engines.environment.prepare_environment before importing this.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from vllm import LLM, SamplingParams
@@ -21,6 +23,7 @@ from vllm.transformers_utils.config import get_config
 
 from rollout.engines.endings import FENCE, LONGEST_LOOP, after_draw, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
+from rollout.engines.merged import merged_tensors
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
@@ -33,17 +36,57 @@ def load_encoder(model: str) -> PromptEncoder:
 
 
 class VllmEngine:
-    """A started vLLM that serves one policy: the base, or the base with a LoRA adapter."""
+    """A started vLLM that serves one policy: the base, or the base with a LoRA adapter.
 
-    def __init__(self, settings: EngineSettings) -> None:
+    One that `sleeps` can give up its GPU between rollouts, and be given other weights.
+    """
+
+    def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
         self.engine = f"vllm {VLLM_VERSION}"
         self.logprobs_mode = LOGPROBS_MODE
         self.device = "cpu" if current_platform.is_cpu() else current_platform.get_device_name()
         _check_compiler()
-        self.llm = _start(settings)
+        self.sleeps = sleeps and self.device != "cpu"
+        self.llm = _start(settings, {"enable_sleep_mode": True} if self.sleeps else {})
         self.num_ahead = BATCHES_AHEAD * settings.max_num_seqs
         self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
-        self.lora = LoRARequest("policy", 1, settings.adapter) if settings.adapter else None
+        self.num_loras, self.lora = 0, None
+        self.serve(settings.adapter)
+
+    def serve(self, adapter: str | None) -> None:
+        """Sample with an adapter, or without one, from now on."""
+        self.num_loras += 1                            # vLLM remembers an adapter by its number
+        self.lora = LoRARequest(f"policy-{self.num_loras}", self.num_loras, adapter) if adapter else None
+
+    def load(self, folder: Path, adapter: Path | None, dtype: str) -> None:
+        """Replace the weights by those in a folder, with an adapter added to them."""
+        device = "cpu" if self.device == "cpu" else "cuda"
+        weights = ((name, weight) for name, weight, _ in merged_tensors(folder, adapter, dtype, device))
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self.llm.reset_prefix_cache()
+
+    def sleep(self) -> None:
+        """Give up the GPU until `wake`: weights to main memory, the cache away."""
+        if self.sleeps:
+            self.llm.sleep(level=1)
+
+    def wake(self) -> None:
+        """Take the GPU again, with the same weights."""
+        if self.sleeps:
+            self.llm.wake_up()
+        self.llm.reset_prefix_cache()
+
+    def close(self) -> None:
+        """End the engine; its memory is free afterwards."""
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()
+
+    def prompt_logprobs(self, ids: list[int]) -> list[float]:
+        """Logprobs, in nats, of the tokens after the first, [n - 1]."""
+        ask = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        [answer] = self.llm.generate([{"prompt_token_ids": ids}], ask, lora_request=self.lora, use_tqdm=False)
+        return [row[token].logprob for token, row in zip(ids[1:], answer.prompt_logprobs[1:], strict=True)]
 
     def moves(self, prompt_ids: list[int]) -> bool:
         """True if the adapter changes any logprob of a prompt's tokens; False if it is not served at all."""
@@ -87,8 +130,8 @@ class VllmEngine:
         return request
 
 
-def _start(settings: EngineSettings) -> LLM:
-    options = vllm_options(settings, on_cpu=current_platform.is_cpu())
+def _start(settings: EngineSettings, more: dict[str, Any]) -> LLM:
+    options = vllm_options(settings, on_cpu=current_platform.is_cpu()) | more
     try:
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:

@@ -43,7 +43,7 @@ def commands(folder: Path, queue: Path | None = None) -> dict[str, str]:
     # The scripted engine says logprobs of its own, and so these signals fire rightly.
     own_logprobs = "--ignore wrong_weights --ignore weight_mean --ignore step_kl"
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-            "WATCH": own_logprobs}
+            "WATCH": own_logprobs, "ROLLHOUSE_WARM": "off"}
 
 
 def run_until(words: list[str], environment: dict[str, str], *, preempt_after: float | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +36,9 @@ threads = 1
 """
 
 
-def command(*words: object, code: int = 0) -> str:
+def command(*words: object, code: int = 0, **variables: str) -> str:
     """Output of a command of this environment (its errors if it fails); its exit code must be `code`."""
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"} | variables
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment,
                           cwd=ROOT)
     assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
@@ -95,24 +96,50 @@ def test_the_same_seeds_give_the_same_rows(looped: tuple[Warehouse, str], tmp_pa
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow("loads everything for every command")
+@pytest.mark.engine
+def test_the_loop_without_what_stays_loaded_samples_the_same_rows(looped: tuple[Warehouse, str],
+                                                                  tmp_path: Path) -> None:
+    cold = loop(tmp_path, ROLLHOUSE_WARM="off")
+    for iteration in (0, 1):
+        same_rows(looped[0], cold, iteration)
+
+
 @pytest.mark.slow("starts vLLM's server")
 @pytest.mark.engine
-def test_the_warm_loop_samples_the_same_rows_and_serves_what_was_trained(looped: tuple[Warehouse, str],
-                                                                        tmp_path: Path) -> None:
-    cold, _ = looped
+def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_trained(
+        looped: tuple[Warehouse, str], tmp_path: Path) -> None:
     command(*INIT, tmp_path / "run")
     (tmp_path / "run" / "config.toml").write_text(CONFIG)
-    command("bash", "examples/loop.sh", tmp_path / "run", 2, "--warm")
-    warm = open_warehouse(tmp_path / "run")
+    with subprocess.Popen([sys.executable, "-m", "rollout.server", tmp_path / "run"], cwd=ROOT,
+                          stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr
+        url = next(line.split()[0] for line in server.stderr if "Ctrl-C ends it" in line)
+        served = loop(tmp_path, ROLLOUT_ENDPOINT=url)
+        server.send_signal(signal.SIGINT)
+    same_rows(looped[0], served, 0)
+    rows = served.read("train_samples", iteration=1).to_pylist()
+    assert max(row["log_ratio_abs_max"] for row in rows) < 1e-4
+    engines = served.read("completions", ["engine"], iteration=1, purpose="train")["engine"].to_pylist()
+    assert {engine.partition("server")[2] for engine in engines} == {" (merged)"}
+
+
+def loop(folder: Path, **variables: str) -> Warehouse:
+    """A run after two iterations in another way."""
+    if not (folder / "run").exists():
+        command(*INIT, folder / "run")
+        (folder / "run" / "config.toml").write_text(CONFIG)
+    command("bash", "examples/loop.sh", folder / "run", 2, **variables)
+    return open_warehouse(folder / "run")
+
+
+def same_rows(first: Warehouse, second: Warehouse, iteration: int) -> None:
+    """Assert that two runs sampled the same completions."""
     columns = ["task_id", "sample_index", "completion_ids", "completion", "behaviour_logprobs"]
-    for one, other in zip(*(run.read("completions", columns, iteration=0, purpose="train").to_pylist()
-                            for run in (cold, warm)), strict=True):
+    for one, other in zip(*(run.read("completions", columns, iteration=iteration, purpose="train").to_pylist()
+                            for run in (first, second)), strict=True):
         assert one.pop("behaviour_logprobs") == pytest.approx(other.pop("behaviour_logprobs"), abs=1e-5)
         assert one == other
-    rows = warm.read("train_samples", iteration=1).to_pylist()
-    assert max(row["log_ratio_abs_max"] for row in rows) < 1e-4
-    engines = warm.read("completions", ["engine"], iteration=1, purpose="train")["engine"].to_pylist()
-    assert {engine.partition("server")[2] for engine in engines} == {" (merged)"}
 
 
 @pytest.mark.engine

@@ -43,6 +43,7 @@ def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
         (bin_folder / name).chmod(0o755)
     log = folder / "log"
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "LOG": str(log),
+                   "ROLLHOUSE_WARM": "off",
                    "FIRES": fires, "SAID": said, "EMPTY": empty}
     code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], env=environment,
                           capture_output=True, check=False).returncode

@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 from rollout.endpoint import engine as endpoint
 from rollout.endpoint import server as server_module
-from rollout.endpoint.checks import is_former
 from rollout.engines.engine import Request, Sampling
+from rollout.engines.probe import is_former
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import arc_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import rollout.server
 from rollout.server import main, server_command
@@ -54,54 +53,30 @@ def test_the_server_is_started_as_a_rollout_would_start_its_engine(warehouse: Wa
         flags(warehouse, '[rollout]\nserve = "adapter"\n[train]\nlora-rank = 1000\n')
 
 
-def serve(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, program: str, *command: str) -> Result:
-    monkeypatch.setattr(rollout.server, "server_command",
-                        lambda run, url: [sys.executable, "-c", program, url.rpartition(":")[2]])
-    return CliRunner().invoke(main, [str(warehouse.root), *command])
-
-
-def test_a_command_finds_the_server_and_its_exit_code_is_ours(warehouse: Warehouse, tmp_path: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        result = serve(warehouse, monkeypatch, ANSWERS, "sh", "-c",
-                       f"echo $ROLLOUT_ENDPOINT > {tmp_path}/url; exit 7")
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert result.exit_code == 7
-    url = (tmp_path / "url").read_text().strip()
-    assert url.startswith("http://127.0.0.1:") and not rollout.server.answers(url + "/health")
-
-
 def test_a_server_that_does_not_start_is_told_in_its_own_words(warehouse: Warehouse,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    result = serve(warehouse, monkeypatch, "import sys; print('no GPU left'); sys.exit(3)", "true")
+    program = "import sys; print('no GPU left'); sys.exit(3)"
+    monkeypatch.setattr(rollout.server, "server_command", lambda run, url: [sys.executable, "-c", program])
+    result = CliRunner().invoke(main, [str(warehouse.root)])
     assert result.exit_code == 1
     assert "The server ended with code 3 before it answered." in result.output
     assert result.output.endswith("no GPU left\n")
 
 
-def test_server_and_command_end_with_their_parent_even_if_it_is_killed(tmp_path: Path) -> None:
-    program = ("import sys, time; from rollout.server import child\n"
-               "with (open(sys.argv[1], 'w') as log, child(['sleep', '100'], log) as server,\n"
-               "      child(['sleep', '100']) as served):\n"
-               "    print(server.pid, served.pid, flush=True); time.sleep(100)")
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "log")], stdout=subprocess.PIPE,
-                          text=True) as parent:
-        assert parent.stdout
-        children = [int(word) for word in parent.stdout.readline().split()]
-        parent.kill()
-    assert len(children) == 2
-    end = time.monotonic() + 10
-    while any(runs(child) for child in children):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+def test_a_server_serves_until_ctrl_c_and_leaves_nothing_behind(warehouse: Warehouse, tmp_path: Path) -> None:
+    program = ("import sys, rollout.server; from rollout.server import main\n"
+               f"rollout.server.server_command = lambda run, url: [sys.executable, '-c', {ANSWERS!r},"
+               " url.rpartition(':')[2]]\n"
+               "main([sys.argv[1]])")
+    for number, code in ((signal.SIGINT, 0), (signal.SIGKILL, -9)):
+        with subprocess.Popen([sys.executable, "-c", program, str(warehouse.root)], stderr=subprocess.PIPE,
+                              text=True) as parent:
+            assert parent.stderr
+            url = next(line.split()[0] for line in parent.stderr if "Ctrl-C ends it" in line)
+            assert rollout.server.answers(url + "/health")
+            parent.send_signal(number)
+        assert parent.returncode == code
+        end = time.monotonic() + 10
+        while rollout.server.answers(url + "/health"):
+            assert time.monotonic() < end
+            time.sleep(0.02)

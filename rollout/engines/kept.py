@@ -1,0 +1,63 @@
+"""An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rollout.engines.engine import EngineSettings
+from rollout.engines.merged import base_folder
+from rollout.engines.probe import check_said, read_probe
+from rollout.engines.vllm_engine import VllmEngine
+
+
+@dataclass
+class Kept:
+    """A started engine, how it was started, and its weights: a model and the adapter added to it."""
+
+    engine: VllmEngine
+    settings: EngineSettings
+    weights: tuple[str, Path | None]
+
+
+_kept: Kept | None = None
+
+
+def start_kept(settings: EngineSettings) -> VllmEngine:
+    """The engine of the rollout before with this policy's weights, or a new one where that does not fit.
+
+    StageError, before anything is sampled, if it does not say what the policy said when it was trained.
+    """
+    global _kept
+    wanted = (settings.model, settings.merge)
+    if _kept and suffices(_kept.settings, settings):
+        _kept.engine.wake()
+    else:
+        if _kept:
+            _kept.engine.close()
+            settings = replace(settings, max_model_len=max(settings.max_model_len,
+                                                           _kept.settings.max_model_len))
+        _kept = None                                   # an engine that does not start leaves none behind
+        _kept = Kept(VllmEngine(settings, sleeps=True), settings, (settings.model, None))
+    engine = _kept.engine
+    if _kept.weights != wanted:
+        engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
+        _kept.weights = wanted
+    engine.serve(settings.adapter)
+    probe = read_probe(settings.probe, _kept.settings.max_model_len) if settings.probe else None
+    if probe:
+        check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, "The engine that was kept")
+    return engine
+
+
+def suffices(kept: EngineSettings, wanted: EngineSettings) -> bool:
+    """Whether an engine has all that a rollout wants, but for weights that can be changed."""
+    return kept.max_model_len >= wanted.max_model_len and all(
+        getattr(kept, name) == getattr(wanted, name) for name in (
+            "adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"))
+
+
+def rest() -> None:
+    """Give up the GPU until the next rollout."""
+    if _kept:
+        _kept.engine.sleep()

@@ -1,0 +1,62 @@
+"""Whether an engine serves its policy: what it says is held against what `train` wrote down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from warehouse.store.errors import StageError
+
+FURTHEST = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}     # mean nats between engine and trainer
+SMALLEST = 1e-4                  # nats by which policies must differ to be told apart
+
+
+class Probe(NamedTuple):
+    """A stored completion: the ids to ask about, and what the policy said to the last of them, nats, [n]."""
+
+    policy: Path
+    ids: list[int]
+    trained: np.ndarray
+    before: np.ndarray | None    # the same by the policy before that training
+
+
+def read_probe(path: Path, max_model_len: int) -> Probe | None:
+    """A policy's probe, cut to what the engine holds; None where nothing of it would be left."""
+    stored = json.loads(path.read_text())
+    length = min(len(stored["completion_ids"]), max_model_len - 1 - len(stored["prompt_ids"]))
+    if length < 2:
+        return None
+    before = stored["logprobs_before"]
+    return Probe(path.parent, stored["prompt_ids"] + stored["completion_ids"][:length],
+                 np.array(stored["logprobs"][:length]), np.array(before[:length]) if before else None)
+
+
+def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str) -> None:
+    """StageError if an engine, `who`, says other things to a probe's ids than the policy did when trained."""
+    said = np.array(prompt_logprobs[-len(probe.trained):])
+    off = float(np.abs(said - probe.trained).mean())
+    if not off < FURTHEST[dtype]:
+        raise StageError(f"{who} does not serve the policy of {probe.policy}: its logprobs of a stored "
+                         f"completion are off by {off:.2g} nats. Start it anew, on a machine that sees this "
+                         "run's folder. Nothing was sampled.")
+    if probe.before is not None and is_former(said, probe.trained, probe.before):
+        raise StageError(f"{who} serves a policy that is older than {probe.policy}. Start it anew, on "
+                         "a machine that sees this run's folder. Nothing was sampled.")
+
+
+def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray) -> bool:
+    """Whether logprobs are those of the policy before the training rather than those after it, all [n].
+
+    Projected on the line from `before` (0) to `trained` (1). False where what is off that line, the noise of
+    half precision, is too large to tell: then the two policies are as good as the same.
+    """
+    step, way = trained - before, said - before
+    length = float(step @ step)
+    if length < len(step) * SMALLEST ** 2:
+        return False
+    share = float(way @ step) / length
+    noise = float(np.square(way - share * step).sum() / (len(said) - 1) / length) ** 0.5
+    return share < 0.5 and noise < 1 / 6

@@ -1,0 +1,155 @@
+"""`warehouse warm`: commands run in forks as they run by themselves, and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ROOM = """
+import os, sys, time
+import click
+from warehouse.options import shows_errors
+from warehouse.stages import warm
+from warehouse.store.errors import StageError
+STAYS = {stays}
+runs = []
+
+@click.command()
+@click.argument("what")
+@click.argument("word", default="")
+@shows_errors
+def {name}(what, word):
+    runs.append(what)
+    if what == "say":
+        print(word, os.getcwd(), sys.stdin.read())
+        print("complaint", file=sys.stderr)
+    elif what == "process":
+        print(os.getpid(), len(runs), warm.stays)
+    elif what == "exit":
+        sys.exit(int(word))
+    elif what == "fail":
+        raise StageError("It cannot be done.")
+    elif what == "crash":
+        1 // 0
+    elif what == "wait":
+        open(word, "w").write(str(os.getpid()))
+        time.sleep(100)
+"""
+SERVER = """
+import sys
+import fork_room, stay_room
+from warehouse.stages import warm_server
+warm_server.load_rooms = lambda: {"forked": fork_room.forked, "staying": stay_room.staying}
+sys.exit(warm_server.run_warm(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two rooms, commands of theirs that can be typed, and a server of them."""
+    for module, name, stays in (("fork_room", "forked", False), ("stay_room", "staying", True)):
+        (tmp_path / f"{module}.py").write_text(ROOM.format(name=name, stays=stays))
+        script = tmp_path / name
+        script.write_text(f"#!{sys.executable}\nfrom {module} import {name}\n{name}()\n")
+        script.chmod(0o755)
+    (tmp_path / "serve.py").write_text(SERVER)
+    return tmp_path
+
+
+def start(folder: Path, script: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{folder}"}
+    environment.pop("ROLLHOUSE_WARM", None)
+    return subprocess.Popen([sys.executable, str(folder / "serve.py"), "bash", "-c", script], env=environment,
+                            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            start_new_session=True)
+
+
+def run(folder: Path, script: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a script whose commands are handed over."""
+    process = start(folder, script)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_a_command_has_its_words_folder_streams_and_exit_code(folder: Path) -> None:
+    code, output, errors = run(folder, """
+        mkdir deeper; cd deeper
+        echo input | forked say hello
+        echo input | forked say kept 2>&1 | tr a-z A-Z
+        for tool in forked staying; do
+          $tool exit 7; echo $?
+          $tool fail; echo $?
+          $tool crash 2>/dev/null; echo $?
+          $tool nonsense --strange 2>/dev/null; echo $?
+        done
+        exit 5""")
+    assert code == 5
+    lines = output.splitlines()
+    assert lines[0] == f"hello {folder}/deeper input"
+    assert {f"kept {folder}/deeper input".upper(), "COMPLAINT"} <= set(lines[1:6])
+    assert [line for line in lines if line.isdigit()] == ["7", "1", "1", "2"] * 2
+    assert errors == "complaint\nError: It cannot be done.\nError: It cannot be done.\n"
+
+
+def test_one_process_stays_for_its_command_and_a_new_one_follows_a_failure(folder: Path) -> None:
+    code, output, _ = run(folder, "staying process; staying process; staying exit 3; staying process; "
+                                  "forked process; forked process")
+    rows = [line.split() for line in output.splitlines()]
+    assert code == 0 and len(rows) == 5
+    kept, again, anew, fork, other = rows
+    assert kept[0] == again[0] and [kept[1], again[1]] == ["1", "2"] and kept[2] == "True"
+    assert anew[0] != kept[0] and anew[1] == "1"
+    assert fork[0] != other[0] and fork[1] == other[1] == "1" and fork[2] == "False"
+
+
+def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
+    code, output, _ = run(folder, "staying wait there & while [ ! -s there ]; do sleep 0.02; done; "
+                                  "staying process; kill %1")
+    assert code == 0 and output.split()[1:] == ["1", "False"]
+
+
+def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None:
+    _, output, _ = run(folder, "staying process; OMP_NUM_THREADS=1 staying process; staying process")
+    first, changed, again = (line.split() for line in output.splitlines())
+    assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"
+
+
+@pytest.mark.parametrize("tool", ["forked", "staying"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, tool: str,
+                                                               number: signal.Signals) -> None:
+    code, output, _ = run(folder, f"""
+        set -m; {tool} wait there & while [ ! -s there ]; do sleep 0.02; done
+        kill -{number.value} $!; wait $!; echo $?
+        job=/proc/$(cat there)/stat
+        while [ -e $job ] && ! grep -q ") Z" $job; do sleep 0.02; done; {tool} say on </dev/null""")
+    ends = {signal.SIGTERM: 143, signal.SIGINT: 1, signal.SIGKILL: 137}     # click turns Ctrl-C into 1
+    assert code == 0 and output.splitlines() == [str(ends[number]), f"on {folder} "]
+
+
+@pytest.mark.parametrize("tool", ["forked", "staying"])
+def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> None:
+    end = time.monotonic() + 30
+    with start(folder, f"{tool} wait there") as process:
+        while not (folder / "there").exists() or not (folder / "there").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        job = int((folder / "there").read_text())
+        process.kill()
+    while is_running(job):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False

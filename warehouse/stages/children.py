@@ -1,0 +1,43 @@
+"""Processes that end with the one that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from warehouse.store.errors import StageError
+
+DEATH_SIGNAL = 1                     # PR_SET_PDEATHSIG of prctl(2)
+SECONDS_TO_END = 20.0
+
+
+@contextlib.contextmanager
+def child(command: Sequence[str], variables: Mapping[str, str],
+          **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with this block, and with this process even if that is killed."""
+    try:
+        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+                                   **streams)
+    except OSError as error:
+        raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
+                         "installed.") from error
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+        process.kill()
+        process.wait()
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)

@@ -1,0 +1,79 @@
+"""A command handed over to `warehouse warm`, whose processes have imported already; see warm_server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from warehouse.store.errors import StageError
+
+VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value: nowhere
+# What a shell changes from command to command; a process that runs already can follow no other change.
+CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", VARIABLE}
+COLD = 0                             # the answer where the command must run by itself
+
+began_with = dict(os.environ)        # before this process changes anything
+stays = False                        # whether this process runs one command after the other
+started = time.perf_counter()        # when this process began the command that it runs
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """What two processes have to have alike, for one to run a command of the other."""
+    return {name: value for name, value in variables.items() if name not in CHANGING}
+
+
+def number(value: int) -> bytes:
+    """A number as it is sent."""
+    return value.to_bytes(8, "big")
+
+
+def read_number(line: socket.socket) -> int | None:
+    """The number that was sent; None where the other side has ended."""
+    sent = line.recv(8, socket.MSG_WAITALL)
+    return int.from_bytes(sent, "big") if len(sent) == 8 else None
+
+
+def hand_over() -> int | None:
+    """The exit code of this command, run by `warehouse warm`; None where it must run in this process.
+
+    Signals go on to the process that runs it, and it ends when this process is killed.
+    """
+    path, name = os.environ.get(VARIABLE), Path(sys.argv[0]).name
+    if not path or sys.argv[1:2] == ["warm"]:
+        return None
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(path)
+            asked = json.dumps([name, sys.argv[1:], str(Path.cwd()), environment(began_with)]).encode()
+            socket.send_fds(line, [number(len(asked))], [0, 1, 2])
+            line.sendall(asked)
+            process = read_number(line)
+        except OSError:              # it has ended, or its folder is gone
+            return None
+        return follow(line, process) if process else None
+
+
+def follow(line: socket.socket, process: int) -> int:
+    """Wait for the process that runs the command, and pass signals on to it."""
+    passed: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        passed.append(number)
+        with contextlib.suppress(ProcessLookupError):      # it has just ended
+            os.kill(process, number)
+    for expected in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(expected, pass_on)
+    code = read_number(line)
+    if code is not None:
+        return code
+    if passed:                       # it ended by the signal, and so does this process
+        signal.signal(passed[-1], signal.SIG_DFL)
+        os.kill(os.getpid(), passed[-1])
+    raise StageError("The process that ran this command was killed. What it had written is kept: run the "
+                     "same command again.")

@@ -1,0 +1,289 @@
+"""Processes that run the commands of a loop after importing once: what `warehouse warm COMMAND` starts.
+
+    command                    warehouse warm                      job
+    connect, [0, 1, 2], request -->
+                               fork, or hand it to the one that stays
+                               <---------------- process id -------
+    signals ------------------------------------------------------>
+                               <---------------- exit code --------
+
+A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine
+(`STAYS` in their room's cli) run in one fork, one after the other. A job ends with its command, and all with
+COMMAND.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn
+
+from tqdm import tqdm
+
+from warehouse.stages import warm
+from warehouse.stages.children import child, end_with_parent
+
+IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
+GPU_DEVICES = "/dev/nvidia"
+# torch asks the driver's library how many GPUs there are, not the driver, which would not survive a fork.
+SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+class Job(NamedTuple):
+    """A command to run: its connection, what it is, where, and its standard streams."""
+
+    line: socket.socket
+    name: str
+    words: list[str]
+    folder: str
+    streams: list[int]
+
+
+@dataclass
+class Resident:
+    """The one process that runs all commands of a name, one after the other."""
+
+    process: int
+    line: socket.socket
+    busy: bool = field(default=False)
+
+
+def run_warm(command: Sequence[str]) -> int:
+    """Run COMMAND, and the commands that it calls in processes that have imported already; its exit code."""
+    if sys.platform != "linux":                        # whose forks, signals and sockets this is made of
+        return subprocess.call(command)
+    os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+    rooms = load_rooms()
+    with tempfile.TemporaryDirectory(prefix="rollhouse-warm-") as folder, socket.socket(
+            socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/socket")
+        listener.listen()
+        more = {warm.VARIABLE: f"{folder}/socket"}
+        if touches_gpu():
+            more = {warm.VARIABLE: "off"}
+            print("Importing opened the GPU, so each command imports by itself.", file=sys.stderr)
+        with child(command, warm.began_with | more) as served:
+            return serve(listener, rooms, served)
+
+
+def load_rooms() -> dict[str, Any]:
+    """The commands by name, imported with all that they need (`LOADS` in each room's cli)."""
+    rooms, modules = {}, list[str]()
+    for script in entry_points(group="console_scripts"):
+        if script.dist and script.dist.name == "rollhouse":
+            rooms[script.name] = script.load()
+            room = sys.modules[script.module]
+            modules += getattr(room, "LOADS", ())
+            getattr(room, "prepare_to_load", bool)()
+    for module in tqdm(modules, desc="importing", leave=False, disable=not sys.stderr.isatty()):
+        importlib.import_module(module)
+    return rooms
+
+
+def touches_gpu() -> bool:
+    """Whether this process has opened a GPU: then no fork of it can use one."""
+    for opened in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(opened).startswith(GPU_DEVICES):
+                return True
+    return False
+
+
+def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Popen[bytes]) -> int:
+    """Start a job for every command that connects, until the served one ends; its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: served.terminate())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command hears Ctrl-C itself
+    common, residents, forks = warm.environment(warm.began_with), dict[str, Resident](), set[int]()
+    with selectors.DefaultSelector() as events:
+        ended = os.pidfd_open(served.pid)
+        events.register(listener, selectors.EVENT_READ)
+        events.register(ended, selectors.EVENT_READ)
+        while served.poll() is None:
+            if not any(key.fileobj is listener for key, _ in events.select()):
+                continue
+            with listener.accept()[0] as line:
+                if job := receive(line, rooms, common):
+                    start(job, rooms, residents, forks)
+                    for stream in job.streams:
+                        os.close(stream)
+                forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
+        os.close(ended)
+    for resident in residents.values():
+        resident.line.close()                          # its end of work
+    code = served.returncode
+    return code if code >= 0 else 128 - code
+
+
+def receive(line: socket.socket, rooms: dict[str, Any], common: dict[str, str]) -> Job | None:
+    """What a command asks for; None, and it is told, where it has to run by itself."""
+    head, streams = receive_streams(line, 3)
+    with line.makefile("rb") as reader:
+        asked = reader.read(int.from_bytes(head, "big"))
+    try:
+        name, words, folder, variables = json.loads(asked)
+    except ValueError:                                 # it was killed while it asked
+        return None
+    if name in rooms and variables == common:
+        return Job(line, name, words, folder, streams)
+    for stream in streams:
+        os.close(stream)
+    line.sendall(warm.number(warm.COLD))
+    return None
+
+
+def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:
+    """Eight bytes and the open files that came with them, which no program that is started inherits."""
+    head, streams, _, _ = socket.recv_fds(line, 8, count)
+    for stream in streams:
+        os.set_inheritable(stream, False)
+    return head, streams
+
+
+def start(job: Job, rooms: dict[str, Any], residents: dict[str, Resident], forks: set[int]) -> None:
+    """Run a job in a fork, or in the process that stays for its command if that has nothing to do."""
+    command = rooms[job.name]
+    if not getattr(room_of(command), "STAYS", False):
+        forks.add(fork_job(job, command))
+        return
+    resident = residents.get(job.name)
+    if resident is None or has_ended(resident):
+        resident = residents[job.name] = fork_resident(job, command)
+    if resident.busy:
+        forks.add(fork_job(job, command))
+        return
+    resident.busy = True
+    asked = json.dumps([job.words, job.folder]).encode()
+    socket.send_fds(resident.line, [warm.number(len(asked))], [job.line.fileno(), *job.streams])
+    resident.line.sendall(asked)
+
+
+def room_of(command: Any) -> ModuleType:
+    """The module that a command was written in."""
+    command = getattr(command, "default", command)
+    return sys.modules[command.callback.__module__ if command.callback else __name__]
+
+
+def has_ended(resident: Resident) -> bool:
+    """Whether the process is gone, or about to go; notes what it finished meanwhile."""
+    with contextlib.suppress(BlockingIOError):
+        if resident.line.recv(1, socket.MSG_DONTWAIT) != IDLE:
+            resident.line.close()
+            os.waitpid(resident.process, 0)
+            return True
+        resident.busy = False
+    return False
+
+
+def fork_job(job: Job, command: Any) -> int:
+    """A process that runs one command; its id."""
+    process = os.fork()
+    if process == 0:
+        become_job()
+        leave(run_job(job, command))
+    return process
+
+
+def fork_resident(first: Job, command: Any) -> Resident:
+    """A process that waits for commands, the first one too, until its line is closed or one of them fails."""
+    ours, theirs = socket.socketpair()
+    process = os.fork()
+    if process:
+        theirs.close()
+        return Resident(process, ours)
+    ours.close()
+    first.line.close()                                 # it is sent like those that follow
+    for stream in first.streams:
+        os.close(stream)
+    become_job()
+    warm.stays = True
+    code = 0
+    while code == 0:
+        head, passed = receive_streams(theirs, 4)
+        if not head:
+            break
+        with theirs.makefile("rb") as reader:
+            words, folder = json.loads(reader.read(int.from_bytes(head, "big")))
+        job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, passed[1:])
+        with job.line:
+            code = run_job(job, command, before_the_end=lambda code: theirs.sendall(ENDS if code else IDLE))
+    leave(code)
+
+
+def become_job() -> None:
+    """What a fork does first: end with its parent, hear signals as a process of its own, forget clean-ups."""
+    end_with_parent(signal.SIGKILL)
+    os.setsid()
+    atexit._clear()                                    # the parent's, who will run them
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = bool) -> int:
+    """Run a command as if it had been started with these words, in this folder, on these streams."""
+    for number, stream in enumerate(job.streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, buffering, closefd=False) for
+                                         number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1)))
+    os.chdir(job.folder)
+    sys.argv = [job.name, *job.words]
+    warm.started = time.perf_counter()
+    finished = threading.Event()
+    job.line.sendall(warm.number(os.getpid()))
+    threading.Thread(target=end_with_client, args=(job.line.dup(), finished), daemon=True).start()
+    code = call(command, job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)           # whoever reads from the command waits for its end
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    before_the_end(code)
+    finished.set()
+    job.line.sendall(warm.number(code))
+    return code
+
+
+def call(command: Any, job: Job) -> int:
+    """The exit code of a click command."""
+    try:
+        command.main(args=job.words, prog_name=job.name)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def end_with_client(line: socket.socket, finished: threading.Event) -> None:
+    """Kill this process when the command that it runs is killed where it was typed."""
+    with line, contextlib.suppress(OSError):
+        line.recv(1)
+    if not finished.is_set():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(code: int) -> NoReturn:
+    """End a fork: its own clean-ups, not those of the process that it came from."""
+    atexit._run_exitfuncs()
+    os._exit(code)
