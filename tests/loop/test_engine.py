@@ -113,8 +113,12 @@ def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_train
     (tmp_path / "run" / "config.toml").write_text(CONFIG)
     with subprocess.Popen([sys.executable, "-m", "rollout.server", tmp_path / "run"], cwd=ROOT,
                           stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr
-        url = next(line.split()[0] for line in server.stderr if "Ctrl-C ends it" in line)
+        url = ""
+        for line in server.stderr or ():
+            url = line.split()[0] if "Ctrl-C ends it" in line else ""
+            if url:
+                break
+        assert url, line
         served = loop(tmp_path, ROLLOUT_ENDPOINT=url)
         server.send_signal(signal.SIGINT)
     same_rows(looped[0], served, 0)
