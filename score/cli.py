@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from score.look.commands import diff, doctor, explain, lane_options, limit_options, tier_options, try_program
+from score.look.commands import (
+    diff,
+    doctor,
+    explain,
+    lane_options,
+    limit_options,
+    limits_of_score,
+    tier_options,
+    try_program,
+)
 from warehouse.options import (
     FiniteRange,
     iteration_option,
@@ -137,20 +146,6 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
         if not math.isfinite(numbers[name]):
             raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.")
     return numbers
-
-
-def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Fill the defaults of `gold` from the table [score] of a config file, else of the run's."""
-    from warehouse.store.config_file import read_config
-
-    if value is not None:
-        path = value if parameter.name == "config" else value / "config.toml"
-        table = {key.replace("-", "_"): setting for key, setting in read_config(path).get("score", {}).items()
-                 } if parameter.name == "config" or value.is_dir() else {}
-        known = {option.name for option in context.command.params}
-        context.default_map = {**(context.default_map or {}),
-                               **{name: setting for name, setting in table.items() if name in known}}
-    return value
 
 
 @with_version

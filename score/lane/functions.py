@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from score.isolation.lockdown import LINK_FD
-from score.lane.modules import function_of, message_of, run_module
+from score.lane.modules import failed_at, function_of, message_of, run_module
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 
@@ -37,6 +37,7 @@ class Link:
     has_answered = False
     is_lost = False         # in the test that runs
     refused = ""            # what it answered there that cannot cross
+    answered: tuple[Any, ...] = ()      # the value that it answered there last
 
     @cached_property
     def lines(self) -> BufferedReader:
@@ -130,15 +131,25 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
 
 def run_unit(unit: CodeType, namespace: dict[str, Any]) -> Any:
     """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
-    link.is_lost, link.refused = False, ""
+    link.is_lost, link.refused, link.answered = False, "", ()
     verdict: Any = 1
     try:
         exec(unit, namespace)
     except BaseException as error:
-        verdict = [type(error).__name__, message_of(error), whose_fault(error)]
+        verdict = [type(error).__name__, message_of(error) or account_of(error), whose_fault(error)]
     if link.refused:
         return ["NotPlain", link.refused, CANNOT_CROSS]
     return ["", "the program ended during the test", "lost"] if link.is_lost else verdict
+
+
+def account_of(error: BaseException) -> str:
+    """Of an assertion that says nothing itself: its line, and what the program had answered last."""
+    if not isinstance(error, AssertionError):
+        return ""
+    try:
+        return failed_at(error) + "".join(f", {value!r}" for value in link.answered[-1:])
+    except ValueError:                  # a number of more digits than Python writes
+        return failed_at(error)
 
 
 def whose_fault(error: BaseException) -> str:
@@ -172,7 +183,8 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
         link.has_answered = True
         if kind == "value":
             update_in_place(arguments, plain_data.untagged(second, 0))
-            return plain_data.untagged(first, 0)
+            link.answered = (plain_data.untagged(first, 0),)
+            return link.answered[0]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         link.is_lost = True
         raise LinkLost("the program ended, or its answer is no plain data") from None

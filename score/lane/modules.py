@@ -38,6 +38,16 @@ def call_method(kind: Callable[..., Any], method: str, *arguments: Any, **keywor
     return getattr(kind(), method)(*arguments, **keywords)
 
 
+def failed_at(error: BaseException, own: str = "test") -> str:
+    """The line, of the source compiled as `own` or of what was run before it, where an error was raised."""
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        of = "" if trace.tb_frame.f_code.co_filename == own else " of the setup"
+        where = f"line {trace.tb_lineno}{of}"
+        trace = trace.tb_next
+    return where
+
+
 def message_of(error: BaseException) -> str:
     """The text of an error, asked for only once and under guard, for it is foreign code too."""
     try:

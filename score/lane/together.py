@@ -7,7 +7,7 @@ import os
 from types import CodeType
 
 from score.isolation.lockdown import LINK_FD
-from score.lane.modules import function_of, message_of, run_module
+from score.lane.modules import failed_at, function_of, message_of, run_module
 from score.wire.frames import MAX_MESSAGE, TOKEN_BYTES
 
 
@@ -24,7 +24,7 @@ def run_together(code: CodeType, payload: bytes) -> bytes:
     try:
         exec(test, namespace)
     except AssertionError as error:
-        return json.dumps(["AssertionError", message_of(error)[:MAX_MESSAGE]]).encode()
+        return json.dumps(["AssertionError", (message_of(error) or failed_at(error))[:MAX_MESSAGE]]).encode()
     return token
 
 

@@ -52,6 +52,21 @@ def tier_options(command: Any) -> Any:
     return tier(unsafe(command))
 
 
+def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
+    from warehouse.store.config_file import read_config
+
+    if value is not None:
+        path = value if parameter.name == "config" else value / "config.toml"
+        table = {key.replace("-", "_"): setting for key, setting in read_config(path).get("score", {}).items()
+                 } if parameter.name == "config" or value.is_dir() else {}
+        known = {str(option.name): option for option in context.command.params}
+        context.default_map = {**(context.default_map or {}), **{
+            name: [setting] if known[name].multiple and isinstance(setting, str) else setting
+            for name, setting in table.items() if name in known}}
+    return value
+
+
 @click.command("diff")
 @run_folder
 @click.argument("first", metavar="A")
@@ -83,11 +98,12 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 
 
 @click.command("try")
-@run_folder
+@click.argument("run", type=click.Path(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
 @click.option("--reward", default=None, help="Reward to compute; as `score` would when left out.")
 @limit_options
+@lane_options
 @tier_options
 @shows_errors
 def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:

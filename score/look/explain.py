@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from score.look.units import unit_lines
 from score.tasks.together import mode_of
 from warehouse.look.render import printable
 from warehouse.look.show import pair_lines, parse_name
@@ -47,7 +48,7 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
                 mark = "right" if output == pair["output"] else "wrong"
                 lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
     else:
-        lines += [printable(json.dumps(unit)) for unit in (outputs or {"test": ["(none)"]})["test"]]
+        lines += unit_lines(kind, payload, outputs["test"] if outputs else None)
     if "tests" in payload:
         lines.append(f"tests ran {MODES[mode_of(payload)]}")
     lines.append("--- verdict")

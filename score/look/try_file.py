@@ -24,7 +24,9 @@ from warehouse.store.run_folder import open_warehouse
 
 
 def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str | None, tier: str | None,
-             unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None, **others: Any) -> str:
+             unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None,
+             allow_import: tuple[str, ...], import_path: tuple[str, ...], preload: tuple[str, ...],
+             lanes: int | None, **others: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
     tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
@@ -35,11 +37,14 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
     kinds = [row["kind"]]
-    scorer = Scorer(reward or default_reward(kinds), limits=limits, graders=grader_versions(kinds))
+    imports = tuple(sorted(allow_import))
+    scorer = Scorer(reward or default_reward(kinds), limits=limits, imports=imports,
+                    graders=grader_versions(kinds))
     code = file.read_text()
     items = [Item(task, Answer(code, code))]
-    pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=1,
-                            config=lambda layers: LaneConfig(layers, preload=grader_modules(kinds)))
+    pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
+                            config=lambda layers: LaneConfig(
+                                layers, imports, (*preload, *grader_modules(kinds)), import_path))
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)
