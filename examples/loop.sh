@@ -6,6 +6,11 @@
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
 usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--track NAME]"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  echo "$usage"
+  sed -n '2,/^set/s/^# //p' "$0"
+  exit
+fi
 run=${1:?$usage}
 iterations=${2:?$usage}
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"

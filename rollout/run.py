@@ -316,7 +316,8 @@ def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
     job.stage.complete(facts, range(num_parts(read_prompts(job), job.options.part_size)))
     too_long = facts["prompts_too_long"]
-    left_out = f"; {too_long} tasks left out, their prompt is too long" if too_long else ""
+    tasks = "1 task" if too_long == 1 else f"{too_long} tasks"
+    left_out = f"; {tasks} left out: too long a prompt" if too_long else ""
     loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
     return [

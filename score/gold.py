@@ -109,7 +109,7 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     if len(wrong) > SHOWN:
         lines.append(f"  and {len(wrong) - SHOWN} more")
     if num_unsolved:
-        lines.append(f"  {num_unsolved} tasks have no solution")
+        lines.append(f"  no solution of {num_unsolved} {'task' if num_unsolved == 1 else 'tasks'}")
     return lines
 
 

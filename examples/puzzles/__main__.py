@@ -25,8 +25,8 @@ KINDS = ("mysteries", "zebras", "connections")
 @click.option(
     "--size",
     type=click.IntRange(3, 6),
-    default=4,
-    help="Suspects, rooms, hours and objects; or houses and attributes. Groups of words are always four.",
+    default=None,
+    help="Suspects, rooms, hours and objects; or houses and attributes. [default: 4]",
 )
 @click.option(
     "--level",
@@ -35,8 +35,10 @@ KINDS = ("mysteries", "zebras", "connections")
     help="How much the clues say outright, or how many words fit several groups.",
 )
 @click.option("--seed", default=0, help="Other puzzles.")
-def write_puzzles(kind: str, count: int, output: Path, size: int, level: str, seed: int) -> None:
+def write_puzzles(kind: str, count: int, output: Path, size: int | None, level: str, seed: int) -> None:
     """Write COUNT puzzles, each with exactly one solution; the first of a seed are the same of any COUNT."""
+    if kind == "connections" and size:
+        raise click.ClickException("Groups of words are always four of four: leave --size out.")
     from examples.puzzles.connections import connections
 
     try:
@@ -46,6 +48,7 @@ def write_puzzles(kind: str, count: int, output: Path, size: int, level: str, se
         raise click.ClickException(
             "The puzzles are made with OR-Tools: pip install 'rollhouse[puzzles]'"
         ) from error
+    size = size or 4
     if not output.name.endswith(".jsonl"):
         raise click.ClickException(f"{output}: `warehouse init --tasks` wants a name that ends in .jsonl.")
     if not output.parent.is_dir():

@@ -85,6 +85,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return warehouse
 
 
+def test_the_loop_says_how_it_is_used() -> None:
+    said = subprocess.run(["bash", "examples/loop.sh", "--help"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("usage: examples/loop.sh RUN ITERATIONS")
+    assert "--rescue: after" in said.stdout
+
+
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")
 def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed: Warehouse,
                                                                     tmp_path: Path) -> None:

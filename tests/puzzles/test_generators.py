@@ -135,3 +135,9 @@ def test_a_puzzle_is_a_kind_that_can_be_scored() -> None:
 def test_a_file_that_no_run_could_read_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
     refused = CliRunner().invoke(write_puzzles, ["connections", "1", "-o", str(tmp_path / name)])
     assert refused.exit_code == 1 and sentence in refused.output
+
+
+def test_groups_of_words_have_no_size(tmp_path: Path) -> None:
+    words = ["connections", "2", "--output", str(tmp_path / "x.jsonl"), "--size", "5"]
+    refused = CliRunner().invoke(write_puzzles, words)
+    assert refused.exit_code == 1 and "always four of four" in refused.output

@@ -24,7 +24,7 @@ GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELP
         {"task_id": "broken", "code": HELPER}, {"task_id": "text", "text": "It is 12."},
         {"task_id": "elsewhere", "code": ""}]
 TOLD = ["3 of 4 canonical solutions are judged right", "  1 of them only together with their tests: helper",
-        '  not right: broken: wrong: {"test":[[false,"AssertionError","","assertion"]]}']
+        '  not right: broken: wrong: {"test":[[false,"AssertionError","line 1, 2.0","assertion"]]}']
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_init_with_gold_stores_which_tests_run_together(files):
                  "--gold", str(files / "gold.jsonl")]
     made = CliRunner().invoke(cli, arguments)
     assert made.exit_code == 0, made.output
-    assert made.output.splitlines()[:4] == [*TOLD, "  1 tasks have no solution"]
+    assert made.output.splitlines()[:4] == [*TOLD, "  no solution of 1 task"]
     rows = open_warehouse(files / "run").read("tasks", columns=["task_id", "payload"]).to_pylist()
     modes = {row["task_id"]: json.loads(row["payload"]).get("mode") for row in rows}
     assert {name: mode for name, mode in modes.items() if mode} == {"helper": "together"}

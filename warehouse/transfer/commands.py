@@ -8,6 +8,7 @@ import click
 
 import warehouse
 from warehouse.options import run_argument, shows_errors
+from warehouse.store.errors import StageError
 
 
 @click.command("export")
@@ -17,14 +18,14 @@ from warehouse.options import run_argument, shows_errors
               help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder; arc-submission: a file.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
 @click.option("--purpose", default=None, help="One purpose; all by default.")
-@click.option("--vote", type=click.Choice(["solved", "share", "all"]), default="solved", show_default=True,
+@click.option("--vote", type=click.Choice(["solved", "share", "all"]), default=None,
               help="Of a submission, who votes first: completions that solve all train pairs, all by their "
-                   "share of train pairs, or all alike.")
+                   "share of train pairs, or all alike. [default: solved]")
 @click.option("--challenges", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="Of a submission: Kaggle's file with the tasks that it has to hold.")
 @shows_errors
 def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None,
-                   vote: str, challenges: Path | None) -> None:
+                   vote: str | None, challenges: Path | None) -> None:
     """Write completions for other tools, or an ARC Prize submission.
 
     Completions come with their tokens and rewards. A submission holds two attempts per test input, those that
@@ -32,10 +33,14 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
     """
     from warehouse.transfer.arc_submission import export_submission
     from warehouse.transfer.export_rows import export_rows
+    if kind != "arc-submission" and (vote or challenges):
+        raise StageError(f"--vote and --challenges are of --to arc-submission; --to {kind} has no use for "
+                         "them. Leave them out.")
     connection = warehouse.open(run, strict=True)
     if kind == "arc-submission":
-        click.echo("\n".join(export_submission(connection, output, vote=vote, challenges=challenges,
-                                               iterations=iteration, purpose=purpose)))
+        lines = export_submission(connection, output, vote=vote or "solved", challenges=challenges,
+                                  iterations=iteration, purpose=purpose)
+        click.echo("\n".join(lines))
         return
     for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
         click.echo(path)

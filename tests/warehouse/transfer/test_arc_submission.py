@@ -131,6 +131,13 @@ def table_of(run: Path, file: Path) -> Result:
     return CliRunner().invoke(cli, ["results", str(run), "--submission", str(file), "--format", "csv"])
 
 
+def test_what_is_said_of_a_submission_is_refused_of_anything_else(run: Path, tmp_path: Path) -> None:
+    refused = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "rows.jsonl"), "--to", "jsonl",
+                                       "--vote", "solved"])
+    assert refused.exit_code == 1 and "--to jsonl has no use for them" in refused.output
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
 def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
     exported(run, tmp_path / "submission.json", "--vote", "solved")
     header, row = table_of(run, tmp_path / "submission.json").output.splitlines()
