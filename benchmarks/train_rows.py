@@ -113,7 +113,7 @@ def new_policy(folder: Path, adapter: Path | None, dtype: str, rank: int = 8) ->
                      rslora=False, targets="all-linear")
 
 
-def make_groups(policy: Policy, shape: Shape, steps: int) -> list[Group]:
+def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0) -> list[Group]:
     """Groups of random tokens with random rewards; mu is the policy's own logprob with a little noise."""
     generator = torch.Generator().manual_seed(1)
     drawn = []
@@ -121,7 +121,7 @@ def make_groups(policy: Policy, shape: Shape, steps: int) -> list[Group]:
         prompt, lengths = shape.lengths(generator)
         ids = [torch.randint(0, 500, (length,), generator=generator) for length in (prompt, *lengths)]
         drawn.append(PromptGroup(ids[0], ids[1:], 1.0))
-    budget, groups = max(shape.completion, 4096 if shape.groups > 1 else 0), {}
+    budget, groups = max(shape.completion, 4096 if shape.groups > 1 else 0, token_budget), {}
     for pack in pack_groups(policy, drawn, budget):
         logprobs = iter(pack_logprobs(policy, [drawn[number] for number in pack], token_budget=budget)[0])
         for number in pack:

@@ -29,6 +29,7 @@ from train.model.saving import save_policy
 from train.model.shared_prompt import backward_pack
 from train.objective.losses import clipped_surrogate
 from train.rows.groups import Group
+from train.start import new_optimizer
 from train.update import gradients, logprob_pass
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, weigh_rows
@@ -57,8 +58,8 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
-    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
-    learner = Learner(policy, optimizer, batch, plan, Checkpoints(None, Path("nowhere")), processes, chosen,
+    learner = Learner(policy, new_optimizer(policy, chosen), batch, plan,
+                      Checkpoints(None, Path("nowhere"), processes), processes, chosen,
                       Stage("train", Path("nowhere"), {}), 0, 0, online)
 
     def step(index: int) -> float:

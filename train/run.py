@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from train.model.policy import CACHED_PROMPT, Policy, load_full
-from train.model.saving import OPTIMIZER, save_policy
+from train.model.saving import OPTIMIZER, Whole, save_policy, whole_policy
 from train.rows.inputs import (
     Inputs,
     complete_stage,
@@ -21,7 +22,7 @@ from train.rows.inputs import (
 )
 from train.rows.settings import Settings, correction_of
 from train.rows.telemetry import stage_numbers
-from train.start import check_fits, load_optimizer, load_policy
+from train.start import check_fits, check_sharding, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens
@@ -29,7 +30,7 @@ from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.update.probe import write_probe
+from train.update.probe import PROBE, make_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from train.update.tables import sample_table, step_table, token_table
 from warehouse.care.prune import prune_policies
@@ -57,18 +58,21 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
+    check_sharding(processes, settings)
     say = say if processes.first else lambda line: None
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, name_what_to_lower(lambda: settings.tokens_per_batch),
           track(warehouse, inputs, settings, processes) as tracker):
-        policy = load_policy(warehouse, inputs, settings, processes.device)
+        policy = load_policy(warehouse, inputs, settings, processes)
         check_fits(policy, inputs)
         if not settings.tokens_per_batch:
-            settings = settings.replace(tokens_per_batch=choose_tokens(policy, inputs.groups))
+            settings = settings.replace(
+                tokens_per_batch=min(processes.gather([choose_tokens(policy, inputs.groups)])))
         if policy.attention == CACHED_PROMPT:
             say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
-        check_space(warehouse.root, training_bytes(learner.num_parameters()), inputs.stage.title)
+        needed = training_bytes(learner.num_parameters())
+        processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
         clock.lap("start")
 
         if not learner.online:
@@ -89,8 +93,10 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         tracker.log({"train/mismatch_kl": mismatch_table(learner.batch)[0].mismatch_kl},
                     learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
+        probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
+        whole = whole_policy(policy, learner.optimizer, keep=processes.first)
     if processes.first:
-        facts, won = write(warehouse, inputs, learner, steps)
+        facts, won = write(warehouse, inputs, learner, steps, whole, probe)
         clock.lap("writing")
         if won:
             complete_stage(inputs, {**facts, "seconds": clock.seconds})
@@ -129,7 +135,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
             f"{settings.updates_per_batch}: a step takes whole groups")
     if len(plan) == 1 and settings.max_drift is not None:
         say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
-    checkpoints = Checkpoints(warehouse, inputs.stage.folder)
+    checkpoints = Checkpoints(warehouse, inputs.stage.folder, processes)
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
     needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
                   or settings.dry_run)
@@ -189,7 +195,7 @@ def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) 
             fill_logprobs(policy, *rows, settings, "ref_logprobs", stop)
     elif settings.kl_beta:
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
-                         revision=warehouse.facts.get("model_revision"))
+                         revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
         fill_logprobs(base, *rows, settings, "ref_logprobs", stop)
 
 
@@ -208,14 +214,16 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
     check_first_step(learner)
-    if learner.processes.first and not settings.dry_run:
+
+    def open_stage() -> None:
         inputs.stage.settle(stage_settings(inputs, settings))
         learner.checkpoints.save_logprobs(collect(learner.batch))
-    learner.processes.wait()
+    if not settings.dry_run:
+        learner.processes.by_first(open_stage)
 
 
-def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
-          steps: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
+          probe: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest.
 
     The facts come back, and whether the policy is this process's own: a twin may have been first.
@@ -232,16 +240,18 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                          iteration=inputs.iteration)
     warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-    return facts, commit_policy(warehouse, learner, inputs, facts)
+    return facts, commit_policy(warehouse, learner, inputs, facts, whole, probe)
 
 
-def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any]) -> bool:
+def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
+                  probe: dict[str, Any] | None) -> bool:
     """Write policy I + 1 beside its place and rename it there; False if a twin was first, its one is kept."""
     policy, settings = learner.policy, learner.settings
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
-    save_policy(policy, scratch, base=warehouse.model)
-    write_probe(scratch, policy, learner.batch, settings.tokens_per_batch)
-    torch.save(learner.optimizer.state_dict(), scratch / OPTIMIZER)
+    save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
+    if probe:
+        (scratch / PROBE).write_text(json.dumps(probe) + "\n")
+    torch.save(whole.optimizer, scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
     lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
                "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",

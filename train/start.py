@@ -9,24 +9,38 @@ import torch
 
 from train.model.policy import Policy, load_full, load_lora
 from train.model.saving import OPTIMIZER
+from train.model.sharding import part_like
 from train.rows.inputs import Inputs
 from train.rows.settings import Settings
+from train.update.accelerator import Processes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 
-def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, device: torch.device) -> Policy:
-    """The policy that the stage starts from, on the device."""
+def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Policy:
+    """The policy that the stage starts from, on the device, or this process's part of it."""
+    device, sharding = processes.device, processes.sharding
     folder, trained = warehouse.policy_dir(inputs.iteration), inputs.parent["kind"] != "base"
     revision = warehouse.facts.get("model_revision")
     if settings.full and trained:
-        return load_full(str(folder), dtype=settings.dtype, device=device)
+        return load_full(str(folder), dtype=settings.dtype, device=device, sharding=sharding)
     if settings.full:
-        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision)
+        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision,
+                         sharding=sharding)
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
                      rslora=settings.rslora, targets=settings.lora_targets,
-                     load_in_4bit=settings.load_in_4bit, revision=revision)
+                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding)
+
+
+def check_sharding(processes: Processes, settings: Settings) -> None:
+    """StageError for options that cannot be served by weights that are shared over processes."""
+    if not processes.sharding:
+        return
+    for wrong, option in ((settings.load_in_4bit, "--load-4bit"), (settings.explain, "--explain")):
+        if wrong:
+            raise StageError(f"{option} needs all weights in one process, and the config of `accelerate "
+                             "launch` shares them (FSDP). Leave one out.")
 
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:
@@ -61,16 +75,26 @@ def position_limit(config: Any) -> tuple[int | None, str | None]:
     return original or getattr(config, "original_max_position_embeddings", None) or limit, kind
 
 
+def new_optimizer(policy: Policy, settings: Settings) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters, or over this process's part of them."""
+    offloaded = policy.shards is not None and policy.shards.sharding.offload
+    return torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
+                             betas=(settings.adam_beta1, settings.adam_beta2),
+                             weight_decay=settings.weight_decay, fused=offloaded or None)
+
+
 def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, settings: Settings,
                    say: Callable[[str], None]) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
-    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
-                                  betas=(settings.adam_beta1, settings.adam_beta2),
-                                  weight_decay=settings.weight_decay)
+    optimizer = new_optimizer(policy, settings)
     stored = warehouse.policy_dir(inputs.iteration) / OPTIMIZER
     if stored.exists():
         fresh = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        optimizer.load_state_dict(torch.load(stored, weights_only=True, map_location="cpu"))
+        moments = torch.load(stored, weights_only=True, map_location="cpu", mmap=True)
+        for place, parameter in enumerate(policy.trainable().values()):
+            moments["state"][place] = {key: part_like(value, parameter)
+                                       for key, value in moments["state"][place].items()}
+        optimizer.load_state_dict(moments)
         optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
     elif inputs.parent["kind"] != "base":
         say(f"{stored} is missing: AdamW starts with fresh moments")

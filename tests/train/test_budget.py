@@ -23,7 +23,8 @@ def test_a_prompt_and_a_micro_batch_fit_the_room_together(room, largest, prompt,
 
 def test_on_a_gpu_two_probes_tell_what_a_token_takes(monkeypatch):
     """Memory of 1 GB beside 1 MB a token, and 8 bytes for each of 1,000 parameters: of 12 GB, 9 may go."""
-    policy = SimpleNamespace(device=torch.device("cuda"), trainable=lambda: {"w": torch.empty(1000)})
+    policy = SimpleNamespace(device=torch.device("cuda"), shards=None,
+                             trainable=lambda: {"w": torch.empty(1000)})
     group = SimpleNamespace(prompt_ids=range(90), rollouts=[SimpleNamespace(completion_ids=range(100))] * 8)
     monkeypatch.setattr(budget, "_peak", lambda policy, tokens: 10**9 + tokens * 10**6)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 * 10**9, 0))

@@ -163,7 +163,9 @@ def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
     run = tiny_run(tmp_path / "run")
     sample_rows(run, 0)
     options = [option for option in OPTIONS if option not in ("--device", "cpu")]
-    folders = [copy_run(run, tmp_path / name).root for name in ("cpu", "gpu", "gpus")]
+    configs = sorted(Path("examples/many-gpus").glob("*.yaml"))
+    launches = [[], *(["--config_file", str(config)] for config in configs)]
+    folders = [copy_run(run, tmp_path / str(place)).root for place in range(2 + len(launches))]
     CliRunner().invoke(train_command, [str(folders[0]), *OPTIONS], catch_exceptions=False)
     CliRunner().invoke(train_command, [str(folders[1]), *options], catch_exceptions=False)
     expected, actual = adapter(folders[0]), adapter(folders[1])
@@ -172,8 +174,8 @@ def test_a_stage_on_gpus_gives_the_adapter_of_a_stage_on_a_cpu(tmp_path):
         torch.testing.assert_close(actual[name], values, rtol=2e-3, atol=2e-4)
     if torch.cuda.device_count() < 2:
         return
-    subprocess.run([sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes",
-                    "2", "-m", "train.cli", str(folders[2]), *options], check=True,
-                   cwd=Path(__file__).parents[2])
-    for name, values in adapter(folders[2]).items():
-        torch.testing.assert_close(actual[name], values, rtol=2e-3, atol=2e-4)
+    for launch, folder in zip(launches, folders[2:], strict=True):
+        subprocess.run([sys.executable, "-m", "accelerate.commands.launch", *launch, "--num_processes", "2",
+                        "-m", "train.cli", str(folder), *options], check=True)
+        for name, values in adapter(folder).items():
+            torch.testing.assert_close(actual[name], values, rtol=2e-3, atol=2e-4)

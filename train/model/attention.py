@@ -47,7 +47,7 @@ class Packed:
     def __init__(self, lengths: Sequence[int], parents: Sequence[int | None],
                  prompt_kv: PromptKV | None = None, device: torch.device | None = None):
         self.prompt_kv, self.device = prompt_kv or [], device
-        self.own_kv: PromptKV = []      # of all that lies here, noted layer by layer
+        self.own_kv: PromptKV | None = []       # of all that lies here, noted layer by layer
         self.sequences = Spans(lengths)
         self.num_before = [self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0]
         self.num_before *= len(lengths)
@@ -81,12 +81,18 @@ class Packed:
         """The most tokens that any token attends to."""
         return max(map(sum, zip(self.num_before, self.sequences.lengths, strict=True)))
 
-    def join(self) -> PromptKV:
+    def take_own_kv(self) -> PromptKV:
+        """What was noted; nothing is from now on: layers forwarded again would make a cycle."""
+        own_kv, self.own_kv = self.own_kv, None
+        assert own_kv is not None
+        return own_kv
+
+    def join(self, own_kv: PromptKV) -> PromptKV:
         """Keys and values of a prompt and the only text behind it, per layer."""
         if not self.prompt_kv:
-            return self.own_kv
+            return own_kv
         return [(torch.cat([before[0], own[0]], dim=2), torch.cat([before[1], own[1]], dim=2))
-                for before, own in zip(self.prompt_kv, self.own_kv, strict=True)]
+                for before, own in zip(self.prompt_kv, own_kv, strict=True)]
 
 
 def tokens_of(lengths: Sequence[int], texts: Sequence[int], device: torch.device | None = None) -> Tokens:
@@ -128,8 +134,10 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
                                                 enable_gqa=True)
         return attended.transpose(1, 2), None
-    prompt = packed.prompt_kv[len(packed.own_kv)] if packed.prompt_kv else ()
-    packed.own_kv.append((key, value))
+    layer: Any = module.layer_idx
+    prompt = packed.prompt_kv[layer] if packed.prompt_kv else ()
+    if packed.own_kv is not None:
+        packed.own_kv.append((key, value))
     tensors = [_tokens_first(tensor.to(value.dtype)) for tensor in (query, key, value, *prompt)]
     attended = PackedAttention.apply(packed, scale, *tensors)
     return attended[None], None

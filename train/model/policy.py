@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from train.model.attention import Packed, PromptKV, attend, is_supported
 from train.model.fused import fuse_adapter, fuse_norms
+from train.model.sharding import Sharding, Shards
 from warehouse.store.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,8 +30,8 @@ class Policy:
     """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
 
     def __init__(self, model: nn.Module, *, is_adapter: bool, device: torch.device,
-                 autocast: torch.dtype | None = None):
-        self.model = model.to(device).eval()
+                 autocast: torch.dtype | None = None, sharding: Sharding | None = None):
+        self.model = model.eval() if sharding else model.to(device).eval()
         self.is_adapter, self.device = is_adapter, device
         inner: Any = model.get_base_model() if is_adapter else model  # type: ignore[operator]
         self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
@@ -38,6 +39,8 @@ class Policy:
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
         self.compute_dtype: torch.dtype = autocast or inner.dtype
+        self.shards: Shards | None = None
+        self._trunk = self._decoder
         self.head_is_frozen = not any(parameter.requires_grad for parameter in self._head.parameters())
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
         self.why_copied = ""        # why prompts are not shared without copies, for who wonders
@@ -47,19 +50,29 @@ class Policy:
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
+        if sharding:
+            # All weights are gathered in the dtype they are computed in: nothing is left to autocast.
+            gathered, self._autocast = (None, autocast) if is_adapter else (autocast, None)
+            self.shards = Shards(inner, self._decoder, self._head, sharding, device, gathered)
+            self._trunk = self.shards.trunk
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
         """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
         if not len(prompt_ids):
             return before
         if self.attention == CACHED_PROMPT:
-            layers: Any = self._forward_cached(prompt_ids[None], before)[1].layers
-            return [(layer.keys, layer.values) for layer in layers]
-        packed = Packed([len(prompt_ids)], [None], before)
-        self._forward_packed([prompt_ids], packed)
-        if len(packed.own_kv) != self.config.num_hidden_layers:
-            raise NotImplementedError("its layers do not hand the prompt on to their attention")
-        return packed.join()
+            hidden, prompt_kv = self._forward_cached(prompt_ids[None], before)
+        else:
+            packed = Packed([len(prompt_ids)], [None], before)
+            hidden, own_kv = self._forward_packed([prompt_ids], packed)
+            if len(own_kv) != self.config.num_hidden_layers:
+                raise NotImplementedError("its layers do not hand the prompt on to their attention")
+            prompt_kv = packed.join(own_kv)
+        if self.shards and torch.is_grad_enabled():
+            # The way back has to go through all of the last layer, as it does in every other process.
+            keys, values = prompt_kv[-1]
+            prompt_kv[-1] = keys + 0 * hidden.sum(), values
+        return prompt_kv
 
     @property
     def can_pack(self) -> bool:
@@ -77,7 +90,7 @@ class Policy:
             real = torch.arange(padded.shape[1]) < torch.tensor([len(text) for text in texts])[:, None]
             return self._forward_cached(padded, prompt_kv)[0][real.to(self.device)]
         packed = Packed([len(text) for text in texts], parents, prompt_kv, self.device)
-        return self._forward_packed(texts, packed)
+        return self._forward_packed(texts, packed)[0]
 
     def prompt_copied(self, prompt_ids: Tensor) -> int:
         """Prompt tokens whose keys and values each row holds a copy of."""
@@ -92,12 +105,16 @@ class Policy:
 
     def full_logits(self, input_ids: Tensor) -> Tensor:
         """Logits [B, T, vocabulary] by the model's own forward, for checks."""
+        if self.shards:
+            self.shards.gather()
         with self._precision():
             return self.model(input_ids=input_ids, use_cache=False).logits
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, times the loss scale, to the parameters."""
-        (loss * self.loss_scale if self.loss_scale != 1 else loss).backward()
+        # Shards take the mean over processes, of losses that add up.
+        scale = self.loss_scale * (self.shards.sharding.num_processes if self.shards else 1)
+        (loss * scale if scale != 1 else loss).backward()
 
     def lower_loss_scale(self) -> bool:
         """Halve the loss scale after an overflow; False if there is none to lower."""
@@ -107,7 +124,9 @@ class Policy:
         return True
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that are trained, by name, in a fixed order."""
+        """Parameters that are trained, by name, in a fixed order; of sharded ones this process's part."""
+        if self.shards:
+            self.shards.reshard()
         return {name: parameter for name, parameter in self.model.named_parameters()
                 if parameter.requires_grad}
 
@@ -123,20 +142,23 @@ class Policy:
         with self.model.disable_adapter():  # type: ignore[operator]
             yield
 
-    def _forward_packed(self, texts: list[Tensor], packed: Packed) -> Tensor:
-        """Last hidden states [T, D] of texts that go through as one long row."""
+    def _forward_packed(self, texts: list[Tensor], packed: Packed) -> tuple[Tensor, PromptKV]:
+        """Last hidden states [T, D] of texts that go through as one long row; and their keys and values."""
+        if self.shards:
+            self.shards.turn()
         input_ids, positions = (ids.to(self.device)[None] for ids in (torch.cat(texts), packed.positions))
         with self._precision():
-            output = self._decoder(input_ids=input_ids, position_ids=positions, use_cache=False,
-                                   packed=packed)
-        return output.last_hidden_state[0]
+            output = self._trunk(input_ids=input_ids, position_ids=positions, use_cache=False, packed=packed)
+        return output.last_hidden_state[0], packed.take_own_kv()
 
-    def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, DynamicCache]:
-        """Last hidden states [B, T, D] of rows that each copy the prompt's keys and values; and the cache."""
+    def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, PromptKV]:
+        """Last hidden states [B, T, D] of rows that each copy the prompt's keys, values; and all of these."""
+        if self.shards:
+            self.shards.turn()
         cache = _cache(prompt_kv, len(input_ids))
         with self._precision():
-            output = self._decoder(input_ids=input_ids.to(self.device), past_key_values=cache, use_cache=True)
-        return output.last_hidden_state, cache
+            output = self._trunk(input_ids=input_ids.to(self.device), past_key_values=cache, use_cache=True)
+        return output.last_hidden_state, [layer.take_joined() for layer in cache.layers]
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
@@ -146,7 +168,7 @@ class Policy:
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
               alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
-              revision: str | None = None) -> Policy:
+              revision: str | None = None, sharding: Sharding | None = None) -> Policy:
     """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
 
     `revision` is the commit of a base that comes from the hub.
@@ -160,7 +182,7 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
             reason = str(error).splitlines()[0]
             raise StageError(f"The adapter in {parent} cannot be loaded: {reason} Restore it, or go back to "
                              "an earlier policy with `warehouse rollback`.") from error
-        return _adapter_policy(adapted, dtype, device)
+        return _adapter_policy(adapted, dtype, device, sharding)
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
                         target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
@@ -170,14 +192,16 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
     except ValueError as error:
         raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
                          "Name modules of the model, or 'all-linear'.") from error
-    return _adapter_policy(adapted, dtype, device)
+    return _adapter_policy(adapted, dtype, device, sharding)
 
 
-def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None) -> Policy:
+def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
+              sharding: Sharding | None = None) -> Policy:
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
     model = _load_pretrained(weights, revision, dtype=torch.float32)
     autocast = None if dtype == "float32" else DTYPES[dtype]
-    return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast))
+    return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast,
+                                    sharding=sharding))
 
 
 def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
@@ -200,26 +224,50 @@ def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, l
                          "warehouse.json, and that its weights are there.") from error
 
 
-def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device) -> Policy:
+def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, sharding: Sharding | None
+                    ) -> Policy:
     """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
     whole = fuse_adapter(adapted)
-    if whole and device.type == "cuda":
+    if whole and device.type == "cuda" and not sharding:     # a gathered weight is another tensor each time
         fuse_norms(adapted.to(device))
     if dtype == "float32" or whole:
-        return _choose_attention(Policy(adapted, is_adapter=True, device=device))
+        return _choose_attention(Policy(adapted, is_adapter=True, device=device, sharding=sharding))
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
             # Else PEFT makes a float32 copy of every activation.
             module.cast_input_dtype_enabled = False  # type: ignore[assignment]
-    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype]))
+    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype],
+                                    sharding=sharding))
+
+
+class RepeatableLayer(DynamicLayer):
+    """Keys and values of a prompt in a layer, which stay what they are: a layer may be forwarded again."""
+
+    _joined: tuple[Tensor, Tensor] | None = None
+    _taken = False
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """The prompt's and these, noted until they are taken: a graph must not lead to itself."""
+        joined = key_states, value_states
+        if self.is_initialized:
+            joined = (torch.cat([self.keys, key_states], dim=-2),
+                      torch.cat([self.values, value_states], dim=-2))
+        self._joined = None if self._taken else joined
+        return joined
+
+    def take_joined(self) -> tuple[Tensor, Tensor]:
+        """What the layer was given last, behind the prompt."""
+        joined, self._joined, self._taken = self._joined, None, True
+        return joined or (self.keys, self.values)
 
 
 def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
     """A fresh cache that starts with the prompt's keys and values, shared by all rows without a copy."""
     cache = DynamicCache()
+    cache.layer_class_to_replicate = RepeatableLayer
     for keys, values in prompt_kv:
-        layer = DynamicLayer()
+        layer = RepeatableLayer()
         layer.lazy_initialization(keys, values)
         layer.keys = keys.expand(num_rows, -1, -1, -1)
         layer.values = values.expand(num_rows, -1, -1, -1)

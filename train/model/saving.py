@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from train.model.policy import Policy
+from train.model.sharding import whole
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -14,12 +21,40 @@ TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.
                       "chat_template*", "generation_config.json", "*.model")
 
 
-def save_policy(policy: Policy, folder: Path, *, base: str) -> None:
-    """Write what PEFT and vLLM load: an adapter folder, or a model folder with the base's tokenizer."""
+class Whole(NamedTuple):
+    """A policy to be written: its weights by name, None for those in the model; and the optimizer's state."""
+
+    weights: dict[str, Tensor] | None
+    optimizer: dict[str, Any]
+
+
+def whole_policy(policy: Policy, optimizer: torch.optim.Optimizer, *, keep: bool) -> Whole:
+    """All of a policy; of a sharded one all processes call it, and it lies on the CPU of who keeps it."""
+    state = optimizer.state_dict()
+    if policy.shards is None:
+        return Whole(None, state)
+
+    def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        together = ((name, whole(part)) for name, part in tensors.items())
+        return {name: tensor for name, tensor in together if keep}
+
+    weights: dict[str, Tensor] = dict(policy.trainable())
+    if not policy.is_adapter:       # and what a model stores beside its parameters
+        weights |= {name: tensor for name, tensor in policy.model.state_dict().items()
+                    if not isinstance(tensor, DTensor)}
+    return Whole(gather(weights), {**state, "state": {place: gather(moments)
+                                                      for place, moments in state["state"].items()}})
+
+
+def save_policy(policy: Policy, folder: Path, *, base: str, weights: dict[str, Tensor] | None = None) -> None:
+    """Write what PEFT and vLLM load: an adapter folder, or a model folder with the base's tokenizer.
+
+    `weights` are the trained ones where the model itself has only a part of them.
+    """
     if policy.is_adapter:
-        _save_adapter(policy, folder, base)
+        _save_adapter(policy, folder, base, weights)
     else:
-        policy.model.save_pretrained(str(folder))  # type: ignore[operator]
+        policy.model.save_pretrained(str(folder), state_dict=weights)  # type: ignore[operator]
         copy_tokenizer(base, folder)
 
 
@@ -35,10 +70,10 @@ def copy_tokenizer(base: str, folder: Path) -> None:
                 shutil.copy2(source, folder / source.name)
 
 
-def _save_adapter(policy: Policy, folder: Path, base: str) -> None:
+def _save_adapter(policy: Policy, folder: Path, base: str, weights: dict[str, Tensor] | None) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
-    state = get_peft_model_state_dict(policy.model)
+    state = get_peft_model_state_dict(policy.model, state_dict=weights)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())},
               str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
     config = policy.model.peft_config["default"].to_dict()  # type: ignore[operator, index, union-attr]

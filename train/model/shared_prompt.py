@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from train.model.attention import PromptKV, tokens_of
 from train.model.packs import UNSCORED, PromptGroup, Text, lay_out, micro_batches
 from train.model.policy import Policy
+from train.model.sharding import FORWARD, GRADIENT
 from train.model.token_logprobs import token_logprobs
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
@@ -52,7 +53,8 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
     returns must add up to the loss, so its denominators must be known beforehand.
     """
     pack = _Pack(policy, groups, token_budget)
-    in_one_piece = len(pack.prompt) <= token_budget
+    # Graphs of two passes at once are not kept where all processes make each pass together.
+    in_one_piece = len(pack.prompt) <= token_budget and policy.shards is None
     with torch.set_grad_enabled(in_one_piece):
         prompt_kv = prompt_kv_of(policy, pack.prompt, token_budget)
     leaves = _leaves(prompt_kv, len(pack.prompt))
@@ -68,6 +70,14 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
         _backward_through(prompt_kv, leaves, 0)
     else:
         _backward_in_pieces(policy, pack.prompt, leaves, token_budget)
+
+
+def passes_of(policy: Policy, groups: Sequence[PromptGroup], token_budget: int, *, backward: bool) -> str:
+    """The passes through a sharded model that a pack takes, in order: see train.model.sharding."""
+    pack = _Pack(policy, groups, token_budget)
+    pieces = -(-len(pack.prompt) // token_budget)
+    of_rows = (GRADIENT if backward else FORWARD) * len(pack.batches)
+    return FORWARD * pieces + of_rows + GRADIENT * (pieces if backward else 0)
 
 
 class _Pack:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
-from accelerate import PartialState
+from accelerate import FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import gather_object
+from torch.distributed.fsdp import CPUOffloadPolicy
 
+from train.model.sharding import Sharding
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+
+T = TypeVar("T")
 
 
 class Tracker:
@@ -70,22 +76,45 @@ class Processes:
 
     def __init__(self, device: str | None = None):
         _check_device(device)
+        _check_launch()
         self._state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
         self.index, self.count = self._state.process_index, self._state.num_processes
         self.device = torch.device(device) if device and self.count == 1 else self._state.device
+        self.sharding = _sharding(self.count)
 
     @property
     def first(self) -> bool:
         """True in the one process that writes and prints."""
         return self.index == 0
 
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What `work` returns in the first process, in all of them; its StageError ends all of them."""
+        result: list[Any] = [None]
+        failure: StageError | None = None
+        if self.first:
+            try:
+                result = [work()]
+            except StageError as error:
+                failure = error
+        if self.count > 1:
+            result = self.gather([(result[0], failure and failure.exit_code)])[:1]
+            if result[0][1] is not None and not self.first:
+                sys.exit(result[0][1])      # the first one says why
+            result = [result[0][0]]
+        if failure:
+            raise failure
+        return result[0]
+
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Add up the gradients of all processes, once per optimizer step; a missing one becomes 0."""
+        """Add up the gradients of all processes, once per optimizer step; a missing one becomes 0.
+
+        Those of sharded parameters are summed already.
+        """
         parameters = list(parameters)
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        if self.count == 1:
+        if self.count == 1 or self.sharding:
             return
         # One message instead of hundreds: gradients of an adapter are small and many.
         flat = torch.cat([parameter.grad.flatten().float() for parameter in parameters])  # type: ignore[union-attr]
@@ -106,8 +135,45 @@ class Processes:
 
     def close(self) -> None:
         """Leave the process group."""
-        if self.count > 1:
+        if torch.distributed.is_initialized():
             self._state.destroy_process_group()
+
+
+def _check_launch() -> None:
+    """StageError for what `accelerate launch` or `torchrun` was told and cannot be done here."""
+    rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if gpus and rank >= gpus and os.environ.get("ACCELERATE_USE_CPU", "false").lower() != "true":
+        raise StageError(f"{os.environ.get('LOCAL_WORLD_SIZE', rank + 1)} processes were started here, and "
+                         f"PyTorch sees {gpus} GPUs. Start as many processes as there are GPUs "
+                         "(--num_processes, --nproc-per-node).")
+    for name, engine in (("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron-LM")):
+        if _is_on(f"ACCELERATE_USE_{name}"):
+            raise StageError(f"The config of `accelerate launch` asks for {engine}, which `train` cannot "
+                             "use. Take one of examples/many-gpus, or plain data parallelism.")
+
+
+def _sharding(num_processes: int) -> Sharding | None:
+    """How weights are shared, as the config of `accelerate launch` says; None: each process has all."""
+    if not _is_on("ACCELERATE_USE_FSDP"):
+        return None
+    if not torch.distributed.is_initialized():
+        raise StageError("The environment asks for FSDP, but no process group was started. Start the stage "
+                         "by `accelerate launch --config_file CONFIG -m train.cli RUN`.")
+    try:
+        plugin = FullyShardedDataParallelPlugin()
+    except (ValueError, KeyError, TypeError) as error:
+        raise StageError(f"The FSDP settings of `accelerate launch` cannot be used: {error}. Compare them "
+                         "with those in examples/many-gpus.") from error
+    if plugin.fsdp_version != 2:
+        raise StageError("The config of `accelerate launch` asks for FSDP 1. Set fsdp_version to 2, as in "
+                         "examples/many-gpus.")
+    return Sharding(num_processes, by_layer=bool(plugin.reshard_after_forward),
+                    offload=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
+                    checkpoint=plugin.activation_checkpointing)
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "false").lower() in ("true", "1", "yes")
 
 
 def _check_device(name: str | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from train.model.packs import PromptGroup
 from train.model.policy import Policy
-from train.model.shared_prompt import backward_pack
+from train.model.sharding import GRADIENT, local
+from train.model.shared_prompt import backward_pack, passes_of
 from train.rows.groups import Group
 
 ON_CPU, LEAST, MOST = 1024, 512, 32768      # beyond MOST a forward gains nothing
@@ -28,7 +30,9 @@ def choose_tokens(policy: Policy, groups: Sequence[Group]) -> int:
     per_token = max((more - less) / (PROBES[1] - PROBES[0]), 1.0)
     fixed = less - per_token * PROBES[0]
     free, _ = torch.cuda.mem_get_info(policy.device)
-    moments = MOMENT_BYTES * sum(parameter.numel() for parameter in policy.trainable().values())
+    offloaded = policy.shards is not None and policy.shards.sharding.offload
+    moments = 0 if offloaded else MOMENT_BYTES * sum(local(parameter).numel()
+                                                     for parameter in policy.trainable().values())
     longest = max(len(group.prompt_ids) for group in groups)
     largest = max(len(group.prompt_ids) + sum(len(rollout.completion_ids) for rollout in group.rollouts)
                   for group in groups)
@@ -51,8 +55,13 @@ def _peak(policy: Policy, num_tokens: int) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(policy.device)
     before = torch.cuda.memory_allocated(policy.device)
-    backward_pack(policy, [PromptGroup(ids[0], ids[1:], 1.0)], lambda rows, logprobs, entropy: logprobs.sum(),
-                  token_budget=num_tokens)
+    pack = [PromptGroup(ids[0], ids[1:], 1.0)]
+    in_step: AbstractContextManager[None] = nullcontext()
+    if policy.shards:   # a pass more, so that the gradients of these are kept for it, as they are in a step
+        passes = passes_of(policy, pack, num_tokens, backward=True)
+        in_step = policy.shards.in_step([passes + GRADIENT])
+    with in_step:
+        backward_pack(policy, pack, lambda rows, logprobs, entropy: logprobs.sum(), token_budget=num_tokens)
     peak = torch.cuda.max_memory_allocated(policy.device) - before
     policy.model.zero_grad()
     torch.cuda.empty_cache()

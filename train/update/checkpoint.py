@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from train.model.policy import Policy
-from train.model.saving import OPTIMIZER
+from train.update.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.commit import commit_directory
 from warehouse.store.run_folder import Warehouse
 
-LOGPROBS, PARAMETERS, STATE = "logprobs.safetensors", "parameters.safetensors", "state.json"
+LOGPROBS, WEIGHTS, STATE = "logprobs.safetensors", "weights", "state.json"
 TOKENS = "tokens.safetensors"
 
-
+warnings.filterwarnings("ignore", "torch.distributed is disabled")      # a single process is meant
 Restored = tuple[list[dict[str, Any]], dict[str, Tensor]]
 
 
 class Checkpoints:
     """The checkpoint folders of one train stage: number 0 holds logprobs, the last one the latest step."""
 
-    def __init__(self, warehouse: Warehouse, folder: Path):
-        self._warehouse, self._folder = warehouse, folder
+    def __init__(self, warehouse: Warehouse, folder: Path, processes: Processes):
+        self._warehouse, self._folder, self._processes = warehouse, folder, processes
 
     def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
         """Keep what was computed under the first policy of the stage: later it cannot be had again."""
@@ -49,23 +51,32 @@ class Checkpoints:
              steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
         """Keep policy, optimizer and what is known per token after `step` steps; older steps are removed.
 
+        All processes call it; of a sharded policy each writes its part, which any number of them reads.
         StageError before it if the disk has no room for it, and after it if there is none for the next.
         """
-        num_bytes = checkpoint_bytes(sum(value.numel() for value in policy.trainable().values()))
-        check_space(self._warehouse.root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
-        scratch = self._warehouse.scratch(f"checkpoint-{step}")
-        parameters = {name: value.detach().cpu().contiguous() for name, value in policy.trainable().items()}
-        save_file(parameters, str(scratch / PARAMETERS))
-        save_file(tokens, str(scratch / TOKENS))
-        torch.save(optimizer.state_dict(), scratch / OPTIMIZER)
-        state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
-        (scratch / STATE).write_text(json.dumps(state))
-        commit_directory(scratch, self._path(step))
-        for older in self._numbers():
-            if 0 < older < step:
-                # Half of an older one is harmless: the newest is read. A twin may be removing it too.
-                shutil.rmtree(self._path(older), ignore_errors=True)
-        check_space(self._warehouse.root, num_bytes, f"What follows step {step}, which is saved,")
+        root, trained = self._warehouse.root, policy.trainable()
+        num_bytes = checkpoint_bytes(sum(value.numel() for value in trained.values()))
+
+        def begin() -> Path:
+            check_space(root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
+            return self._warehouse.scratch(f"checkpoint-{step}")
+
+        def commit() -> None:
+            save_file(tokens, str(scratch / TOKENS))
+            state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
+            (scratch / STATE).write_text(json.dumps(state))
+            commit_directory(scratch, self._path(step))
+            for older in self._numbers():
+                if 0 < older < step:
+                    # Half of an older one is harmless: the newest is read. A twin may be removing it too.
+                    shutil.rmtree(self._path(older), ignore_errors=True)
+            check_space(root, num_bytes, f"What follows step {step}, which is saved,")
+
+        scratch = self._processes.by_first(begin)
+        if policy.shards or self._processes.first:
+            dcp.save(_tensors(trained, optimizer), checkpoint_id=scratch / WEIGHTS,
+                     no_dist=not policy.shards)
+        self._processes.by_first(commit)
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
@@ -78,12 +89,10 @@ class Checkpoints:
         return [], {}
 
     def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
-        stored = load_file(str(self._path(latest) / PARAMETERS))
-        with torch.no_grad():
-            for name, parameter in policy.trainable().items():
-                parameter.copy_(stored[name])
-        optimizer.load_state_dict(torch.load(self._path(latest) / OPTIMIZER, weights_only=True,
-                                             map_location="cpu"))
+        trained = policy.trainable()
+        fill_moments(optimizer)
+        tensors = _tensors(trained, optimizer)
+        dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
         state = json.loads((self._path(latest) / STATE).read_text())
         policy.loss_scale = state["loss_scale"]
         tokens = self._path(latest) / TOKENS
@@ -93,5 +102,24 @@ class Checkpoints:
         return self._folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.name.removeprefix("checkpoint-")) for path in self._folder.glob("checkpoint-*")
-                      if path.name.removeprefix("checkpoint-").isdigit())
+        numbers = [path.name.removeprefix("checkpoint-") for path in self._folder.glob("checkpoint-*")
+                   if path.name == "checkpoint-0" or (path / WEIGHTS).is_dir()]     # version 0.2.0 had others
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def fill_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give AdamW moments of zero where it has none: what stored ones are read into."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                on = parameter.device if group["fused"] else "cpu"
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), device=on), "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+def _tensors(trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments by name."""
+    weights = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
+    return weights | {f"{key}.{name}": value for name, parameter in trained.items()
+                      for key, value in optimizer.state[parameter].items()}

@@ -18,7 +18,7 @@ from train.objective.losses import importance_ratio, kl_to_reference, token_loss
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, has_gradient, prompt_group, weigh_rows
-from train.update.logprob_pass import share
+from train.update.logprob_pass import in_step, share
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
         "whole_weight", "whole_weight_squared")
@@ -75,15 +75,18 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     chosen = [prompt_group(batch[index], [batch[index].rows[place] for place in kept])
               for index, kept in zip(mine, places, strict=True)]
     forwarded: list[tuple[int, int]] = []
-    for pack in pack_groups(policy, chosen, settings.tokens_per_batch):
-        if interrupted():
-            return None
-        pack_rows = [(mine[number], place) for number in pack for place in places[number]]
-        _backward(policy, [chosen[number] for number in pack],
-                  [batch[index].rows[place] for index, place in pack_rows], sums, settings, online=online)
-        if policy.can_pack:     # else a group is padded rows
-            sums.packs.append([batch[mine[number]].stored.group_id for number in pack])
-        forwarded += pack_rows
+    packs = pack_groups(policy, chosen, settings.tokens_per_batch)
+    members = [[chosen[number] for number in pack] for pack in packs]
+    with in_step(policy, members, processes, settings, backward=True):
+        for pack, pack_members in zip(packs, members, strict=True):
+            if interrupted():
+                return None
+            pack_rows = [(mine[number], place) for number in pack for place in places[number]]
+            _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
+                      settings, online=online)
+            if policy.can_pack:     # else a group is padded rows
+                sums.packs.append([batch[mine[number]].stored.group_id for number in pack])
+            forwarded += pack_rows
     for index, place in forwarded:
         row = batch[index].rows[place]
         row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()

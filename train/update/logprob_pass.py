@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from train.model.packs import pack_groups
+from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
-from train.model.shared_prompt import pack_logprobs
+from train.model.shared_prompt import pack_logprobs, passes_of
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, prompt_group
@@ -30,14 +32,15 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     mine = share(batch, [index for index, group in enumerate(batch) if missing(group)], processes)
     groups = [prompt_group(batch[index], missing(batch[index])) for index in mine]
     packs, passed = pack_groups(policy, groups, settings.tokens_per_batch), []
-    with tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
-              disable=not (processes.first and mine)) as bar:
-        for pack in packs:
+    members = [[groups[number] for number in pack] for pack in packs]
+    with (in_step(policy, members, processes, settings, backward=False),
+          tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
+               disable=not (processes.first and mine)) as bar):
+        for pack, pack_members in zip(packs, members, strict=True):
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
-            logprobs, entropies = pack_logprobs(policy, [groups[number] for number in pack],
-                                                token_budget=settings.tokens_per_batch)
+            logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=settings.tokens_per_batch)
             passed.append(([mine[number] for number in pack], logprobs, entropies))
             bar.update(len(pack))
     for indices, logprobs, entropies in processes.gather(passed):
@@ -46,6 +49,15 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
             setattr(row, column, row_logprobs)
             if column == "old_logprobs":
                 row.entropy = row_entropy
+
+
+def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: Settings, *,
+            backward: bool) -> AbstractContextManager[None]:
+    """Of a sharded model, all processes make the passes that the packs of each of them take together."""
+    if policy.shards is None:
+        return nullcontext()
+    passes = [passes_of(policy, pack, settings.tokens_per_batch, backward=backward) for pack in packs]
+    return policy.shards.in_step(processes.gather(["".join(passes)]))
 
 
 def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[str, Tensor]:

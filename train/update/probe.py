@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 from train.model.packs import PromptGroup
 from train.model.policy import Policy
@@ -14,14 +13,14 @@ PROBE = "probe.json"
 LENGTH = 1024                    # tokens of prompt and completion that a probe should not exceed
 
 
-def write_probe(folder: Path, policy: Policy, batch: list[RowGroup], token_budget: int) -> None:
-    """Write PROBE: ids of a row, its logprobs by the policy (nats, temperature 1), and by the one before it.
+def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict[str, Any] | None:
+    """Ids of a row, its logprobs by the policy (nats, temperature 1), and by the one before it, for PROBE.
 
     The row is the longest completion of those that are short with their prompts. Without rows there is none.
     """
     rows = [(group, row) for group in batch for row in group.forwardable if len(row.old_logprobs)]
     if not rows:
-        return
+        return None
 
     def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
         length = len(chosen[1].completion_ids)
@@ -29,7 +28,6 @@ def write_probe(folder: Path, policy: Policy, batch: list[RowGroup], token_budge
     group, row = min(rows, key=cost)
     [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
                                   token_budget=token_budget)
-    (folder / PROBE).write_text(json.dumps({
-        "prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
-        "logprobs": logprobs.tolist(),
-        "logprobs_before": row.old_logprobs.tolist() if group.stored.temperature == 1 else None}) + "\n")
+    return {"prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
+            "logprobs": logprobs.tolist(),
+            "logprobs_before": row.old_logprobs.tolist() if group.stored.temperature == 1 else None}

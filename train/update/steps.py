@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 from train.model.policy import Policy
+from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
@@ -62,7 +63,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         try:
             metrics, reason = take_step(learner, step, stop, before_update)
         except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before
-            if first and len(steps) > saved:
+            if learner.processes.count == 1 and len(steps) > saved:
                 save_steps(learner, steps)
             raise
         if reason:
@@ -72,9 +73,9 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         if metrics is not None:
             steps.append(metrics)
             log(metrics)
-        stopping = any(learner.processes.gather([stop.due()]))
-        due = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
-        if first and len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
+        saving = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
+        stopping, due = map(any, zip(*learner.processes.gather([(stop.due(), saving)]), strict=True))
+        if len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
             save_steps(learner, steps)
             saved, saved_at = len(steps), time.monotonic()
         if stopping and len(steps) < len(learner.plan):
@@ -176,15 +177,22 @@ def learning_rate(global_step: int, settings: Settings) -> float:
     return peak * (1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
 
 
+@torch.no_grad()
 def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
-                  settings: Settings) -> float:
+                      settings: Settings) -> float:
     """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
     processes.sum_gradients(parameters)
     if policy.loss_scale != 1:
         for parameter in parameters:
             assert parameter.grad is not None
             parameter.grad /= policy.loss_scale
-    return float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm or math.inf))
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if policy.shards:
+        norm = torch.tensor(processes.gather([float(norm)]), dtype=torch.float64).norm().float()
+    if settings.max_grad_norm:
+        torch._foreach_mul_(gradients, (settings.max_grad_norm / (norm + 1e-6)).clamp(max=1))
+    return float(norm)
 
 
 def _update(learner: Learner, step: int) -> None:
@@ -195,7 +203,8 @@ def _update(learner: Learner, step: int) -> None:
         raise StageError(f"The update of step {step} failed: {str(error).splitlines()[0]} Run the same "
                          "command again; it goes on from the last checkpoint.") from error
     learner.optimizer.zero_grad()
-    if not all(bool(value.isfinite().all()) for value in learner.policy.trainable().values()):
+    finite = all(bool(local(value).isfinite().all()) for value in learner.policy.trainable().values())
+    if not all(learner.processes.gather([finite])):
         raise StageError(f"After step {step} the policy has weights that are no finite numbers. Lower "
                          f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
 
