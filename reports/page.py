@@ -122,7 +122,8 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
     reward = "not measured" if row["reward"] is None else f"{row['reward']:.4g}"
     facts = [f"iteration {row['iteration']}", *([] if row["purpose"] == "train" else [row["purpose"]]),
              f"sample {row['sample_index']}", f"reward {reward}", f"{row['num_completion_tokens']} tokens",
-             f"policy {row['policy_version']}", row["finish_reason"] or ""]
+             "no policy" if row["policy_version"] is None else f"policy {row['policy_version']}",
+             row["finish_reason"] or ""]
     error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
     problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
     program = shortened(_visible(row["completion"] or ""))

@@ -95,6 +95,15 @@ def prepare_to_load() -> None:
 @click.option("--endpoint", default=None, metavar="URL[,URL..]", envvar="ROLLOUT_ENDPOINT",
               help="Sample from these running vLLM servers instead of starting an engine. The variable "
               "ROLLOUT_ENDPOINT says it too.")
+@click.option("--model", default=None, metavar="NAME",
+              help="Ask this model of another maker, through the OpenAI-compatible API at --endpoint; needs "
+              "--eval or --distil.")
+@click.option("--distil", is_flag=True,
+              help="Gather what --model says to the training tasks, for `train --loss nll`.")
+@click.option("--api-key-variable", default="OPENAI_API_KEY", metavar="NAME",
+              help="Environment variable that holds the API's key.")
+@click.option("--cache", type=click.Path(path_type=Path), default=None,
+              help="Folder that keeps the answers of --model: nothing is asked twice, in any run.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
 @click.option("--spill-seconds", type=FiniteRange(min=0), default=60.0,

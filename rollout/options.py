@@ -21,7 +21,8 @@ from warehouse.store.run_folder import Warehouse
 # Options that do not change which rows come out, or that are stored under another name.
 NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "sampling", "max_num_seqs",
                 "gpu_memory_utilization", "tensor_parallel_size", "endpoint", "allow_truncated_sampling",
-                "shard", "spill_seconds", "time_limit", "grace", "accept_change", "max_turns")
+                "shard", "spill_seconds", "time_limit", "grace", "accept_change", "max_turns",
+                "distil", "api_key_variable", "cache")
 FIRST_TURN = ("prompts_per_task", "prompt_format", "format_options", "augmentation", "shuffle_pairs")
 NEXT_TURN = ("turn", "parents_sql", "parents_per_task", "feedback")
 TRAINED_RANK = 16  # of `train`, where config.toml says none
@@ -64,6 +65,10 @@ class RolloutOptions:
     quantization: str | None = None
     serve: str = "auto"
     endpoint: tuple[str, ...] = ()
+    model: str | None = None                 # of another maker behind `endpoint`
+    distil: bool = False
+    api_key_variable: str = "OPENAI_API_KEY"
+    cache: Path | None = None
     shard: Shard = field(default_factory=Shard)
     spill_seconds: float = 60.0
     time_limit: float | None = None
@@ -89,7 +94,7 @@ def check_options(options: RolloutOptions) -> None:
         if name not in MAY_CHANGE:
             raise StageError(f"--accept-change {name} is not possible: rows of one rollout share it. "
                              f"Only {', '.join(MAY_CHANGE)} may change.")
-    if options.label and not options.evaluate:
+    if options.label and not (options.evaluate or options.distil):
         raise StageError("--label names an evaluation. Give it together with --eval.")
     if options.label:
         check_name("--label", options.label)
@@ -101,6 +106,10 @@ def check_options(options: RolloutOptions) -> None:
         if not url.startswith(("http://", "https://")):
             raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
                              "without a path behind it.")
+    if len(set(options.endpoint)) < len(options.endpoint):
+        twice = max(options.endpoint, key=options.endpoint.count)
+        raise StageError(f"--endpoint names {twice} twice. Name every server once.")
+    _check_foreign(options)
     _check_honest(options)
 
 
@@ -114,10 +123,32 @@ def _check_turn(options: RolloutOptions) -> None:
                          "with --turn 2.")
 
 
+def _check_foreign(options: RolloutOptions) -> None:
+    """Refuse what cannot be asked of a model behind an API, and its options without one."""
+    if not options.model:
+        for name, given in (("distil", options.distil), ("cache", options.cache)):
+            if given:
+                raise StageError(f"--{name} is about a model behind an API. Name that with --model and "
+                                 "--endpoint.")
+        return
+    if len(options.endpoint) != 1:
+        raise StageError(f"--model {options.model} is asked at one address. Give it with --endpoint.")
+    if options.evaluate == options.distil:
+        raise StageError(f"The answers of --model {options.model} come without logprobs, so they cannot be "
+                         "rows of purpose 'train': say --eval to evaluate it, or --distil to gather its "
+                         "answers to the training tasks for `train --loss nll`.")
+    if options.turn > 1:
+        raise StageError(f"--turn {options.turn} goes on from tokens, and --model {options.model} takes none. Leave "
+                         "one of them out.")
+    if options.sampling.stop_loops or options.sampling.stop_when_code_closes:
+        raise StageError("--stop-loops and --stop-when-code-closes need an engine of the run's own. Leave "
+                         "them out, or --model.")
+
+
 def _check_honest(options: RolloutOptions) -> None:
     """Refuse training rollouts that do not sample from the policy itself, unless allowed by name."""
     departures = options.sampling.departures()
-    if departures and not options.evaluate and not options.allow_truncated_sampling:
+    if departures and not (options.evaluate or options.distil) and not options.allow_truncated_sampling:
         name = departures[0].replace("_", "-")
         raise StageError(
             f"--{name} makes the sampled distribution differ from the policy's, which biases every "
@@ -157,7 +188,13 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "tasks_sha256": warehouse.facts["tasks_sha256"],
             "tokenizer_sha256": warehouse.facts["tokenizer_sha256"],
-            "engine": "vllm server" if options.endpoint else engine_version()}
+            "engine": _engine_name(options)}
+
+
+def _engine_name(options: RolloutOptions) -> str:
+    if options.model:
+        return f"{options.model} at {options.endpoint[0]}"
+    return "vllm server" if options.endpoint else engine_version()
 
 
 def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:

@@ -109,8 +109,8 @@ def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dic
     """What served the rows, and where."""
     return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
-            "logprobs_mode": engine.logprobs_mode, "dtype": engine.dtype,
-            "device": engine.device}
+            "logprobs_mode": engine.logprobs_mode or None, "dtype": engine.dtype or None,
+            "device": engine.device or None}
 
 
 def _and_its_failure(sampled: Iterator[Sampled | None],
@@ -154,7 +154,7 @@ def _requests(members: list[tuple[Part, Member]], missing: list[int]) -> Iterato
     for index in missing:
         _, (prompt, sample) = members[index]
         yield Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
-                      prompt["prefill"] or "")
+                      prompt["prefill"] or "", prompt.get("messages") or "", sample)
 
 
 def _completion_seed(prompt: dict[str, Any], sample: int) -> int:
@@ -169,6 +169,7 @@ def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any])
         "behaviour_logprobs": sampled.logprobs, "host": sampled.host or platform.node(),
         "num_prompt_tokens": prompt["num_prompt_tokens"],
         "num_completion_tokens": len(sampled.completion_ids), "finish_reason": sampled.finish_reason,
+        "cost": sampled.cost,
         "seed": _completion_seed(prompt, sample), "finished_at": datetime.now(UTC)}
 
 

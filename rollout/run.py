@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -39,6 +40,7 @@ from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
+from warehouse.store.config_file import price_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.names import turn_purpose
@@ -46,6 +48,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
 
+NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # of a model behind an API
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]
 
@@ -134,6 +137,8 @@ class Job:
     @property
     def probe(self) -> Path | None:
         """What the trainer saw the policy say; policies of version 0.2.0 and the base have none."""
+        if self.policy is NO_POLICY:
+            return None
         path = self.warehouse.policy_dir(self.policy["policy_version"]) / "probe.json"
         return path if path.exists() else None
 
@@ -146,7 +151,8 @@ class Job:
         if self.stage.settings():
             self.stage.settle(self.settings, self.options.accept_change)
         check_base(self.warehouse)
-        self.warehouse.verify_policy(self.policy["policy_version"])
+        if self.policy is not NO_POLICY:
+            self.warehouse.verify_policy(self.policy["policy_version"])
         self.warehouse.sweep()
 
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
@@ -159,18 +165,21 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
 
     A later turn belongs to the newest iteration that has the turn before it.
     """
-    base = "train" if not options.evaluate else f"eval-{options.label}" if options.label else "eval"
+    base = "eval" if options.evaluate else "distil" if options.distil else "train"
+    base = f"{base}-{options.label}" if options.label else base
     purpose = turn_purpose(base, options.turn)
     if options.iteration is not None:
         iteration = options.iteration
     elif options.turn > 1:
         iteration = turn_due(warehouse, base, options.turn)
-    elif options.evaluate:
+    elif base != "train":
         newest = warehouse.policy_versions()[-1]
         iteration = newest if options.policy_version is None else options.policy_version
     else:
         iteration = rollout_due(warehouse)
     version = iteration if options.policy_version is None else options.policy_version
+    if options.model:
+        return Job(warehouse, options, iteration, purpose, NO_POLICY)
     newest = warehouse.policy_versions()[-1]
     if version not in warehouse.policy_versions():
         raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
@@ -184,6 +193,15 @@ def engine_to_start(job: Job, stop: StopRequest,
                     say: Callable[[str], None]) -> Iterator[tuple[Job, LoadEncoder, StartEngine]]:
     """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
+    if options.model:
+        from rollout.endpoint.foreign import ForeignEngine
+        foreign = ForeignEngine(
+            options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
+            key_variable=options.api_key_variable, cache=options.cache,
+            price=price_of(job.warehouse.root / "config.toml", options.model))
+        with closing(foreign):
+            yield job, lambda _model: foreign.encoder, foreign.start
+        return
     if not options.endpoint:
         prepare_environment()
         say(f"rollout of {job.title}: loading {engine_version()}")
@@ -217,7 +235,8 @@ def read_prompts(job: Job) -> list[dict[str, Any]]:
 def plan_prompts(job: Job, encoder: Any) -> Plan:
     """The plan that is stored, else a new one."""
     stored, options = read_prompts(job), job.options
-    max_prompt_tokens = prompt_limit(options, encoder.model_length)
+    length = sys.maxsize if options.model and options.evaluate else encoder.model_length
+    max_prompt_tokens = prompt_limit(options, length)
     if stored:
         return Plan(stored)
     if options.turn > 1:
@@ -229,7 +248,7 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
         group_size=options.group_size, prompts_per_task=options.prompts_per_task,
         format=find_format(options.prompt_format), format_options=format_options(options),
         augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
-        max_prompt_tokens=max_prompt_tokens, seed=options.seed)
+        max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
     return make_plan(choose_tasks(job.warehouse, options), settings, encoder)
 
 
@@ -249,8 +268,8 @@ def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
     longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
-        say(f"starting the engine: policy {job.policy['policy_version']}"
-            + (f", {job.serve}" if job.adapter else ""))
+        say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
+            f"{job.policy['policy_version']}" + (f", {job.serve}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):
             engine = start_engine(settings)
             if adapter and not engine.moves(plan.rows[0]["prompt_ids"]) and changes_something(adapter):
@@ -320,9 +339,10 @@ def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
     left_out = f"; {tasks} left out: too long a prompt" if too_long else ""
     loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
+    sampler = job.options.model or f"policy {job.policy['policy_version']}"
     return [
         f"rollout of {job.title}: {facts['num_completions']} completions of {facts['num_tasks']} tasks by "
-        f"policy {job.policy['policy_version']}, {facts['num_tokens']} tokens, "
+        f"{sampler}, {facts['num_tokens']} tokens, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {job.options.run}",

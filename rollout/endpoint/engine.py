@@ -15,7 +15,7 @@ import aiohttp
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Work
+from rollout.endpoint.work import Work, results
 from rollout.engines.endings import after_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -23,7 +23,6 @@ from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
 LONG_WAKING = 2.0                    # seconds that are worth a line
-TURN = 0.2                           # seconds after which the caller gets a chance to stop
 BATCHES_AHEAD = 2                    # that a server has: one that it samples, one that waits
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
 Answer = TypeVar("Answer")
@@ -90,17 +89,7 @@ class EndpointEngine:
         StageError when no server is left.
         """
         work = Work(requests)
-        crew = self.loop.create_task(self._serve(work, sampling))
-        crew.add_done_callback(lambda _: work.news.set())
-        try:
-            while not crew.done() or work.finished:
-                self._now(work.some_news(TURN))
-                yield from work.collect()
-                yield None
-            crew.result()
-        finally:
-            crew.cancel()
-            self._now(asyncio.wait({crew}))
+        yield from results(self.loop, work, self._serve(work, sampling))
 
     def _now(self, task: Awaitable[Answer]) -> Answer:
         return self.loop.run_until_complete(task)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
+import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +26,22 @@ PATIENCE = 20.0                  # seconds after which a small question counts a
 
 
 class Unavailable(Exception):
-    """The server did not answer, or not as one that still works; another one may."""
+    """The server did not answer, or not as one that still works; another one may.
+
+    `status` is that of its answer, if there was one; `after` how many seconds it wants to be left alone.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.after = status, after
+
+
+class Refused(StageError):
+    """The server understood and will not, with the `status` of its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -63,12 +81,15 @@ class Server:
         try:
             async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
                 text = await answer.text()
+        except aiohttp.ClientConnectorError as error:
+            raise Unavailable(_unreachable(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if answer.status >= 500 or answer.status in (404, 408, 429):
-            raise Unavailable(f"{answer.status} for {path}: {_message(text)}")
+            raise Unavailable(f"{answer.status} for {path}: {_message(text)}", status=answer.status,
+                              after=_retry_after(answer.headers.get("Retry-After")))
         if answer.status >= 400:
-            raise StageError(f"{self.url} refuses {path}: {_message(text)}")
+            raise Refused(f"{self.url} refuses {path}: {_message(text)}", answer.status)
         try:
             return json.loads(text) if answer.content_type == "application/json" else text
         except ValueError as error:
@@ -99,9 +120,24 @@ class Server:
             sleeps=bool(model.get("enable_sleep_mode")))
 
     async def wake(self) -> None:
-        """Wake it where it was put to sleep."""
-        if (await self.ask("/is_sleeping", seconds=PATIENCE))["is_sleeping"]:
+        """Wake it where it was put to sleep; StageError if it is some other server."""
+        try:
+            told = await self.ask("/is_sleeping", seconds=PATIENCE)
+        except Unavailable as error:
+            if error.status != 404:
+                raise
+            told = await self._version()     # only in development mode it knows of sleep
+        if not isinstance(told, dict):
+            raise StageError(f"{self.url} is no vLLM server: it answers with {told[:40]!a}. Correct the "
+                             "address. A model behind another API is named with --model.")
+        if told.get("is_sleeping"):
             await self.ask("/wake_up", {})
+
+    async def _version(self) -> Any:
+        try:
+            return await self.ask("/version", seconds=PATIENCE)
+        except Unavailable as error:
+            return str(error)
 
     async def load(self, settings: EngineSettings) -> None:
         """Have it serve base, adapter or other weights of the same shape, named after what they are.
@@ -194,6 +230,26 @@ def headers() -> dict[str, str]:
     """The key that `vllm serve --api-key` wants, where the environment has it."""
     key = os.environ.get("VLLM_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _unreachable(error: aiohttp.ClientConnectorError) -> str:
+    """Why a server cannot be reached, in words."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "no machine has that name"
+    if isinstance(error.os_error, ConnectionRefusedError):
+        return "nothing listens at that port"
+    return f"{type(error).__name__}: {error}"
+
+
+def _retry_after(told: str | None) -> float | None:
+    """Seconds from now of a Retry-After header, which names seconds or a date; None where it says neither."""
+    if not told:
+        return None
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(told))
+    with contextlib.suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+    return None
 
 
 def _message(text: str) -> str:

@@ -5,12 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 
 from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
 
 MOST_ATTEMPTS = 5
+FIRST_PAUSE = 0.1                # seconds, doubled every time before a request that failed is asked again
+TURN = 0.2                       # seconds after which the caller gets a chance to stop
+
+
+def results(loop: asyncio.AbstractEventLoop, work: Work,
+            serving: Coroutine[None, None, None]) -> Iterator[Sampled | None]:
+    """What is finished while `serving` runs in the loop, and None now and then; it ends with the caller."""
+    crew = loop.create_task(serving)
+    crew.add_done_callback(lambda _: work.news.set())
+    try:
+        while not crew.done() or work.finished:
+            loop.run_until_complete(work.some_news(TURN))
+            yield from work.collect()
+            yield None
+        crew.result()
+    finally:
+        crew.cancel()
+        loop.run_until_complete(asyncio.wait({crew}))
 
 
 class Work:
@@ -53,7 +71,7 @@ class Work:
         if self.attempts[request.index] == MOST_ATTEMPTS:
             raise StageError(f"A request failed {MOST_ATTEMPTS} times, last at {url}: {failure}. What "
                              "was finished is kept: run the same command again when the servers are well.")
-        return 0.1 * 2 ** self.attempts[request.index]
+        return FIRST_PAUSE * 2 ** self.attempts[request.index]
 
     def is_done(self) -> bool:
         """True once nothing waits and nothing is under way."""

@@ -89,27 +89,33 @@ class Request:
     prompt_ids: list[int]
     seed: int
     prefill: str = ""
+    messages: str = ""                       # as JSON, for engines that are asked by them
+    sample_index: int = 0
     drawn_ids: list[int] = field(default_factory=list)
     drawn_logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One finished completion: `logprobs` (nats) are of the distribution each token was drawn from."""
+    """One finished completion: `logprobs` (nats) are of the distribution each token was drawn from.
+
+    They are None where the engine gives none.
+    """
 
     index: int
     completion_ids: list[int]
-    logprobs: list[float]
+    logprobs: list[float] | None
     completion: str
     finish_reason: str  # 'stop', 'length', 'loop' or 'code'
     host: str = ""  # of the server that sampled it; "" is this machine
+    cost: float | None = None
 
 
 class Engine(Protocol):
     """A started engine that serves one policy."""
 
     engine: str  # name and version
-    dtype: str
+    dtype: str  # "" where the engine does not tell; so for the next two
     device: str
     logprobs_mode: str
 

@@ -35,6 +35,7 @@ class PlanSettings:
     shuffle_pairs: bool
     max_prompt_tokens: int
     seed: int
+    keeps_messages: bool = False  # for an engine that is asked by them
     visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations that had the task
 
 
@@ -99,6 +100,9 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
         drawn: dict[str, Any] = {"prompt_format": OWN_MESSAGES, "format_options": "{}"}
     else:
         messages, prefill, drawn = _grid_messages(task, seed, settings)
+    if settings.keeps_messages and prefill:
+        raise StageError(f"The prompt of task {task['task_id']} begins the answer itself ('{prefill[:20]}'), "
+                         "which a model behind an API cannot go on from. Leave the prefill out.")
     prompt, prompt_ids = encode(messages, prefill)
     return {
         "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],
@@ -106,6 +110,7 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
         "group_id": f"{settings.iteration}/{settings.purpose}/{task['task_id']}/{index}",
         "prompt_id": hash_of(prompt_ids), "prompt": prompt, "prompt_ids": prompt_ids,
         "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed, "turn": 1, **drawn,
+        "messages": json.dumps(messages) if settings.keeps_messages else None,
     }
 
 

@@ -17,6 +17,11 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self.model_length: int = (config.get("text_config") or config)["max_position_embeddings"]
 
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends a turn of the model; None where the tokenizer names none."""
+        return self.tokenizer.eos_token_id
+
     def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
         """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
         turns = [*messages, {"role": "assistant", "content": prefill}] if prefill else messages

@@ -81,8 +81,13 @@ def storable(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 
-def logprob_columns(completions: pa.Table) -> dict[str, np.ndarray]:
-    """Sum, smallest and minus mean of the behaviour logprobs; StageError where a logprob is not a number."""
+def logprob_columns(completions: pa.Table) -> dict[str, Any]:
+    """Sum, smallest and minus mean of the behaviour logprobs; StageError where a logprob is not a number.
+
+    All null for rows of no policy: a model behind an API gives no logprobs.
+    """
+    if completions.column("policy_version").null_count == len(completions):
+        return dict.fromkeys(("logprob_sum", "logprob_min", "nll_sampled"), [None] * len(completions))
     values, lengths = flattened(completions, "behaviour_logprobs")
     if not np.all(np.isfinite(values)):
         raise StageError("A completion has a behaviour logprob that is missing or not finite: the rollout "

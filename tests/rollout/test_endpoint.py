@@ -195,7 +195,7 @@ def test_policies_are_told_apart_as_far_as_the_noise_allows() -> None:
 
 
 def test_servers_that_are_not_alike_or_not_there(warehouse: Warehouse, serve: Serve) -> None:
-    with pytest.raises(StageError, match=r"http://127.0.0.1:9 does not answer .* or leave --endpoint out"):
+    with pytest.raises(StageError, match=r"127.0.0.1:9 does not answer .nothing listens .* leave --endpoint out"):
         sample(warehouse, "http://127.0.0.1:9")
     with pytest.raises(StageError, match=r"has dtype float32, .* has bfloat16. Sample from equal ones"):
         sample(warehouse, serve(), serve(dtype="torch.bfloat16"))
@@ -298,3 +298,14 @@ def test_the_time_limit_keeps_what_is_finished_and_breaks_the_rest_off(warehouse
     server.trouble = lambda number, asked: None
     sample(warehouse, server)
     assert len(server.served) == 24
+
+
+@pytest.mark.parametrize("page", [web.Response(text="<html>It works!</html>", content_type="text/html"),
+                                  web.Response(status=404, text="not here")], ids=["page", "nothing"])
+def test_another_kind_of_server_is_told_from_one_that_is_ill(
+        warehouse: Warehouse, serve: Serve, monkeypatch: pytest.MonkeyPatch, page: web.Response) -> None:
+    async def answer(_server: FakeServer, _request: web.Request) -> web.StreamResponse:
+        return web.Response(text=page.text, status=page.status, content_type=page.content_type)
+    monkeypatch.setattr(FakeServer, "_answer", answer)
+    with pytest.raises(StageError, match=r"is no vLLM server: it answers with .* Correct the address"):
+        sample(warehouse, serve())

@@ -27,12 +27,13 @@ def row_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: P
 def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
     rows = read_parts([part], "completions", [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
-                                              "num_completion_tokens"])
+                                              "num_completion_tokens", "policy_version"])
     problems: list[str] = []
     if not _is_pruned(warehouse, keys):
         problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
-        problems += _length_problems(rows, "behaviour_logprobs", "num_completion_tokens")
-        problems += _logprob_problems(rows, "behaviour_logprobs")
+        sampled = rows.filter(rows["policy_version"].is_valid())     # a model behind an API gives no logprobs
+        problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
+        problems += _logprob_problems(sampled, "behaviour_logprobs")
     seen = _keys(rows)
     problems += [f"{_shown(key)} is there {count} times."
                  for key, count in Counter(seen).items() if count > 1]

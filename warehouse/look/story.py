@@ -75,7 +75,8 @@ def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
     reach = f"pass@{rows[0]['k']}"
     if rows[0]["iteration"] == rows[-1]["iteration"]:
-        return (f"On '{purpose}' policy {now} has pass@1 {_share(single.last)}, {reach} {_share(most.last)}; "
+        asked = "the model behind the API" if now is None else f"policy {now}"
+        return (f"On '{purpose}' {asked} has pass@1 {_share(single.last)}, {reach} {_share(most.last)}; "
                 "nothing to compare it with.")
     if single.direction < 0:
         said = "it got worse"

@@ -46,7 +46,7 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, l
             lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    lines += _remarks(rows, connection)
+    lines += [*_costs(connection), *_remarks(rows, connection)]
     due = f"Next: {stage_due(warehouse)} {warehouse.root}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -102,6 +102,14 @@ def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
     return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
             f"{counts['completions']:,} completions  {(counts['bytes'] or 0) / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
+
+
+def _costs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """What models behind an API took, by the prices that config.toml named when they were asked."""
+    rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
+                               "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
+    lines = [f"{row['engine']}: {row['asked']:,} completions for {row['cost']:.4f}" for row in rows]
+    return ["", *lines] if lines else []
 
 
 def _trends(rows: list[dict[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -12,7 +13,7 @@ from warehouse.store.errors import StageError
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
 # scorer to show) and [queries] (saved queries of the run).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "build", "compare")
+          "build", "compare", "prices")
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
@@ -36,12 +37,28 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     for key in tables.get("warehouse", {}).keys() - {"scorer"}:
         where = place_in(path, "warehouse", key)
         raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer.")
+    for model, price in tables.get("prices", {}).items():
+        if not _is_price(price):
+            where = place_in(path, "prices", model)
+            raise StageError(f"{where}: [prices] {model} = {price} is no price. Write "
+                             "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
     for name in ("warehouse", "queries"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str):
                 where = place_in(path, name, key)
                 raise StageError(f"{where}: [{name}] {key} = {value} is no text. Put it in quotes.")
     return tables
+
+
+def price_of(path: Path, model: str) -> tuple[float, float] | None:
+    """What a model takes for a million tokens of prompt and of answer, by [prices]; None if that has none."""
+    price = read_config(path).get("prices", {}).get(model)
+    return (price["input"], price["output"]) if price else None
+
+
+def _is_price(price: object) -> bool:
+    return isinstance(price, dict) and price.keys() == {"input", "output"} and all(
+        type(value) in (int, float) and 0 <= value < math.inf for value in price.values())
 
 
 def place_in(path: Path, table: str, key: str = "") -> str:

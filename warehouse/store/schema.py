@@ -18,6 +18,8 @@ CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ende
 WHY_IT_ENDED = ("'stop': by the model, 'code': its code block closed, 'length': the token limit, 'loop': it "
                 "repeated itself.")
 
+WHICH_POLICY = "Policy that sampled it; 0 is the base, null a model behind an API."
+
 
 class Column(NamedTuple):
     """One column: its name, Arrow type, and the sentence a person reads in `warehouse schema`."""
@@ -31,7 +33,8 @@ class Column(NamedTuple):
 
 STAGE_KEYS = (
     Column("iteration", COUNT, "Iteration of the loop, from 0."),
-    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation; with "
+    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation, "
+           "'distil' or 'distil-<label>' for what another model says to training tasks; with "
            "'-turn2' behind it the second turns of these, and so on."),
 )
 KEYS = (
@@ -87,6 +90,8 @@ PROMPTS = (
            "parent; false where the chat template rewrites earlier turns.", since=3),
     Column("segments", SEGMENTS, "What prompt_ids are made of, in order: start, length and kind: 'template', "
            "'task', 'feedback', or 'policy' for sampled tokens; null in first turns.", since=3),
+    Column("messages", TEXT, "The chat messages as JSON where they were sent as such, to a model behind an "
+           "API; null otherwise.", since=3),
 )
 
 COMPLETIONS = (
@@ -101,7 +106,7 @@ COMPLETIONS = (
     Column("num_completion_tokens", COUNT, "Tokens in completion_ids."),
     Column("finish_reason", TEXT, WHY_IT_ENDED),
     Column("seed", BIG, "Seed of this completion's sampling."),
-    Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
+    Column("policy_version", COUNT, WHICH_POLICY),
     Column("policy_sha256", TEXT, "Hash of that policy's weights."),
     Column("temperature", FLOAT, "Sampling temperature."),
     Column("top_p", FLOAT, "Nucleus truncation; 1 is none."),
@@ -119,6 +124,8 @@ COMPLETIONS = (
     Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
     Column("version_segments", VERSION_SEGMENTS, "Which tokens are of which policy, in order: start, length, "
            "policy_version; null where all are of the column policy_version.", since=3),
+    Column("cost", DOUBLE, "What a model behind an API took for it, by the prices in config.toml; 0 if the "
+           "answer was known, null where no price is.", since=3),
 )
 
 SAMPLES = (
@@ -127,7 +134,7 @@ SAMPLES = (
            "Identity of the scorer: reward name and a hash of its code, parameters and limits."),
     Column("group_id", TEXT, "The group; joins with prompts."),
     Column("split", TEXT, "Split of the task."),
-    Column("policy_version", COUNT, "Policy that sampled it; 0 is the base."),
+    Column("policy_version", COUNT, WHICH_POLICY),
     Column("finish_reason", TEXT, WHY_IT_ENDED),
     Column("truncated", FLAG, "finish_reason is 'length' or 'loop': the answer was cut off."),
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),

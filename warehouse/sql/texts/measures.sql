@@ -94,7 +94,7 @@ scored AS (
            avg(unique_token_ratio) AS unique_token_ratio,
            avg(ngram3_unique_ratio) AS ngram3_unique_ratio,
            avg(ngram4_unique_ratio) AS ngram4_unique_ratio,
-           avg((loop_tokens >= 32 OR finish_reason = 'loop')::INTEGER) AS loop_share
+           avg((loop_tokens >= 32 OR finish_reason IS NOT DISTINCT FROM 'loop')::INTEGER) AS loop_share
     FROM held
     GROUP BY iteration, purpose),
 measured AS (  -- the totals of a task stand beside the first of its groups alone

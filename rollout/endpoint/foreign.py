@@ -1,0 +1,193 @@
+"""A model behind an OpenAI-compatible API as an engine: texts without logprobs, asked for by messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from rollout.endpoint.answers import Answer, Answers
+from rollout.endpoint.server import Refused, Server, Unavailable
+from rollout.endpoint.tokenizer import load_encoder
+from rollout.endpoint.work import Work, results
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from warehouse.store.errors import StageError
+
+LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
+LONGEST_SILENCE = 900.0          # seconds of nothing but that
+ANSWERING = 1800.0               # seconds that an answer may take
+NEUTRAL = Sampling()
+
+
+class ForeignEngine:
+    """Asks for one completion per request; implements rollout.engines.engine.Engine without logprobs.
+
+    Token ids are those that the run's own tokenizer makes of an answer, its end token behind it where the
+    model ended by itself. What the answer cost is told where `price`, (input, output) per million tokens, is
+    known; an answer of the cache costs nothing.
+    """
+
+    dtype = device = logprobs_mode = ""
+
+    def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str,
+                 cache: Path | None, price: tuple[float, float] | None) -> None:
+        self.url, self.model, self.key_variable, self.price = url, model, key_variable, price
+        self.engine = f"{model} (openai)"
+        self.answers = Answers(cache)
+        self.encoder = load_encoder(base, revision)
+        self.limit_name = "max_tokens"
+        self.places, self.last_answer, self.resting_until = 1, time.monotonic(), 0.0
+        self.key = os.environ.get(key_variable, "")
+        self.loop = asyncio.new_event_loop()
+        self.session = self.loop.run_until_complete(_open_session(self.key))
+        self.server = Server(url if urlsplit(url).path else f"{url}/v1", self.session)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.loop.run_until_complete(self.session.close())
+        self.loop.close()
+
+    def start(self, settings: EngineSettings) -> ForeignEngine:
+        """Nothing is loaded; as many questions are open at a time as the settings say."""
+        self.places = settings.max_num_seqs
+        return self
+
+    def moves(self, prompt_ids: list[int]) -> bool:
+        """There is no adapter that could be missing."""
+        return True
+
+    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+        """All requests, each yielded when it is answered; None now and then."""
+        work = Work(requests)
+        yield from results(self.loop, work, self._serve(work, sampling))
+
+    async def _serve(self, work: Work, sampling: Sampling) -> None:
+        self.last_answer = time.monotonic()
+        hands = [asyncio.create_task(self._work(work, sampling)) for _ in range(self.places)]
+        try:
+            await asyncio.gather(*hands)
+        finally:
+            for hand in hands:
+                hand.cancel()
+            await asyncio.gather(*hands, return_exceptions=True)
+
+    async def _work(self, work: Work, sampling: Sampling) -> None:
+        while True:
+            request = work.take()
+            if request is None:
+                if work.is_done():
+                    return
+                await work.change()
+                continue
+            try:
+                answer, cost = await self._answer(request, sampling)
+            except Unavailable as error:
+                if error.status == 429:
+                    work.go_on(request)
+                    await self._rest(error)
+                else:
+                    await asyncio.sleep(work.give_back(request, self.url, error))
+            else:
+                work.finish(request, self._sampled(request, answer, cost))
+
+    async def _answer(self, request: Request, sampling: Sampling) -> tuple[Answer, float | None]:
+        """The answer of the cache or of the service, and what it cost."""
+        asked = {"url": self.server.url, "model": self.model, "messages": json.loads(request.messages),
+                 "index": request.sample_index, **_parameters(sampling)}
+        async with self.answers.alone(asked):
+            known = self.answers.find(asked)
+            if known:
+                return known, None if self.price is None else 0.0
+            answer = await self._ask(asked, request.seed)
+            return self.answers.keep(asked, answer), self._cost(answer)
+
+    async def _ask(self, asked: dict[str, Any], seed: int) -> Answer:
+        """The service's answer, not before the time for which it wants to be left alone."""
+        await asyncio.sleep(self.resting_until - time.monotonic())
+        body = {name: value for name, value in asked.items() if name not in ("url", "index")}
+        body[self.limit_name] = body.pop("max_tokens")
+        try:
+            told = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
+                                         seconds=ANSWERING)
+        except Refused as error:
+            if "max_completion_tokens" in str(error) and self.limit_name == "max_tokens":
+                self.limit_name = "max_completion_tokens"
+                return await self._ask(asked, seed)
+            raise self._explained(error) from None
+        except Unavailable as error:
+            if error.status == 404 or (error.status == 429 and "quota" in str(error)):
+                raise self._explained(error) from None
+            raise
+        answer = _read(told)
+        self.last_answer = time.monotonic()
+        return answer
+
+    async def _rest(self, error: Unavailable) -> None:
+        """Wait as long as the service asks for, all hands together; StageError if it says nothing else."""
+        now = time.monotonic()
+        if now - self.last_answer > LONGEST_SILENCE:
+            raise StageError(f"{self.url} has answered nothing for {LONGEST_SILENCE / 60:.0f} minutes: "
+                             f"{error}. What was finished is kept: run the same command again later.")
+        if self.resting_until <= now:
+            silent = now - self.last_answer
+            self.resting_until = now + (error.after if error.after is not None
+                                        else min(max(1.0, silent), LONGEST_WAIT))
+        await asyncio.sleep(self.resting_until - now)
+
+    def _sampled(self, request: Request, answer: Answer, cost: float | None) -> Sampled:
+        ids = self.encoder.encode(answer.text)
+        if answer.finish_reason == "stop" and self.encoder.end_id is not None:
+            ids.append(self.encoder.end_id)
+        return Sampled(request.index, ids, None, answer.text, answer.finish_reason,
+                       host=self.server.host, cost=cost)
+
+    def _cost(self, answer: Answer) -> float | None:
+        if self.price is None or answer.prompt_tokens is None or answer.completion_tokens is None:
+            return None
+        return (answer.prompt_tokens * self.price[0] + answer.completion_tokens * self.price[1]) / 1e6
+
+    def _explained(self, refusal: Refused | Unavailable) -> StageError:
+        """The service's refusal without the key, and the way out where there is one."""
+        said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
+        way_out = "What was finished is kept."
+        if refusal.status in (401, 403):
+            state = "holds one that it does not take" if self.key else "is empty"
+            way_out = (f"The key is read from the variable {self.key_variable}, which {state}; "
+                       "--api-key-variable names another one.")
+        elif refusal.status == 404:
+            way_out = (f"Check the address (of most services it ends in /v1) and the name '{self.model}' of "
+                       "--model.")
+        return StageError(f"{self.url}: {said.rstrip('.')}. {way_out}")
+
+
+async def _open_session(key: str) -> aiohttp.ClientSession:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
+
+
+def _parameters(sampling: Sampling) -> dict[str, Any]:
+    """Those that every service knows, and of vLLM's own those that are set."""
+    own = ("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            **{name: getattr(sampling, name) for name in own
+               if getattr(sampling, name) != getattr(NEUTRAL, name)}}
+
+
+def _read(told: Any) -> Answer:
+    """The one choice of an answer; Unavailable for what is none, or only the beginning of one."""
+    try:
+        choice, usage = told["choices"][0], told.get("usage") or {}
+        text, reason = choice["message"]["content"] or "", choice["finish_reason"]
+        counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise Unavailable(f"its answer is no chat completion: {str(told)[:100]}") from error
+    if not isinstance(text, str) or not isinstance(reason, str):
+        raise Unavailable("it broke its answer off")
+    return Answer(text, "length" if reason == "length" else "stop", *counts)
