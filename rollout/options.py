@@ -138,8 +138,8 @@ def _check_foreign(options: RolloutOptions) -> None:
                          "rows of purpose 'train': say --eval to evaluate it, or --distil to gather its "
                          "answers to the training tasks for `train --loss nll`.")
     if options.turn > 1:
-        raise StageError(f"--turn {options.turn} goes on from tokens, and --model {options.model} takes none. Leave "
-                         "one of them out.")
+        raise StageError(f"--turn {options.turn} goes on from tokens, which --model {options.model} cannot "
+                         "be given. Leave one of them out.")
     if options.sampling.stop_loops or options.sampling.stop_when_code_closes:
         raise StageError("--stop-loops and --stop-when-code-closes need an engine of the run's own. Leave "
                          "them out, or --model.")

@@ -195,7 +195,7 @@ def test_policies_are_told_apart_as_far_as_the_noise_allows() -> None:
 
 
 def test_servers_that_are_not_alike_or_not_there(warehouse: Warehouse, serve: Serve) -> None:
-    with pytest.raises(StageError, match=r"127.0.0.1:9 does not answer .nothing listens .* leave --endpoint out"):
+    with pytest.raises(StageError, match=r"0.0.1:9 does not answer .nothing listens .* leave --endpoint out"):
         sample(warehouse, "http://127.0.0.1:9")
     with pytest.raises(StageError, match=r"has dtype float32, .* has bfloat16. Sample from equal ones"):
         sample(warehouse, serve(), serve(dtype="torch.bfloat16"))
