@@ -48,6 +48,7 @@ class Weather(NamedTuple):
     ratio_max: float = 1.3      # of a training step, as are the next two
     policy_kl: float = 1e-4
     grad_norm: float = 0.4
+    staleness: int = 0
 
 
 def weather(shape: str, iteration: int, onset: int = 5) -> Weather:
@@ -249,7 +250,8 @@ def _train_row(sample: dict[str, Any], completion: dict[str, Any], rewards: list
     gap = old - behaviour
     flat = max(rewards) == min(rewards)
     return {**{name: sample[name] for name in (*SHARED, "scorer", "reward")},
-            "trained_iteration": sample["iteration"], "staleness": 0, "optimizer_step": None if flat else 0,
+            "trained_iteration": sample["iteration"], "staleness": sky.staleness,
+            "optimizer_step": None if flat else 0,
             "advantage": sample["reward"] - float(np.mean(rewards)), "num_trainable_tokens": len(old),
             "drop_reason": "zero_variance" if flat else None,
             "old_logprobs": old.astype(np.float32).tolist(), "log_ratio_mean": float(gap.mean()),

@@ -34,12 +34,21 @@ SHOWN_BY = {
     "step_kl": ("train_tokens", "true",
                 "list_sum(list_transform(log_drift, lambda d: exp(d) - 1 - d)) DESC NULLS LAST"),
     "clipping": ("train_tokens", "true", "list_sum(clipped) DESC NULLS LAST"),
+    "grad_norm": ("train_samples", "optimizer_step = (SELECT arg_max(optimizer_step, grad_norm) "
+                  "FROM train_steps WHERE iteration = $1)", "abs(advantage) DESC"),
+    "reuse": ("samples", "false", "task_id"),      # a matter of settings: no completion shows it
+    "diversity": ("samples", "NOT correct AND NOT first_output", "num_completion_tokens"),
+    "sharpening": ("samples", "task_id IN (SELECT task_id FROM task_results WHERE purpose = $2 "
+                   "GROUP BY task_id HAVING max(c) FILTER (iteration < $1) > 0 "
+                   "AND max(c) FILTER (iteration = $1) = 0)",
+                   "reward DESC"),                  # tasks that were within reach and are no longer
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
 UNTRUNCATED = {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0,
                "frequency_penalty": 0}
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "token_ratio", "ess", "weight_mean", "weight_spread")
+FRESH_SIGNALS = MISMATCH_SIGNALS[:3]     # of rows at staleness 0 alone
 STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
@@ -185,7 +194,7 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
                      coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
               FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
         GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
-    lines = []
+    lines, unjudged = [], []
     if not any(row["purpose"] == "train" for row in rows):
         lines.append(f"Nothing could be judged yet: no training iteration from {since} on is scored.")
     for row in rows:
@@ -197,12 +206,17 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
         left = [signal for signal in known_signals() if signal not in row["judged"]
                 and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
         if "step_ratio" in left:
-            lines.append(f"Not judged until an iteration from {since} on is trained: the mismatch of engine "
-                         "and trainer, the steps.")
+            unjudged.append(f"Not judged until an iteration from {since} on is trained: the mismatch of "
+                            "engine and trainer, the steps.")
             left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
+        if "mismatch" in left:
+            unjudged.append("Not judged, as all that was trained on came from earlier policies: "
+                            f"{', '.join(FRESH_SIGNALS)}.")
+            left = [signal for signal in left if signal not in FRESH_SIGNALS]
         if left:
-            lines.append(f"Not judged for want of earlier values: {', '.join(left)}.")
-    return lines
+            whose = "" if training else f" of {name}"
+            unjudged.append(f"Not judged{whose} for want of earlier values: {', '.join(left)}.")
+    return lines + unjudged
 
 
 def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> str:

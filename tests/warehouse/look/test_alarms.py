@@ -21,9 +21,9 @@ from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
 
 ONSET = 5
-UNJUDGED = ("Not judged for want of earlier values: truncation, loops, repetition, no_code, entropy_high, "
-            "entropy_low, length_up, length_down, reward_hacking, diversity, sharpening, solving_falls, "
-            "reward_falls.\n")
+UNJUDGED = ("Not judged of eval for want of earlier values: truncation, loops, repetition, no_code, "
+            "entropy_high, entropy_low, length_up, length_down, reward_hacking, diversity, sharpening, "
+            "solving_falls, reward_falls.\n")
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,8 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
     assert quiet.exit_code == 0
     assert quiet.stdout == "No alarm.\n" + {
-        1: "Judged: iteration 0 by 12 signals each.\n" + UNJUDGED.replace("trunc", "grad_norm, trunc"),
+        1: "Judged: iteration 0 by 12 signals each.\n"
+           + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, trunc"),
         2: "Judged: iteration 0 to 1 by 12 to 25 signals each.\n"
            "Not judged for want of earlier values: grad_norm.\n",
         3: "Judged: iteration 0 to 2 by 12 to 26 signals each.\n"}[iterations]
@@ -278,6 +279,29 @@ def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> No
     shown = {signal: _examples(connection, {"signal": signal, "first_iteration": 4, "purpose": "train"})[0]
              for signal in ("step_ratio", "step_kl", "clipping")}
     assert shown == {"step_ratio": ("leap", 1), "step_kl": ("leap", 1), "clipping": ("drift", 2)}
+
+
+def test_what_sharpens_or_says_one_thing_is_shown_by_what_got_lost_and_by_what_repeats() -> None:
+    connection = duckdb.connect()
+    connection.execute("""CREATE TABLE samples AS FROM (VALUES
+        (4, 'train', 'lost', 0, false, true, 0.1, 9), (4, 'train', 'lost', 1, false, false, 0.3, 9),
+        (4, 'train', 'never', 0, false, true, 0.9, 9), (4, 'train', 'solved', 0, true, false, 1.0, 9))
+        t(iteration, purpose, task_id, sample_index, correct, first_output, reward, num_completion_tokens);
+        CREATE TABLE task_results AS FROM (VALUES
+        (1, 'train', 'lost', 2), (4, 'train', 'lost', 0), (1, 'train', 'never', 0), (4, 'train', 'never', 0),
+        (4, 'train', 'solved', 1)) t(iteration, purpose, task_id, c)""")
+    shown = {signal: _examples(connection, {"signal": signal, "first_iteration": 4, "purpose": "train"})
+             for signal in ("sharpening", "diversity", "reuse")}
+    assert shown == {"sharpening": [("lost", 1), ("lost", 0)], "diversity": [("lost", 1)], "reuse": []}
+
+
+def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=())
+    for iteration in (1, 2):
+        go_on(run, iteration, Weather(log_ratio=0.06, staleness=1))
+    assert not {"mismatch", "token_ratio"} & {alarm.signal for alarm in raised_alarms(connect(run))}
+    said = watch(run, "--since", 1).stdout
+    assert "Not judged, as all that was trained on came from earlier policies: wrong_weights" in said
 
 
 def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:

@@ -56,8 +56,10 @@ SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
               'KL(mu, pi_old) at staleness 0: the engine did not serve the weights that were trained'),
-    signal_of('mismatch', mismatch_kl, 0.001, true, NULL, 'KL(mu, pi_old): engine and trainer disagree'),
-    signal_of('token_ratio', exp(log_ratio_abs_mean), 1.02, true, NULL, 'exp of the mean |log pi_old - log mu|'),
+    signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
+              'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
+    signal_of('token_ratio', exp(log_ratio_abs_mean_fresh), 1.02, true, NULL,
+              'exp of the mean |log pi_old - log mu| at staleness 0'),
     signal_of('ess', completion_ess, 0.3, false, 0.3, 'Effective sample size of completion weights'),
     signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
