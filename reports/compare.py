@@ -38,7 +38,7 @@ STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES)
              + "\nFROM iteration_stats WHERE purpose = 'train' ORDER BY iteration")
 VISITS_SQL = """\
 SELECT iteration, purpose, list(task_id) AS tasks
-FROM task_results WHERE n > 0 GROUP BY iteration, purpose"""
+FROM task_results WHERE n > 0 AND turn_of(purpose) = 1 GROUP BY iteration, purpose"""
 TASKS_SQL = """\
 SELECT task_id, c, n FROM task_results
 WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""

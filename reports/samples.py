@@ -54,7 +54,8 @@ PICKS = {
         ORDER BY error_class, error_name LIMIT 8"""),
     "evaluation": ("Evaluation", f"""
         SELECT {KEYS} FROM samples
-        WHERE purpose <> 'train' AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose <> 'train')
+        WHERE purpose LIKE 'eval%'
+          AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose LIKE 'eval%')
         QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY correct DESC, sample_index) = 1
         ORDER BY task_id LIMIT 6"""),
 }

@@ -12,20 +12,6 @@ from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpo
 from warehouse.store.run_folder import Warehouse
 
 KEYS = ("iteration", "purpose", "task_id", "sample_index")
-# Wrong by what may be shown, best first by the same: of grids the train pairs, of others the tests. Programs
-# that do the same are one.
-WRONG = """
-SELECT iteration, purpose, task_id, sample_index
-FROM (SELECT samples.*, kind = 'grid' AS on_grids,
-             CASE WHEN kind = 'grid' THEN train_is_correct ELSE correct END AS seems_right,
-             CASE WHEN kind = 'grid' THEN train_correct_grids ELSE test_correct_grids END AS share,
-             CASE WHEN kind = 'grid' THEN train_pixel_score ELSE reward END AS score
-      FROM samples JOIN (SELECT task_id, kind, position FROM tasks) USING (task_id)
-      WHERE iteration = {iteration} AND purpose = '{purpose}' AND reward IS NOT NULL)
-WHERE NOT seems_right
-QUALIFY row_number() OVER (PARTITION BY task_id, coalesce(fingerprint, code, sample_index::VARCHAR)
-                           ORDER BY share DESC, score DESC, sample_index) = 1
-ORDER BY task_id, share DESC, score DESC, sample_index"""
 ROWS = """
 SELECT samples.* EXCLUDE (iteration, purpose, task_id, sample_index, group_id, split), chosen.*,
        completions.group_id, completion, completion_ids, prompt, prompt_ids, prompts.split, prompt_format,
@@ -54,7 +40,7 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
                          "on. Sample its turns before `train`, or give --eval.")
     before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)
     connection = connect(warehouse, strict=True)
-    query = options.parents_sql or WRONG.format(iteration=iteration, purpose=before)
+    query = options.parents_sql or f"FROM wrong_completions({iteration}, of_purpose := '{before}')"
     with explained():
         answer = connection.execute(query)
         names, rows = [column[0] for column in answer.description or []], answer.fetchall()

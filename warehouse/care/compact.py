@@ -22,6 +22,7 @@ from warehouse.store.commit import flush, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
+from warehouse.store.names import is_training
 from warehouse.store.parts import part_number, part_writer, row_group_size
 from warehouse.store.run_folder import Warehouse, score_stages
 from warehouse.store.stage import Stage
@@ -53,7 +54,7 @@ def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
     """Stages that read or wrote the rows of one rollout: the rollout, its scores, the training on it."""
     stages = [warehouse.stage("rollout", iteration=iteration, purpose=purpose),
               *score_stages(warehouse, iteration, purpose)]
-    return stages + ([warehouse.stage("train", iteration=iteration)] if purpose == "train" else [])
+    return stages + ([warehouse.stage("train", iteration=iteration)] if is_training(purpose) else [])
 
 
 def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int) -> list[str]:

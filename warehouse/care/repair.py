@@ -17,6 +17,7 @@ from warehouse.care.part_findings import Finding, is_compacted
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
+from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse, score_stages
 from warehouse.store.stage import Stage, read_manifest, readable_manifest
@@ -103,7 +104,7 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
                   if part_number(path) in numbers]
         yield from (Move(path, "its completions are damaged or gone") for path in scored)
         yield from _open_again(score) if scored else ()
-    if keys["purpose"] == "train" and warehouse.stage("train", iteration=keys["iteration"]).is_complete():
+    if is_training(keys["purpose"]) and warehouse.stage("train", iteration=keys["iteration"]).is_complete():
         yield Move(None, f"policy {keys['iteration'] + 1} stays: it was trained on the rows as they were")
 
 

@@ -12,6 +12,7 @@ import click
 
 import warehouse
 from warehouse.options import FiniteRange, run_argument, shows_errors, strict_option
+from warehouse.store.errors import StageError
 
 
 @click.command()
@@ -24,23 +25,33 @@ from warehouse.options import FiniteRange, run_argument, shows_errors, strict_op
 @click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
               help="One row per value of these; iteration and purpose by default.")
 @click.option("--pool", is_flag=True, help="One row: all kept completions of a task together.")
+@click.option("--budget", type=click.IntRange(min=2), default=None,
+              help="So many completions per task: all first turns, against equal shares of every turn.")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
               show_default=True, help="How the rows are written.")
 @click.option("--submission", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="Score this submission.json with the solutions instead.")
 @shows_errors
 def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
-            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, style: str,
+            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, budget: int | None, style: str,
             submission: Path | None) -> None:
     """Print the result table of published ARC runs.
 
     Shares per task, means over tasks.
     """
+    from warehouse.look.budget import budget_table
     from warehouse.look.render import WRITERS
     from warehouse.look.results import result_table
     from warehouse.look.submission import submission_table
     if submission is not None:
         click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))
+        return
+    if budget is not None:
+        if by or pool:
+            raise StageError("--budget has rows of its own. Leave out --by and --pool.")
+        names, rows, lines = budget_table(warehouse.open(run), budget, iteration=iteration, purpose=purpose,
+                                          split=split, policy=policy)
+        click.echo("\n".join([WRITERS[style](names, rows), *lines]))
         return
     names, rows = result_table(warehouse.open(run), by=() if pool else by or ("iteration", "purpose"),
                                iteration=iteration, purpose=purpose, split=split, policy=policy)

@@ -30,7 +30,7 @@ SELECT {keys}, task_id, count(*) AS n,
        bool_or(coalesce(train_is_correct, false))::INTEGER
            * bool_or(coalesce(test_is_correct, false))::INTEGER AS "is_correct",
        bool_or(coalesce(correct, false))::INTEGER AS "same program"
-FROM samples WHERE reward IS NOT NULL AND {where}
+FROM {rows} WHERE reward IS NOT NULL
 GROUP BY {keys}, task_id
 """
 MEANS = """
@@ -55,24 +55,37 @@ def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] =
     unknown = set(by) - set(GROUPINGS)
     if unknown:
         raise StageError(f"Cannot group by {', '.join(sorted(unknown))}; known: {', '.join(GROUPINGS)}.")
-    conditions = ["true"]
-    for key, values in chosen.items():
-        if values:
-            conditions.append(f"{NAMES[key]} IN ({', '.join(_literal(value) for value in values)})")
     keys = ", ".join(NAMES[key] for key in by if key != "task")
-    per_task = PER_TASK.format(keys=keys or "1 AS everything", where=" AND ".join(conditions))
-    per_task = per_task.replace("GROUP BY 1 AS everything", "GROUP BY everything")
+    named = "purpose" in by or chosen.get("purpose")  # else later turns would be pooled with the first
+    kept = f"(FROM samples WHERE {where(**chosen)}{'' if named else ' AND turn_of(purpose) = 1'})"
     if "task" in by:
-        query = f"SELECT * FROM ({per_task}) ORDER BY {keys + ', ' if keys else ''}task_id"
+        query = f"SELECT * FROM ({per_task(kept, keys)}) ORDER BY {keys + ', ' if keys else ''}task_id"
     else:
-        means = ",\n       ".join(f'avg("{name}") AS "{name}"' for name in COLUMNS)
-        query = MEANS.format(per_task=per_task, keys=keys or "everything", means=means)
+        query = means(per_task(kept, keys), keys)
     rows = rows_of(connection, query)
     if not rows:
         raise StageError("No scored completion fits. Look at what there is: "
                          "SELECT DISTINCT iteration, purpose, split, policy_version FROM samples")
     names = [name for name in rows[0] if name != "everything"]
     return names, [[row[name] for name in names] for row in rows]
+
+
+def where(**chosen: tuple[Any, ...]) -> str:
+    """The condition that rows have one of the chosen values of each key, any where none is chosen."""
+    return " AND ".join(["true", *(f"{NAMES[key]} IN ({', '.join(map(_literal, values))})"
+                                   for key, values in chosen.items() if values)])
+
+
+def per_task(rows: str, keys: str) -> str:
+    """The query of a row per task and value of `keys`, columns that `rows` have."""
+    text = PER_TASK.format(keys=keys or "1 AS everything", rows=rows)
+    return text.replace("GROUP BY 1 AS everything", "GROUP BY everything")
+
+
+def means(rows: str, keys: str) -> str:
+    """The query of the means over tasks of what `per_task` gives."""
+    columns = ",\n       ".join(f'avg("{name}") AS "{name}"' for name in COLUMNS)
+    return MEANS.format(per_task=rows, keys=keys or "everything", means=columns)
 
 
 def _literal(value: Any) -> str:

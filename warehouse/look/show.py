@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from warehouse.look.render import printable
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import is_training
 
 if TYPE_CHECKING:
     import duckdb
@@ -29,7 +30,7 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
     if len(pieces) < 3:
         raise StageError(f"'{name}' does not name a completion. Write ITERATION/TASK/SAMPLE, for example "
                          "3/00d62c1b/5, or 3/eval/00d62c1b/5 for an evaluation.")
-    if len(pieces) > 3 and (pieces[1] == "train" or pieces[1].startswith("eval")):
+    if len(pieces) > 3 and (is_training(pieces[1]) or pieces[1].startswith("eval")):
         return iteration, pieces[1], "/".join(pieces[2:-1]), index
     return iteration, "train", "/".join(pieces[1:-1]), index
 
@@ -55,15 +56,21 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color:
     if row["error_class"]:
         error = f"{row['error_class']} {row['error_name'] or ''} {row['error_message'] or ''}"
         lines.append(f"  {'error':<22} {printable(error)}")
+    asked = rows_of(connection, ASKED_SQL, [iteration, purpose, row["group_id"]])
+    lines += [f"  {'answers to':<22} {each['parent']}, told by {each['feedback_format']}"
+              for each in asked if each["parent"]]
     if prompt:
-        asked = rows_of(connection, "SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
-                                    "group_id = $3", [iteration, purpose, row["group_id"]])
         lines += ["", "prompt", *_indented(asked[0]["prompt"] if asked else "(not stored)")]
     lines += ["", "completion", *_indented(row["completion"] or "")]
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     return lines + _grid_lines(payload[0]["payload"] if payload else None, row["outputs"], color)
 
 
+ASKED_SQL = """
+SELECT prompt, feedback_format,
+       parent_iteration || '/' || parent_purpose || '/' || task_id || '/' || parent_sample_index AS parent
+FROM prompts
+WHERE iteration = $1 AND purpose = $2 AND group_id = $3"""
 GROUP_SQL = """
 SELECT n, c, reward_mean FROM groups
 WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND n > 0"""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
+from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import read_json
@@ -27,6 +28,9 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     no truncation, no penalty. An import that was killed is finished by the same file; once finished, it
     changes nothing.
     """
+    if turn_of(purpose) > 1:
+        raise StageError(f"--purpose {purpose} is of later turns, which say what they answer. "
+                         "Import them as a purpose of their own, for example eval-imported.")
     stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
     way_out = (f"Import into an iteration or purpose that does not, or put it aside with `warehouse discard "
                f"{warehouse.root} --iteration {iteration} --purpose {purpose}`.")

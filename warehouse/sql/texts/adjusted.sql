@@ -8,7 +8,7 @@ noise + greatest(total - noise, 0) / (1 + (visits - 1) * greatest(total - noise,
 -- value = effect of the occasion + effect of the task + noise, by 12 alternating sweeps. An evaluation is an occasion
 -- like an iteration, so the base's rates on tasks that are trained on count. A task's mean residual is shrunk by a
 -- tenth of a visit: where no task was visited twice nothing can be told apart, the value is the plain mean, and its
--- error holds the spread of the tasks.
+-- error holds the spread of the tasks. Later turns are left out: which tasks they are of depends on the policy.
 CREATE OR REPLACE VIEW adjusted AS
 WITH RECURSIVE cells AS MATERIALIZED (
     SELECT *, count(*) OVER (PARTITION BY task) AS visits
@@ -16,7 +16,7 @@ WITH RECURSIVE cells AS MATERIALIZED (
                  dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, c / n AS solving,
                  pass_at_k(n, c, least(min(pow(2, floor(log2(n)))) OVER (PARTITION BY purpose), 1024)) AS reach,
                  reward_mean AS reward
-          FROM task_results WHERE n > 0)),
+          FROM task_results WHERE n > 0 AND turn_of(purpose) = 1)),
 sweeps AS (
     SELECT 0 AS sweep, occasion, task, visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
            0.0::DOUBLE AS reach_here, 0.0::DOUBLE AS reward_here, 0.0::DOUBLE AS solving_of_task,

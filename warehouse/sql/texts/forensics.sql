@@ -64,12 +64,15 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern.
+-- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
+-- the pattern names turns.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH a AS (SELECT task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
-           WHERE policy_version = policy_a AND purpose LIKE purposes GROUP BY task_id),
+           WHERE policy_version = policy_a AND purpose LIKE purposes
+             AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%') GROUP BY task_id),
      b AS (SELECT task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
-           WHERE policy_version = policy_b AND purpose LIKE purposes GROUP BY task_id)
+           WHERE policy_version = policy_b AND purpose LIKE purposes
+             AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%') GROUP BY task_id)
 SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
        b.reward - a.reward AS reward_gain

@@ -24,6 +24,28 @@ CREATE OR REPLACE MACRO clamped(d) AS least(greatest(d, -20), 20);
 -- Effective sample size of weights over their number, an aggregate.
 CREATE OR REPLACE MACRO ess(w) AS pow(sum(w), 2) / nullif(count(w) * sum(w * w), 0);
 
+-- Turn of the rows of a purpose: 2 for 'eval-turn2', 1 for 'eval'.
+CREATE OR REPLACE MACRO turn_of(of_purpose) AS
+coalesce(nullif(regexp_extract(of_purpose, '.-turn([2-9]|[1-9]\d+)$', 1), '')::INTEGER, 1);
+
+-- The purpose of the first turns of a purpose: 'eval' for 'eval-turn2'.
+CREATE OR REPLACE MACRO base_purpose(of_purpose) AS
+regexp_replace(of_purpose, '(.)-turn([2-9]|[1-9]\d+)$', '\1');
+
+-- What a next turn answers: completions wrong by what may be shown (of grids the train pairs, of others the tests),
+-- of each task the best first, and of those that do the same the first alone.
+CREATE OR REPLACE MACRO wrong_completions(at_iteration, of_purpose := 'train') AS TABLE
+SELECT iteration, purpose, task_id, sample_index, share, score
+FROM (SELECT iteration, purpose, task_id, sample_index, coalesce(fingerprint, code, sample_index::VARCHAR) AS program,
+             CASE kind WHEN 'grid' THEN train_is_correct ELSE correct END AS seems_right,
+             CASE kind WHEN 'grid' THEN train_correct_grids ELSE test_correct_grids END AS share,
+             CASE kind WHEN 'grid' THEN train_pixel_score ELSE reward END AS score
+      FROM samples JOIN (SELECT task_id, kind FROM tasks) USING (task_id)
+      WHERE iteration = at_iteration AND purpose = of_purpose AND reward IS NOT NULL)
+WHERE NOT seems_right
+QUALIFY row_number() OVER (PARTITION BY task_id, program ORDER BY share DESC, score DESC, sample_index) = 1
+ORDER BY task_id, share DESC, score DESC, sample_index;
+
 -- Everything about one completion: FROM one_completion(12, 'task', 3).
 CREATE OR REPLACE MACRO one_completion(at_iteration, task, index, of_purpose := 'train') AS TABLE
 SELECT completions.*, samples.* EXCLUDE (iteration, purpose, task_id, sample_index, group_id, policy_version,
