@@ -20,6 +20,7 @@ from rollout.spill import Spill
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest, first_line
+from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
 
@@ -42,10 +43,9 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
     that survive a kill are not the short ones.
     """
     per_part = _prompts_per_part(prompts, part_size)
-    parts = []
+    parts, present = [], {part_number(path) for path in warehouse.parts("completions", **keys)}
     for number, first in enumerate(range(0, len(prompts), per_part)):
-        path = warehouse.part_path("completions", number, **keys)
-        if shard.holds(number) and not path.exists():
+        if shard.holds(number) and number not in present:
             members = [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
                        for prompt in prompts[first:first + per_part]
                        for sample in range(prompt["group_size"])]

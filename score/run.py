@@ -107,17 +107,17 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     with clock.phase("start"):
         num_golden = check_golden(executor, scorer, questions.kind_names())
     complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
-    warehouse.verify("completions", **keys)
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     check_alike(stage, done - parts.keys())
+    own = {number: path for number, path in parts.items()
+           if number not in done and session.options.shard.holds(number)}
+    warehouse.verify("completions", only=own.values(), **keys)
     # A row of samples is smaller than the completion it is about.
-    check_space(warehouse.root, stored_bytes(list(parts.values())), stage.title)
+    check_space(warehouse.root, stored_bytes(own.values()), stage.title)
     num_run = executor.num_run
     with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
-        for number, path in parts.items():
-            if number in done or not session.options.shard.holds(number):
-                continue
+        for number, path in own.items():
             check_stop(session.stop, progress)
             check_space(warehouse.root, stored_bytes([path]), stage.title)
             table = score_part(session, path, questions, clock, progress)

@@ -12,7 +12,7 @@ import click
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors, strict_option, with_version
-from warehouse.transfer.commands import export_command, import_command
+from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
 LOADS = ("warehouse.look.alarms", "warehouse.look.summary", "warehouse.sql.rollup")
@@ -156,6 +156,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (compact, discard, export_command, gaps, import_command, prune, repair, results,
+for command in (compact, discard, export_command, gaps, import_command, mirror, prune, repair, results,
                 rollback, rollup, shell, show, tasks, upgrade, watch):
     cli.add_command(command)

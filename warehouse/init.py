@@ -9,12 +9,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
 from warehouse.sources.gold import judged_tasks
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.commit import commit_bytes, commit_json
+from warehouse.store.commit import commit_bytes, commit_json, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
@@ -28,6 +29,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
     nothing; with others it raises StageError.
     """
+    run = sync_copy(run)
     if config:
         check_config(config)
     if not tasks:
@@ -50,7 +52,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     commit_json(run / "warehouse.json", {**warehouse.facts, "created": created})
-    (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
+    if twin_of(warehouse.root) is None:
+        (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
     counts = Counter(source.split for source, _ in rows)
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     return [f"{run}: {len(rows)} tasks ({listing}), base model {base.stored_path}",
@@ -71,8 +74,10 @@ def _remove_unfinished(warehouse: Warehouse) -> None:
     if warehouse.iterations("completions"):
         raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
                          "copy, or choose another folder.")
-    for part in warehouse.parts("tasks"):
-        part.unlink()
+    if twin := twin_of(warehouse.root):
+        twin.remove(warehouse.folder("tasks"))
+        twin.remove(warehouse.policy_dir(0))
+    shutil.rmtree(warehouse.folder("tasks"), ignore_errors=True)
     shutil.rmtree(warehouse.policy_dir(0), ignore_errors=True)
 
 

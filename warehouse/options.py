@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from warehouse.objects.place import sync_copy
 from warehouse.stages import warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, first_line
@@ -33,13 +34,14 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
     """Fill the command's defaults from RUN/config.toml: one table per command, flags win."""
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file wants a line now and then, not a film
-    path = Path(value) / "config.toml"
     try:
+        run = sync_copy(value, config_only=True)
+        path = run / "config.toml"
         table = read_config(path).get(context.command.name or "", {})
         context.default_map = _defaults(context.command, table, path)
     except StageError as error:
         raise click.ClickException(str(error)) from error
-    return Path(value)
+    return run
 
 
 def check_config(path: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from warehouse.sql.database import refresh_sql
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import flush, saying_why
+from warehouse.store.commit import bring, flush, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
@@ -65,6 +65,7 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
     stages = [rollout, *(stage for stage in others if stage.name == "score" and stage.is_complete())]
     parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
     meanwhile = [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
+    bring(parts)
     scratch, steps = warehouse.scratch("compact"), list[Step]()
     try:
         plan = _plan(parts, part_mib)

@@ -33,7 +33,7 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
         folders.append(training.folder)  # last: rows that a training has begun with go before their record
     folders = [folder for folder in folders if folder.exists()]
     if not folders and warehouse.finished == "discard":
-        return max((warehouse.root / "discarded").iterdir())
+        return max((warehouse.root / "discarded").glob("*"), default=warehouse.root / "discarded")
     if not folders:
         raise StageError(f"Iteration {iteration} has nothing of that to discard. `warehouse summary` lists "
                          "what there is.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from warehouse.care.check_rows import row_problems
 from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
-from warehouse.store.commit import TEMPORARY_MARK
+from warehouse.store.commit import TEMPORARY_MARK, bring_all
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
@@ -28,6 +28,7 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
     With an iteration named, its stages and the policy that it wrote alone.
     """
     from tqdm import tqdm
+    bring_all(warehouse.root)
     if iteration is None:
         yield from _foreign_files(warehouse)
         yield from _tasks(warehouse, quick=quick)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warehouse.store.checksums import part_facts
+from warehouse.store.commit import bring, file_names
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
@@ -65,8 +66,9 @@ def _stages(warehouse: Warehouse, iteration: int) -> list[Stage]:
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
     for table in ("train_samples", "train_tokens") if stage.name == "train" else ("completions", "prompts"):
-        for part in warehouse.parts(table, **stage.identity):
-            yield table, part
+        parts = warehouse.parts(table, **stage.identity)
+        bring(parts)
+        yield from ((table, part) for part in parts)
 
 
 def _prune(warehouse: Warehouse, iteration: int, before: int, work: list[tuple[str, Path]]) -> int:
@@ -137,8 +139,9 @@ def prune_policies(warehouse: Warehouse, keep: int | None) -> None:
 
     None keeps all. Rows of a pruned policy can still be trained on, but no more be sampled.
     """
-    steps: list[Step] = [("remove", path, "") for version in warehouse.policy_versions()[:-keep] if version
-                         for path in warehouse.policy_dir(version).iterdir()
-                         if path.name != "policy.json"] if keep else []
+    folders = [warehouse.policy_dir(version) for version in warehouse.policy_versions()[:-keep] if version
+               ] if keep else []
+    steps: list[Step] = [("remove", folder / name, "") for folder in folders
+                         for name in file_names(folder, "*") if name != "policy.json"]
     if steps:  # all files of a policy, or none: half of them would pass for damage
         carry_out(warehouse.root, "train --keep-policies", steps)

@@ -9,6 +9,7 @@ from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices
+from warehouse.store.commit import bring, file_names
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.schema import SCHEMA_VERSION
@@ -54,7 +55,7 @@ def empty_inventory() -> Inventory:
 def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
     """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup."""
     left_out: list[str] = []
-    tasks, stages = _sound_stages(warehouse, left_out)
+    tasks, stages = _sound_stages(warehouse, left_out, partial)
     manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
     choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
@@ -89,7 +90,7 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
     return inventory._replace(parts=parts, rollup=rollup)
 
 
-def _sound_stages(warehouse: Warehouse, left_out: list[str]) -> tuple[list[Path], list[Held]]:
+def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool) -> tuple[list[Path], list[Held]]:
     """The parts of tasks, and every stage with its parts in order; what is damaged is told and left out."""
     stages = []
     for stage in all_stages(warehouse):
@@ -102,6 +103,7 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str]) -> tuple[list[Path]
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
     asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
+    bring([*asked, *(part for held in stages if partial for part in held.parts)])
     damage = find_damage(warehouse, asked)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     for number, held in enumerate(stages):
@@ -122,7 +124,7 @@ def _listed(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
         if folder is not None and manifest is not None and key in manifest:
             listed |= {folder / facts["name"]: facts for facts in manifest[key]}
         elif folder is not None:  # not complete, or a rollout from before manifests listed the prompts
-            listed |= {part: {} for part in folder.glob("*-*.parquet")}
+            listed |= {folder / name: {} for name in file_names(folder, "*-*.parquet")}
     return dict(sorted(listed.items()))
 
 

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from warehouse.store.commit import bring, twin_of
+
 
 def part_facts(part: Path) -> dict[str, Any]:
     """How a manifest lists a part."""
@@ -19,6 +21,15 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
 
     A file is hashed once per process, and again only when its size, time or inode changed.
     """
+    damage = _differs(path, facts, quick)
+    if damage and twin_of(path):        # in an object store the object counts, not the copy of it here
+        path.unlink(missing_ok=True)
+        bring([path])
+        damage = _differs(path, facts, quick)
+    return damage
+
+
+def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     if not path.is_file():
         return "is no file" if path.exists() else "is missing, though its manifest lists it"
     stat = path.stat()

@@ -4,16 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
 
+COPY_MARKER = "object-store.json"  # in the working copy of a run in an object store: its address
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
+
+
+class Twin(Protocol):
+    """The objects of a run whose folder is a working copy: see warehouse.objects."""
+
+    def create(self, path: Path, temporary: Path) -> bool:
+        """Put the object of `path`; False if one stood, whose content `temporary` has then."""
+
+    def create_folder(self, folder: Path, final: Path) -> bool:
+        """Put the objects of a policy's folder; False if that policy stood."""
+
+    def file_names(self, folder: Path) -> list[str]:
+        """Names of the objects of a folder now."""
+
+    def bring(self, paths: Iterable[Path]) -> None:
+        """Have these files here, as far as there are objects of them."""
+
+    def bring_all(self) -> None:
+        """Have every file of the run here."""
+
+    def remove(self, path: Path) -> None:
+        """Delete the objects of a file or folder."""
+
+    def carry_out(self, command: str, steps: Sequence[tuple[str, Path, Path | str]]) -> bool:
+        """Make changes of several objects as one; False if another command's were in the way."""
+
+    def finish_change(self) -> str:
+        """Make what a killed command had begun to change; that command, or ''."""
+
+
+TWINS: dict[Path, Twin] = {}  # of the runs in object stores that this process opened, by their folders
+
+
+def twin_of(path: Path) -> Twin | None:
+    """The objects of the run that a path lies in; None for a run that is a folder and nothing else."""
+    return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
+
+
+def bring(paths: Iterable[Path]) -> None:
+    """Have files of a run at hand before they are read: those in an object store may not be here yet."""
+    if TWINS:
+        listed = list(paths)
+        if listed and (twin := twin_of(listed[0])):
+            twin.bring(listed)
+
+
+def bring_all(root: Path) -> None:
+    """Have every file of a run at hand, for what looks at all of them."""
+    if twin := twin_of(root):
+        twin.bring_all()
+
+
+def file_names(folder: Path, pattern: str) -> list[str]:
+    """Names of a folder's committed files, in order; in an object store also those that are not here yet."""
+    names = {path.name for path in folder.glob(pattern)}
+    if twin := twin_of(folder):
+        names |= set(fnmatch.filter(twin.file_names(folder), pattern))
+    return sorted(names)
 
 
 def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
@@ -32,13 +93,15 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
             write(temporary)
             temporary.chmod(0o444)
             flush(temporary)
+            twin = twin_of(path)
+            first = twin is None or twin.create(path, temporary)
             reached("before link", path)
-            won = _link(temporary, path)
+            linked = _link(temporary, path)
             reached("after link", path)
     finally:
         _drop(temporary)
     flush(path.parent)
-    return won
+    return linked if twin is None else first
 
 
 def commit_bytes(path: Path, content: bytes) -> bool:
@@ -77,15 +140,19 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def commit_directory(folder: Path, final: Path) -> bool:
     """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
     flush_folder(folder)
+    twin = twin_of(final)
+    first = twin is None or twin.create_folder(folder, final)
     reached("before rename", final)
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
+        if not first:
+            raise FileExistsError(errno.EEXIST, "another's object was first")
         os.rename(folder, final)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise readable(error, final) from error
-        shutil.rmtree(folder)
-        return False
+        shutil.rmtree(folder)  # where another process of this working copy brought the objects, they follow
+        return twin is not None and first and (final / "policy.json").exists()
     reached("after rename", final)
     flush(final.parent)
     return True

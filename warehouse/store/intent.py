@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from warehouse.store.commit import commit_json, flush, replace_bytes, saying_why
+from warehouse.store.commit import commit_json, flush, replace_bytes, saying_why, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 
@@ -23,6 +23,8 @@ Step = tuple[str, Path, Path | str]  # what is done (see ACTIONS), to which path
 
 def carry_out(root: Path, command: str, steps: Sequence[Step]) -> bool:
     """Make the changes; False if those of another command were in the way, which are made instead."""
+    if twin := twin_of(root / INTENT):
+        return twin.carry_out(command, steps)
     written = [[action, str(path.relative_to(root)),
                 str(other.relative_to(root)) if isinstance(other, Path) else other]
                for action, path, other in steps]
@@ -33,6 +35,8 @@ def carry_out(root: Path, command: str, steps: Sequence[Step]) -> bool:
 
 def finish_intent(root: Path) -> str:
     """Make what is written down and not struck out; the command that had begun it, '' if there is nothing."""
+    if twin := twin_of(root / INTENT):
+        return twin.finish_change()
     intent = read_json(root / INTENT, command=str, steps=list)
     if intent is None:
         return ""

@@ -7,12 +7,14 @@ import functools
 import re
 import shutil
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import part_damage, sha256_of, tasks_sha256, weights_sha256
-from warehouse.store.commit import TEMPORARY_MARK, commit_directory, readable
+from warehouse.store.commit import TEMPORARY_MARK, bring, commit_directory, file_names, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import damaged, read_json
@@ -74,20 +76,24 @@ class Warehouse:
         folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
         listed = self._listed(table, **keys)
         if listed is None:  # not complete, or a rollout from before manifests listed the prompts
-            return sorted(folder.glob(f"{name}-*.parquet"))
+            return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
         return sorted(folder / part["name"] for part in listed)
 
-    def verify(self, table: str, **keys: Any) -> None:
-        """StageError if a listed part, or a task, is not what was written; asking twice costs nothing."""
+    def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
+        """StageError if a listed part, or a task, is not what was written; asking twice costs nothing.
+
+        With `only` these parts alone are had here and looked at.
+        """
         folder = self.folder(table, **keys)
+        parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
+        bring(parts)
         if table == "tasks":
-            parts = self.parts(table)
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
             states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
             check_tasks(states, folder, self.facts.get("tasks_sha256"))
         for part in self._listed(table, **keys) or []:
-            if why := part_damage(folder / part["name"], part):
+            if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
                 raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
                                  "repair` and then its stage again.")
 
@@ -109,6 +115,7 @@ class Warehouse:
             merged = self.parts(table, **keys)
             if merged == parts:
                 raise
+            bring(merged)
             return read_parts(merged, table, columns)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
@@ -167,6 +174,7 @@ class Warehouse:
 
     def is_pruned(self, version: int) -> bool:
         """True for the base, and for a policy of which policy.json alone was kept."""
+        bring([self.policy_dir(version)])
         return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
 
     def verify_policy(self, version: int) -> None:
@@ -239,8 +247,11 @@ def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: 
 
 
 def open_warehouse(path: str | Path) -> Warehouse:
-    """Open a run folder; StageError if it is none, or was written by a newer version."""
-    root = Path(path).resolve()
+    """Open a run folder, or s3://BUCKET/RUN (gs://, az://) by its working copy.
+
+    StageError if it is none, or was written by a newer version.
+    """
+    root = sync_copy(path).resolve()
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)
     if facts is None:

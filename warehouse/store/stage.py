@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import commit_json
+from warehouse.store.commit import bring, commit_json, file_names
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
@@ -83,9 +83,11 @@ class Stage:
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """What the manifest would say now."""
-        parts = sorted(self.folder.glob("*-*.parquet"))
+        parts = [self.folder / name for name in file_names(self.folder, "*-*.parquet")]
+        asked = ([self.prompts / name for name in file_names(self.prompts, "part-*.parquet")]
+                 if self.prompts else [])
+        bring([*parts, *asked])
         check_parts(parts, self.run_id, numbers)
-        asked = sorted(self.prompts.glob("part-*.parquet")) if self.prompts else []
         check_parts(asked, self.run_id)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),

@@ -65,3 +65,16 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     count = import_rollouts(open_warehouse(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
     click.echo(f"{count} completions; next: score {run} --iteration {iteration}")
+
+
+@click.command("mirror")
+@click.argument("run")
+@click.argument("to")
+@shows_errors
+def mirror(run: str, to: str) -> None:
+    """Copy RUN to TO, of which one is in an object store: s3://BUCKET/RUN, gs://BUCKET/RUN or az://CONTAINER/RUN.
+
+    Run again, it copies what is new or changed. Parts that are not committed yet are left out.
+    """
+    from warehouse.objects.mirror import mirror_run
+    click.echo(mirror_run(run, to))

@@ -1,0 +1,66 @@
+"""Objects: who wins a put, what is retried, and what a store that cannot be used says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.building.object_server import keys
+from warehouse.cli import cli
+from warehouse.objects.bucket import Bucket, normal_address
+from warehouse.store.errors import StageError
+
+
+def test_of_many_writers_of_one_object_one_wins(address: str) -> None:
+    contents = [b"writer %d" % number for number in range(8)]
+    for key in (f"part-{number}" for number in range(4)):
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(lambda content, key=key: Bucket(address).create(key, content), contents))
+        winner, = (number for number, found in enumerate(won) if found)
+        assert Bucket(address).get(key) == (contents[winner], won[winner])
+
+
+def test_a_put_whose_answer_was_lost_is_known_by_its_content(server: str) -> None:
+    bucket = Bucket("s3://shaky/run")      # every fifth put fails, and of those half were made all the same
+    assert all(bucket.create(str(number), b"%d" % number) for number in range(15))
+    assert not any(bucket.create(str(number), b"another's") for number in range(15))
+    assert {key: bucket.get(key)[0] for key in keys("s3://shaky/run")} == {
+        str(number): b"%d" % number for number in range(15)}
+
+
+def test_a_store_without_conditional_puts_is_refused(server: str) -> None:
+    with pytest.raises(StageError, match=r"has no conditional puts .* a late twin could overwrite"):
+        Bucket("s3://careless/run").check_conditional_puts()
+    Bucket("s3://runs/run").check_conditional_puts()
+    assert not keys("s3://careless/run") and not keys("s3://runs/run")
+
+
+@pytest.mark.parametrize(("run", "environment", "words"), [
+    ("s3://nowhere/run", {}, "there is no such bucket. Make it first"),
+    ("s3://runs/run", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store cannot be reached. Check the"),
+    ("s3://runs/run", {"AWS_ENDPOINT_URL": "local host"}, "no address like https://HOST:PORT"),
+    ("s3://runs/run", {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None,
+                       "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9/169.254.169.254"},
+     "there are no credentials for it, or wrong ones. To give some, set AWS_ACCESS_KEY_ID"),
+    ("az://container/run", {}, "To give some, set AZURE_STORAGE_ACCOUNT_NAME"),
+    ("s3://runs", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
+    ("ftp://runs/run", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
+    ("s3://runs/nothing", {}, "is not a run folder"),
+])
+def test_a_store_that_cannot_be_used_says_why_in_one_sentence(
+        server: str, run: str, environment: dict[str, str | None], words: str, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr("warehouse.objects.bucket.RETRIES", {"max_retries": 1})
+    for name, value in environment.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    ended = CliRunner().invoke(cli, ["check", run])
+    assert ended.exit_code == 1 and words in ended.output and ended.output.count("\n") == 1, ended.output
+
+
+def test_an_address_may_have_gone_through_a_path() -> None:
+    assert normal_address(Path("s3://bucket/some/run/")) == "s3://bucket/some/run"
+    assert normal_address("gs://bucket//run") == "gs://bucket/run"

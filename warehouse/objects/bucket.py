@@ -1,0 +1,247 @@
+"""The one door to obstore: the objects below one address, and its errors as sentences."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warehouse.store.errors import StageError
+
+ADDRESS = re.compile(r"(s3|gs|az):/+([^/]+)((?:/+[^/]+)*)/*")  # Path makes s3://bucket to s3:/bucket
+RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60),
+           "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5),
+                       "base": 2}}
+ATTEMPTS = 6        # of a conditional put whose outcome is not known
+PROBE = ".probe-"   # objects by which a store shows that it knows conditional puts
+OVERLOADED = "the store is overloaded"
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (where the aws command is signed in, "
+          "`eval $(aws configure export-credentials --format env)` does it)",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the JSON file of a key, or run `gcloud auth "
+          "application-default login`",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"}
+REASONS = (  # what an error of a store contains, why that is, and the way out
+    ("NoSuchBucket|ContainerNotFound|specified bucket does not exist",
+     "there is no such bucket", "Make it first, or mend the address"),
+    ("RequestTimeTooSkewed", "this machine's clock is wrong by more than the store allows",
+     "Set it (`timedatectl`)"),
+    ("169.254.169.254|MissingAccount|token request|MissingCredentials|InvalidAccessKeyId|"
+     "SignatureDoesNotMatch|AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
+     "there are no credentials for it, or wrong ones", "To give some, {credentials}"),
+    ("AccessDenied|403 Forbidden|PermissionDenied|not have .*access", "the store does not permit it",
+     "Ask for the rights to list, read, write and delete below it"),
+    ("kind: Connect|kind: Timeout|error sending request|dns error",
+     "the store cannot be reached", "Check the network and, for a store of your own, AWS_ENDPOINT_URL"),
+    ("SlowDown|503 Service|429 Too Many|500 Internal|409 Conflict", OVERLOADED,
+     "Wait a little"),
+)
+
+
+class Found(NamedTuple):
+    """What a listing says of an object."""
+
+    size: int   # bytes
+    mark: int   # 0 to 999,999, from its e-tag: another content has another mark
+
+
+class Bucket:
+    """The objects below an address; keys are relative to it. Every error is a StageError."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import obstore
+            from obstore.store import from_url
+        except ImportError as error:
+            raise StageError("Runs in object stores need a package more: pip install 'rollhouse[objects]'."
+                             ) from error
+        self._api: Any = obstore
+        self.address = normal_address(address)
+        self.scheme = self.address.partition(":")[0]
+        own = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
+        if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
+            raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
+        client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
+                  **({"allow_http": True} if own.startswith("http:") else {})}
+        with self.explained():
+            self._store: Any = from_url(self.address, client_options=client, retry_config=RETRIES)
+
+    def create(self, key: str, content: Path | bytes) -> Found | None:
+        """Put an object unless one of that key stands; None then, unless what stands is this content.
+
+        A put whose answer was lost is repeated and meets its own object: hence the content is compared.
+        """
+        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.explained():
+                    put = self._api.put(self._store, key, content, mode="create")
+                    return _found(_length(content), put["e_tag"])
+            except StageError as error:
+                cause = error.__cause__
+                if isinstance(cause, AlreadyExistsError | PreconditionError):
+                    same = self.get(key)
+                    if same is None:        # removed meanwhile
+                        continue
+                    return same[1] if same[0] == _bytes(content) else None
+                if (not isinstance(cause, GenericError) or attempt == ATTEMPTS - 1
+                        or OVERLOADED not in str(error)):
+                    raise
+                time.sleep(0.1 * 2**attempt)
+        raise StageError(f"{self.address}/{key} comes and goes: other commands change the run. Run this one "
+                         "again.")
+
+    def put(self, key: str, content: Path | bytes) -> Found:
+        """Put an object, whatever stands there; a large file in pieces."""
+        with self.explained():
+            return _found(_length(content), self._api.put(self._store, key, content)["e_tag"])
+
+    def get(self, key: str) -> tuple[bytes, Found] | None:
+        """A small object; None if there is none."""
+        try:
+            with self.explained():
+                answer = self._api.get(self._store, key)
+                content = bytes(answer.bytes())
+        except FileNotFoundError:
+            return None
+        return content, _found(len(content), answer.meta["e_tag"])
+
+    def download(self, key: str, path: Path) -> Found | None:
+        """Write an object to a file, a piece at a time; None if there is none."""
+        try:
+            with self.explained():
+                answer = self._api.get(self._store, key)
+                with path.open("wb") as stream:
+                    for piece in answer.stream():
+                        stream.write(piece)
+        except FileNotFoundError:
+            return None
+        found = _found(answer.meta["size"], answer.meta["e_tag"])
+        if path.stat().st_size != found.size:
+            raise StageError(f"{self.address}/{key} came incomplete. Run the same command again.")
+        return found
+
+    def head(self, key: str) -> Found | None:
+        """Size and mark of an object; None if there is none."""
+        try:
+            with self.explained():
+                meta = self._api.head(self._store, key)
+        except FileNotFoundError:
+            return None
+        return _found(meta["size"], meta["e_tag"])
+
+    def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
+        """Every object below a folder, a thousand per request."""
+        with self.explained():
+            for page in self._api.list(self._store, prefix=prefix, chunk_size=1000):
+                for meta in page:
+                    yield str(meta["path"]), _found(meta["size"], meta["e_tag"])
+
+    def list_top(self) -> dict[str, Found]:
+        """The objects that lie directly below the address."""
+        with self.explained():
+            objects = self._api.list_with_delimiter(self._store)["objects"]
+        return {str(meta["path"]): _found(meta["size"], meta["e_tag"]) for meta in objects}
+
+    def copy(self, key: str, to: str) -> bool:
+        """Copy an object within the store; False if there is none."""
+        try:
+            with self.explained():
+                self._api.copy(self._store, key, to)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are gone already do not matter."""
+        for key in keys:
+            try:
+                with self.explained():
+                    self._api.delete(self._store, key)
+            except FileNotFoundError:
+                pass
+
+    def check_conditional_puts(self) -> None:
+        """StageError for a store that overwrites where it was told to create: a late twin could win there."""
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+        key, refused = f"{PROBE}{uuid.uuid4().hex}", False
+        try:
+            with self.explained():
+                self._api.put(self._store, key, b"first", mode="create")
+                try:
+                    self._api.put(self._store, key, b"second", mode="create")
+                except (AlreadyExistsError, PreconditionError):
+                    refused = True
+        except StageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, NotSupportedError) and "NotImplemented" not in str(cause):
+                raise
+        finally:
+            self.delete([key])
+        if not refused:
+            raise StageError(f"{self.address} has no conditional puts (If-None-Match), by which the first "
+                             "writer of a part wins: a late twin could overwrite what stands. Use a store "
+                             "that has them, such as S3, Google Cloud Storage, Azure, R2 or MinIO.")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors of the store as sentences; FileNotFoundError stays, but for a missing bucket."""
+        from obstore.exceptions import BaseError
+        try:
+            yield
+        except (BaseError, FileNotFoundError, ValueError) as error:
+            text = str(error)
+            why, way_out = next(((why, way_out) for pattern, why, way_out in REASONS
+                                 if re.search(pattern, text)), (None, ""))
+            if isinstance(error, FileNotFoundError) and why != REASONS[0][1]:
+                raise
+            if why is None:
+                why, way_out = text.partition("\n")[0][:300].rstrip("."), "See what that says"
+            way_out = way_out.format(credentials=CREDENTIALS[self.scheme])
+            raise StageError(f"{self.address} cannot be used: {why}. {way_out}, then run the same command "
+                             "again; what was written before is kept.") from error
+
+
+def is_address(path: str | Path) -> bool:
+    """True for what names a run in an object store."""
+    return bool(re.match(r"[a-z0-9]+:/", str(path)))
+
+
+def normal_address(path: str | Path) -> str:
+    """`s3://bucket/run`, also from what Path made of it; StageError if it is none of the known kinds."""
+    parts = ADDRESS.fullmatch(str(path))
+    if not parts or not parts[3]:
+        raise StageError(f"{path} is no address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
+                         "az://CONTAINER/RUN.")
+    return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
+
+
+def policy_files(document: Path) -> str:
+    """The folder of a policy's files in the store, named after its policy.json."""
+    content = document.read_bytes() if document.exists() else b""
+    return f"files-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def mark_of(e_tag: str | None) -> int:
+    """The mark of an object with this e-tag."""
+    return zlib.crc32((e_tag or "").strip('"').encode()) % 1_000_000
+
+
+def _found(size: int, e_tag: str | None) -> Found:
+    return Found(size, mark_of(e_tag))
+
+
+def _length(content: Path | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def _bytes(content: Path | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()

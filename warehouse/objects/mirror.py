@@ -1,0 +1,113 @@
+"""Copy a run between an object store and another place; run again, it copies what is new or changed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from warehouse.objects.bucket import Found, is_address, mark_of
+from warehouse.objects.working_copy import DOCUMENT, TABLES, TOP_FILES, WorkingCopy, bar, in_parallel
+from warehouse.store.commit import COPY_MARKER, twin_of
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
+from warehouse.store.run_folder import open_warehouse
+
+LAST = ("settings.json", "manifest.json", "policy.json", "warehouse.json")  # what makes the rest count
+
+
+def mirror_run(run: str, to: str) -> str:
+    """Copy the committed files of a run to an address, or from one to a folder; the line to print comes back.
+
+    StageError if another run lies there, or if that one went on alone.
+    """
+    if not is_address(to):
+        return _pull(run, Path(to).resolve())
+    warehouse = open_warehouse(run)
+    if twin := twin_of(warehouse.root):
+        twin.bring_all()
+    target = WorkingCopy(warehouse.root, to)
+    _check_same_run(warehouse.run_id, _run_id(target), to)
+    target.bucket.check_conditional_puts()
+    files = {target.key_of(path): path for path in _files(target)}
+    listed = target.listing()
+    _check_not_ahead(set(listed), set(files), to)
+    wanted = {key: path for key, path in files.items() if not _same(target, key, path, listed.get(key))}
+    num_bytes = sum(path.stat().st_size for path in wanted.values())
+
+    def put(item: tuple[str, Path]) -> None:
+        target.bucket.put(*item)
+        progress.update(item[1].stat().st_size)
+
+    with bar(f"to {to}", num_bytes, "B", worth=1 << 20) as progress:
+        for rank in range(len(LAST) + 1):  # a mirror that is killed lists nothing that it has not
+            in_parallel(put, [(key, path) for key, path in wanted.items() if _rank(path.name) == rank])
+    return f"{len(wanted)} files copied to {to} ({num_bytes:,} bytes), {len(files) - len(wanted)} stood there"
+
+
+def _pull(run: str, folder: Path) -> str:
+    """Copy a run of an object store to a folder, which is a run like any other then."""
+    if not is_address(run) or (folder / COPY_MARKER).exists():
+        raise StageError(f"Nothing to mirror from {run} to {folder}: one of the two must be s3://BUCKET/RUN "
+                         "(gs://, az://), and a folder none of its working copies. Folders are copied with "
+                         "`cp -a`.")
+    copy = WorkingCopy(folder, run)
+    run_id = _run_id(copy)
+    if run_id is None:
+        raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
+    _check_same_run(run_id, (read_json(folder / "warehouse.json") or {}).get("run_id"), str(folder))
+    listed = copy.listing()
+    listed.pop("intent.json", None)
+    before = {copy.key_of(path) for path in _files(copy)}
+    _check_not_ahead(before, set(listed), str(folder))
+    ranks = {key: _rank(key.rpartition("/")[2]) for key in listed}
+    for rank in (0, 1, 3, 2, 4):
+        if rank == 2:               # manifests and warehouse.json follow what they speak of
+            copy.bring_all()
+        copy.bring_documents({key: found for key, found in listed.items() if ranks[key] == rank})
+    after = {copy.key_of(path) for path in _files(copy)}
+    return f"{len(after - before)} files copied to {folder}, {len(before)} stood there"
+
+
+def _files(copy: WorkingCopy) -> list[Path]:
+    """The committed files in the folder, but for a change under way."""
+    files = [path for table in TABLES for path in (copy.root / table).rglob("*")]
+    files += [copy.root / name for name in TOP_FILES if name != "intent.json"]
+    return [path for path in files if path.is_file() and copy.holds(path)]
+
+
+def _rank(name: str) -> int:
+    return LAST.index(name) + 1 if name in LAST else 0
+
+
+def _run_id(copy: WorkingCopy) -> str | None:
+    """The run that lies at the address; None if there is none."""
+    import json
+    answer = copy.bucket.get("warehouse.json")
+    return json.loads(answer[0])["run_id"] if answer else None
+
+
+def _check_same_run(run_id: str, there: str | None, where: str) -> None:
+    if there not in (None, run_id):
+        raise StageError(f"At {where} lies another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
+                         "place.")
+
+
+def _check_not_ahead(there: set[str], here: set[str], where: str) -> None:
+    """StageError if stages or policies are there alone: they would no longer fit what is copied."""
+    ahead = sorted(key for key in there - here if key.rpartition("/")[2] in LAST[:3])
+    if ahead:
+        raise StageError(f"{where} has {ahead[0]}, which the run to copy has not: somebody went on there, or "
+                         "put it aside here. Mirror the other way, or to another place.")
+
+
+def _same(copy: WorkingCopy, key: str, path: Path, found: Found | None) -> bool:
+    """Whether the object is the file: parts of one name and size are, documents are compared."""
+    if found is None or found.size != path.stat().st_size:
+        return False
+    if not DOCUMENT.search(path.name):
+        return True
+    content = path.read_bytes()
+    if found.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
+        return True
+    answer = copy.bucket.get(key)
+    return answer is not None and answer[0] == content
