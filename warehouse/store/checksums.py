@@ -25,6 +25,7 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
     if damage and twin_of(path):        # in an object store the object counts, not the copy of it here
         path.unlink(missing_ok=True)
         bring([path])
+        _hash_once.cache_clear()        # it may have the time and the inode of the other
         damage = _differs(path, facts, quick)
     return damage
 

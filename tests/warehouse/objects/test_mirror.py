@@ -1,0 +1,94 @@
+"""`warehouse mirror`: a run copied to an object store and back, again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.building.object_server import keys
+from tests.building.runs import small_run
+from tests.building.stored import on_machine, sample, weights
+from tests.chaos.loop import contents
+from warehouse.care.check import check_run
+from warehouse.care.compact import compact_run
+from warehouse.cli import cli
+from warehouse.objects.bucket import Bucket
+from warehouse.objects.mirror import mirror_run
+from warehouse.store.commit import TWINS
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+
+@pytest.fixture
+def local(tmp_path: Path):
+    """A sampled run on the disk, with a second policy."""
+    warehouse = small_run(tmp_path, num_tasks=4)
+    sample(warehouse)
+    warehouse.commit_policy(1, weights(warehouse, 1, "weights"))
+    yield warehouse
+    TWINS.clear()
+
+
+def test_a_mirrored_run_is_the_same_run_there_and_back(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = CliRunner().invoke(cli, ["mirror", str(local.root), address])
+    assert ended.exit_code == 0 and "files copied to" in ended.output and ", 0 stood there" in ended.output
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    there.verify_policy(1)
+    assert contents(there) == contents(local) and check_run(there).problems == []
+    sample(there, policy_version=0)     # the next iteration, on another machine
+    mirror_run(address, str(tmp_path / "back"))
+    back = open_warehouse(tmp_path / "back")
+    assert contents(back) == contents(there) and check_run(back).problems == []
+    back.verify_policy(1)
+    assert back.iterations("completions") == [0, 1]
+    assert mirror_run(address, str(back.root)).startswith("0 files copied")
+
+
+def test_a_second_mirror_copies_what_is_new_or_changed(local: Warehouse, address: str) -> None:
+    mirror_run(str(local.root), address)
+    assert mirror_run(str(local.root), address).startswith("0 files copied")
+    compact_run(local)
+    assert mirror_run(str(local.root), address).startswith("3 files copied")    # two documents and a part
+    sample(local, policy_version=0)
+    mirror_run(str(local.root), address)
+    assert mirror_run(address, str(local.root.parent / "back")).endswith(", 0 stood there")
+    assert contents(open_warehouse(local.root.parent / "back")) == contents(local)
+
+
+def test_a_mirror_that_is_killed_shows_nothing_that_is_not_there(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, count = Bucket.put, 0
+
+    def dying(bucket: Bucket, key: str, content: Path | bytes) -> object:
+        nonlocal count
+        count += 1
+        if count > 7:
+            raise KeyboardInterrupt
+        return put(bucket, key, content)
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "put", dying)
+        with pytest.raises(KeyboardInterrupt):
+            mirror_run(str(local.root), address)
+    assert "warehouse.json" not in keys(address) and keys(address)
+    mirror_run(str(local.root), address)
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    there.verify_policy(1)
+    assert contents(there) == contents(local)
+
+
+def test_no_mirror_goes_over_another_run_or_over_one_that_went_on(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = small_run(tmp_path / "other", num_tasks=2)
+    mirror_run(str(local.root), address)
+    with pytest.raises(StageError, match="lies another run"):
+        mirror_run(str(other.root), address)
+    with pytest.raises(StageError, match="lies another run"):
+        mirror_run(address, str(other.root))
+    sample(on_machine("a", address, tmp_path, monkeypatch), policy_version=0)
+    with pytest.raises(StageError, match="which the run to copy has not: somebody went on there"):
+        mirror_run(str(local.root), address)
+    with pytest.raises(StageError, match="one of the two must be s3://BUCKET/RUN"):
+        mirror_run(str(local.root), str(other.root))

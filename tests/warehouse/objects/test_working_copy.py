@@ -1,0 +1,138 @@
+"""Runs in an object store: what one machine commits every other sees, and nobody loses a row."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.building.object_server import keys
+from tests.building.runs import small_run
+from tests.building.stored import on_machine, sample, stored_run, weights
+from tests.chaos.loop import contents
+from warehouse.care.check import check_run
+from warehouse.objects.bucket import Bucket
+from warehouse.objects.working_copy import WorkingCopy
+from warehouse.stages.shard import Shard
+from warehouse.store.commit import TWINS, commit_bytes
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+
+KEYS = {"iteration": 0, "purpose": "train"}
+
+
+@pytest.fixture
+def machine(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Opens the run as a machine of that name."""
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "a"))
+    stored_run(address, tmp_path)
+    yield partial(on_machine, address=address, folder=tmp_path, monkeypatch=monkeypatch)
+    TWINS.clear()
+
+
+def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path: Path) -> None:
+    alone = small_run(tmp_path / "alone", num_tasks=8)
+    sample(alone)
+    first, second = machine("a"), machine("b")
+    sample(first, Shard(0, 2))
+    assert not first.stage("rollout", **KEYS).is_complete()
+    assert not list(second.root.rglob("*.parquet"))       # nothing that is not asked for is brought
+    sample(second, Shard(1, 2))
+    assert second.stage("rollout", **KEYS).is_complete()
+    third = machine("c")
+    assert contents(third) == contents(alone)
+    assert check_run(third).problems == []
+    assert not [key for key in keys(f"s3://runs/{third.root.name}") if ".tmp-" in key or "spill" in key]
+
+
+def test_of_many_machines_one_commits_a_file_and_all_have_its_content(machine) -> None:
+    copies = [machine(str(number)).root for number in range(8)]
+    paths = [root / "tasks" / "part-00001.parquet" for root in copies]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda path: commit_bytes(path, str(path).encode()), paths))
+    assert won.count(True) == 1
+    assert {path.read_bytes() for path in paths} == {str(paths[won.index(True)]).encode()}
+
+
+def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
+    first, second = machine("a"), machine("b")
+    folders = weights(first, 1, "of the first"), weights(second, 1, "of the second")
+    with ThreadPoolExecutor(2) as pool:
+        won = list(pool.map(lambda pair: pair[0].commit_policy(1, pair[1]),
+                            zip((first, second), folders, strict=True)))
+    assert sorted(won) == [False, True]
+    text = ("of the first", "of the second")[won.index(True)]
+    for warehouse in (first, second, machine("c")):
+        warehouse.verify_policy(1)
+        assert (warehouse.policy_dir(1) / "adapter_model.safetensors").read_text() == text
+    assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{first.root.name}")) == 2
+
+
+def test_a_policy_whose_upload_was_killed_is_none_and_is_written_again(machine, monkeypatch) -> None:
+    warehouse = machine("a")
+
+    def die(point: str, path: Path) -> None:
+        if point == "before put":
+            raise KeyboardInterrupt
+    with monkeypatch.context() as patched:
+        patched.setattr("warehouse.objects.working_copy.reached", die)
+        with pytest.raises(KeyboardInterrupt):
+            warehouse.commit_policy(1, weights(warehouse, 1, "never there"))
+    assert machine("b").policy_versions() == [0]
+    assert warehouse.commit_policy(1, weights(warehouse, 1, "there"))
+    machine("c").verify_policy(1)
+    assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{warehouse.root.name}")) == 2
+
+
+def test_a_file_that_was_changed_in_the_working_copy_is_brought_again(machine) -> None:
+    warehouse = machine("a")
+    sample(warehouse)
+    part = warehouse.parts("completions", **KEYS)[0]
+    content, stat = part.read_bytes(), part.stat()
+    part.chmod(0o644)
+    part.write_bytes(content[:100] + b"x" + content[101:])
+    os.utime(part, ns=(stat.st_atime_ns, stat.st_mtime_ns))     # as where a disk changes a bit
+    warehouse.read("completions", **KEYS)
+    assert part.read_bytes() == content
+
+
+def test_an_object_that_vanished_is_an_error_and_no_row_less(machine) -> None:
+    sample(machine("a"))
+    warehouse = machine("b")
+    part = warehouse.parts("completions", **KEYS)[0]
+    Bucket(f"s3://runs/{warehouse.root.name}").delete([str(part.relative_to(warehouse.root))])
+    with pytest.raises(StageError, match=r"part-00000.parquet is missing"):
+        warehouse.read("completions", **KEYS)
+
+
+def test_settings_that_another_put_first_count(machine) -> None:
+    first, second = machine("a"), machine("b")
+    first.stage("rollout", **KEYS).settle({"temperature": 1.0})
+    with pytest.raises(StageError, match=r"was started with temperature = 1\.0, now it is 0\.5"):
+        second.stage("rollout", **KEYS).settle({"temperature": 0.5})
+
+
+def test_a_late_listing_drops_nothing_that_stands(machine, monkeypatch) -> None:
+    warehouse = machine("a")
+    sample(warehouse)
+    part = warehouse.parts("completions", **KEYS)[0]
+    late = {key: found for key, found in WorkingCopy(warehouse.root, f"s3://runs/{warehouse.root.name}")
+            .listing().items() if not key.startswith("completions")}
+    monkeypatch.setattr(WorkingCopy, "listing", lambda _copy: late)
+    assert part.exists() and open_warehouse(warehouse.root) and part.exists()
+    assert warehouse.stage("rollout", **KEYS).is_complete()
+
+
+def test_a_local_run_imports_no_obstore(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    code = (f"import sys; from warehouse.store.run_folder import open_warehouse; open_warehouse("
+            f"{str(warehouse.root)!r}).read('tasks'); sys.exit('obstore' in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert TWINS == {}
