@@ -20,13 +20,14 @@ FAILING = 5     # of so many puts into the bucket `shaky`, one fails
 
 
 @contextmanager
-def object_server() -> Iterator[str]:
+def object_server(num_parts: int = 0) -> Iterator[str]:
     """A server with three empty buckets; its URL. This process, and those it starts, speak to it meanwhile.
 
     `runs` is as S3 is, `careless` overwrites where it is told to create, `shaky` ends one of five puts with
-    503, and half of those are written all the same, as where only the answer is lost.
+    503, and half of those are written all the same, as where only the answer is lost. `num_parts` empty parts
+    lie in `runs` below `full`.
     """
-    process = subprocess.Popen([sys.executable, "-m", "tests.building.object_server"],
+    process = subprocess.Popen([sys.executable, "-m", "tests.building.object_server", str(num_parts)],
                                cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     url = process.stdout.readline().strip()
@@ -48,12 +49,13 @@ def keys(address: str) -> list[str]:
     return [key for key, _ in Bucket(address).list("")]
 
 
-def serve() -> None:
+def serve(num_parts: int) -> None:
     """Serve until killed; the URL is printed."""
     import logging
     import threading
 
     import boto3
+    from moto.s3.models import s3_backends
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -80,9 +82,13 @@ def serve() -> None:
                           aws_secret_access_key="secret")
     for name in BUCKETS:
         client.create_bucket(Bucket=name)
+    stored = s3_backends["123456789012"]["aws"]
+    folder = "full/completions/iteration=0/purpose=train"
+    for number in range(num_parts):
+        stored.put_object("runs", f"{folder}/part-{number:05d}.parquet", b"")
     print(url, flush=True)
     threading.Event().wait()
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))
