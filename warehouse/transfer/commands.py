@@ -72,9 +72,10 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
 @click.argument("to")
 @shows_errors
 def mirror(run: str, to: str) -> None:
-    """Copy RUN to TO, of which one is in an object store: s3://BUCKET/RUN, gs://BUCKET/RUN or az://CONTAINER/RUN.
+    """Copy a run into an object store, or back.
 
-    Run again, it copies what is new or changed. Parts that are not committed yet are left out.
+    RUN or TO is s3://BUCKET/RUN, gs://BUCKET/RUN or az://CONTAINER/RUN. Run again, it copies what is new or
+    changed; what is not committed is left out.
     """
     from warehouse.objects.mirror import mirror_run
     click.echo(mirror_run(run, to))
