@@ -61,7 +61,7 @@ def watch(once: Path | None) -> None:
     passed = set(once.read_text().splitlines()) if once and once.exists() else set()
 
     def reached(point: str, path: Path) -> None:
-        run = next(folder for folder in path.parents if (folder / "warehouse.json").exists())
+        run = next((folder for folder in path.parents if (folder / "warehouse.json").exists()), path.parent)
         instant = f"{point} {re.sub('spill-.*', 'spill', str(path.relative_to(run)))}"
         if once is None:
             print(f"instant: {instant}", flush=True)

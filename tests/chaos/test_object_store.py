@@ -1,0 +1,115 @@
+"""A run in an object store under kills, and one real iteration on two machines that share only the store."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.building.object_server import keys, object_server
+from tests.building.runs import STARTER, arc_file
+from tests.chaos.kills import ROOT
+from tests.chaos.loop import CONFIG, contents, leftovers, problems
+from tests.loop.test_engine import CONFIG as REAL_CONFIG
+from warehouse.init import init_run
+from warehouse.store.commit import TWINS
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+ADDRESS = "s3://runs/{}"
+WORKERS, KILLS = 8, 16
+Command = subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    with object_server():
+        yield
+    TWINS.clear()
+
+
+def start(machine: Path, *words: str, real: bool = False) -> Command:
+    """A command as a machine runs it: with a working copy of its own."""
+    engine = ["--real-engine"] if real else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.commands", *engine, "--list", *words], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        env=os.environ | {"ROLLHOUSE_CACHE": str(machine)})
+
+
+def together(*commands: Command) -> None:
+    """Wait for commands that have to end well."""
+    printed = [command.communicate()[0] for command in commands]
+    assert [command.returncode for command in commands] == [0] * len(commands), printed
+
+
+def opened(address: str, machine: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(machine))
+    return open_warehouse(address)
+
+
+@pytest.mark.slow("some forty starts of a rollout, most of them killed")
+def test_eight_workers_that_are_killed_at_random_lose_and_double_no_row(
+        server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, draw = ADDRESS.format("kills"), random.Random(5)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    tasks = str(arc_file(tmp_path, [f"t{number}" for number in range(24)]))
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "first"))
+    for run in (tmp_path / "alone", Path(address)):
+        init_run(run, str(STARTER), (tasks,), config=tmp_path / "config.toml")
+    together(start(tmp_path, "rollout", str(tmp_path / "alone"), "--iteration", "0"))
+
+    def worker(number: int) -> Command:     # of each share there are two
+        return start(tmp_path / f"machine-{number}", "rollout", address, "--iteration", "0",
+                     "--shard", f"{number % (WORKERS // 2)}/{WORKERS // 2}")
+    workers = {number: worker(number) for number in range(WORKERS)}
+    killed = 0
+    while killed < KILLS and any(process.poll() is None for process in workers.values()):
+        time.sleep(draw.uniform(0.2, 1.5))
+        number = draw.choice([number for number, process in workers.items()])
+        if workers[number].poll() is None:
+            os.killpg(workers[number].pid, signal.SIGKILL)
+            workers[number].communicate()
+            killed += 1
+            workers[number] = worker(number)
+    together(*workers.values())
+    together(start(tmp_path / "last", "rollout", address, "--iteration", "0"))
+    warehouse = opened(address, tmp_path / "reader", monkeypatch)
+    assert killed >= WORKERS and warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
+    assert contents(warehouse) == contents(open_warehouse(tmp_path / "alone"))
+    assert leftovers(warehouse) == problems(warehouse) == []
+    assert sum(key.endswith(".parquet") and key.startswith("completions") for key in keys(address)) == 12
+
+
+@pytest.mark.engine
+@pytest.mark.slow("the real engine three times, and a training")
+def test_a_real_iteration_on_two_machines_is_that_of_one(
+        server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, first, second = ADDRESS.format("real"), tmp_path / "first", tmp_path / "second"
+    (tmp_path / "config.toml").write_text(REAL_CONFIG)
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(first))
+    for run in (tmp_path / "alone", Path(address)):
+        init_run(run, str(STARTER), ("synthetic:12:3",), config=tmp_path / "config.toml")
+    for name in ("rollout", "score", "train"):
+        together(start(tmp_path, name, str(tmp_path / "alone"), "--iteration", "0", real=True))
+
+    def halves(name: str) -> None:
+        together(*(start(machine, name, address, "--iteration", "0", "--shard", f"{number}/2", real=True)
+                   for number, machine in enumerate((first, second))))
+    halves("rollout")
+    together(start(second, "rollout", address, "--iteration", "0", real=True))
+    halves("score")
+    together(start(second, "score", address, "--iteration", "0"))
+    together(start(second, "train", address, "--iteration", "0"))
+    together(start(first, "rollout", address, "--iteration", "1", "--num-tasks", "2", real=True))
+    warehouse = opened(address, tmp_path / "reader", monkeypatch)
+    warehouse.verify_policy(1)
+    assert warehouse.iterations("completions") == [0, 1] and problems(warehouse) == []
+    there, alone = contents(warehouse), contents(open_warehouse(tmp_path / "alone"))
+    assert {name: there[name] for name in alone} == alone
