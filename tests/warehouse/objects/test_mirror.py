@@ -58,21 +58,22 @@ def test_a_second_mirror_copies_what_is_new_or_changed(local: Warehouse, address
     assert contents(open_warehouse(local.root.parent / "back")) == contents(local)
 
 
+@pytest.mark.parametrize("last", ["manifest.json", "policy.json", "warehouse.json"])
 def test_a_mirror_that_is_killed_shows_nothing_that_is_not_there(
-        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, count = Bucket.put, 0
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    put = Bucket.put
 
     def dying(bucket: Bucket, key: str, content: Path | bytes) -> object:
-        nonlocal count
-        count += 1
-        if count > 7:
+        if key.endswith(last):
             raise KeyboardInterrupt
         return put(bucket, key, content)
     with monkeypatch.context() as patched:
         patched.setattr(Bucket, "put", dying)
         with pytest.raises(KeyboardInterrupt):
             mirror_run(str(local.root), address)
-    assert "warehouse.json" not in keys(address) and keys(address)
+    there = keys(address)
+    assert "warehouse.json" not in there and sum(key.endswith(".parquet") for key in there) == 4
+    assert sum(key.startswith("policies/1/files-") for key in there) == 1
     mirror_run(str(local.root), address)
     there = on_machine("a", address, tmp_path, monkeypatch)
     there.verify_policy(1)

@@ -75,19 +75,21 @@ def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
     assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{first.root.name}")) == 2
 
 
-def test_a_policy_whose_upload_was_killed_is_none_and_is_written_again(machine, monkeypatch) -> None:
-    warehouse = machine("a")
+def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machine, monkeypatch) -> None:
+    warehouse, other = machine("a"), machine("b")
+    puts = iter(("of the one that wins", "of the one that is killed"))
 
-    def die(point: str, path: Path) -> None:
-        if point == "before put":
+    def meanwhile(point: str, _path: Path) -> None:
+        if point == "before put" and next(puts) == "of the one that wins":
+            with pytest.raises(KeyboardInterrupt):
+                other.commit_policy(1, weights(other, 1, "never a policy"))
+            assert machine("c").policy_versions() == [0]
+        elif point == "before put":
             raise KeyboardInterrupt
     with monkeypatch.context() as patched:
-        patched.setattr("warehouse.objects.working_copy.reached", die)
-        with pytest.raises(KeyboardInterrupt):
-            warehouse.commit_policy(1, weights(warehouse, 1, "never there"))
-    assert machine("b").policy_versions() == [0]
-    assert warehouse.commit_policy(1, weights(warehouse, 1, "there"))
-    machine("c").verify_policy(1)
+        patched.setattr("warehouse.objects.working_copy.reached", meanwhile)
+        assert warehouse.commit_policy(1, weights(warehouse, 1, "there"))
+    machine("d").verify_policy(1)
     assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{warehouse.root.name}")) == 2
 
 
