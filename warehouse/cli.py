@@ -147,7 +147,7 @@ def schema(name: str | None, markdown: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @shows_errors
 def warm(command: tuple[str, ...]) -> None:
-    """Run COMMAND, a loop for example, and keep loaded what its commands load.
+    """Run a loop and keep loaded what its commands load.
 
     Those of Rollhouse that it calls start without importing, and `rollout` keeps its engine, which sleeps
     while others have the GPU. They do what they do without this, and all ends with COMMAND.

@@ -59,7 +59,7 @@ class Bucket:
     def __init__(self, address: str) -> None:
         try:
             import obstore
-            from obstore.store import from_url
+            import obstore.store
         except ImportError as error:
             raise StageError("Runs in object stores need a package more: pip install 'rollhouse[objects]'."
                              ) from error
@@ -72,7 +72,7 @@ class Bucket:
         client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
                   **({"allow_http": True} if own.startswith("http:") else {})}
         with self.explained():
-            self._store: Any = from_url(self.address, client_options=client, retry_config=RETRIES)
+            self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
 
     def create(self, key: str, content: Path | bytes) -> Found | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
