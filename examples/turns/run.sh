@@ -24,7 +24,6 @@ measure() {  # ITERATION FEEDBACK: the wrong ones of the first 16 are answered, 
 
 warehouse init "$run" --model "${MODEL:?name the base model: MODEL=folder or hub id}" \
   --config "$here/../mbpp/config.toml" --tasks "${POOL:-mbpp:11-410}" --heldout "mbpp=${HELDOUT:-mbpp:411-510}"
-[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps
 for feedback in ${FEEDBACK:-tests error}; do   # the failing test is shown, or only what went wrong
   measure 0 "$feedback"
 done

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from warehouse.store.run_folder import Warehouse
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {"rollout": ("rollout",), "score": ("score",), "train": ("train",),
+COMMANDS = {"rollout": ("rollout",), "turn": ("rollout", "--turn", "2"), "score": ("score",),
+            "train": ("train",),
             "compact": ("warehouse", "compact"), "report": ("reports", "build")}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.building.runs import copy_run
 from tests.chaos.kills import Step, at_next_instant, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.store.run_folder import Warehouse
@@ -57,6 +59,26 @@ def test_killed_at_every_instant_a_run_ends_like_an_undisturbed_one(
         assert ended.code == 0, ended.output
     assert kills >= 38
     assert contents(killed) == contents(reference)
+    assert leftovers(killed) == problems(killed) == []
+
+
+@pytest.mark.slow("a rollout of second turns is started and killed twenty times")
+def test_second_turns_killed_at_every_instant_are_those_of_an_undisturbed_wave(tmp_path: Path) -> None:
+    reference, step = new_run(tmp_path / "reference"), Step("turn", 0)
+    for name in ("rollout", "score"):
+        assert to_the_end(Step(name, 0), reference).code == 0
+    killed = copy_run(reference, tmp_path / "killed")
+    assert (ended := to_the_end(step, reference)).code == 0
+    kills = 0
+    while (now := at_next_instant(step, killed, tmp_path / "passed")).killed:
+        kills += 1
+    assert now.code == 0 and kills == len(set(ended.instants)) >= 15, now.output
+
+    def wave(run: Warehouse, table: str) -> list[dict[str, Any]]:
+        rows = run.read(table, iteration=0, purpose="train-turn2").to_pylist()
+        return [{name: value for name, value in row.items() if name != "finished_at"} for row in rows]
+    for table in ("prompts", "completions"):
+        assert wave(killed, table) == wave(reference, table) != []
     assert leftovers(killed) == problems(killed) == []
 
 
