@@ -17,6 +17,7 @@ from score.wire.frames import RESULT_HEADER, JobKind, encode_error, encode_resul
 
 STDIO, TOGETHER = int(JobKind.STDIO), int(JobKind.TOGETHER)
 GENERATORS = ("random", "numpy.random")
+PROGRAM = "program.py"       # what the program is compiled as
 
 
 class OutputLimit(Exception):
@@ -79,7 +80,7 @@ def answer(handler: Handler, source: bytes, payload: bytes) -> bytes:
     """The frame for a program: its result, or how it failed."""
     phase = "compile"
     try:
-        code = compile(source, "program.py", "exec", dont_inherit=True)
+        code = compile(source, PROGRAM, "exec", dont_inherit=True)
         phase = "run"
         return encode_result(handler(code, payload))
     except BaseException as error:
@@ -91,9 +92,18 @@ def failure(error: BaseException, phase: str) -> bytes:
     error_class, message = classify(error, phase), message_of(error)
     name = error.flaw if isinstance(error, InvalidOutput) else type(error).__name__
     try:
-        return encode_error(CHILD_CLASSES.index(error_class), str(name), message)
+        return encode_error(CHILD_CLASSES.index(error_class), str(name), line_of(error) + message)
     except BaseException:
         return encode_error(CHILD_CLASSES.index(error_class), "Exception", "(no message)")
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line of the program that an error passed, as what stands before the message."""
+    trace, line = error.__traceback__, 0
+    while trace is not None:
+        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line
+        trace = trace.tb_next
+    return f"line {line}: " if line else ""
 
 
 def classify(error: BaseException, phase: str) -> ErrorClass:

@@ -15,6 +15,7 @@ from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 KEY = ["task_id", "sample_index"]
+PARENT = ["parent_iteration", "parent_purpose", "parent_sample_index"]
 
 
 def row_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
@@ -51,13 +52,38 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
 
 
 def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
-    """The prompt's length as counted, one row per group."""
-    rows = read_parts([part], "prompts", ["group_id", "prompt_ids", "num_prompt_tokens"])
+    """The prompt's length as counted, one row per group; later turns begin with what they answer."""
+    rows = read_parts([part], "prompts", ["task_id", "group_id", "prompt_ids", "num_prompt_tokens",
+                                          "verbatim_prefix", *PARENT])
     pruned = _is_pruned(warehouse, keys)
     problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
+    problems += [] if pruned else _parent_problems(warehouse, rows)
     counts = Counter(rows["group_id"].to_pylist())
     return problems + [f"group {group} is there {count} times."
                        for group, count in counts.items() if count > 1]
+
+
+def _parent_problems(warehouse: Warehouse, rows: pa.Table) -> list[str]:
+    """Tokens of the parent that are not those at the beginning, or parents that are gone."""
+    turns = [row for row in rows.to_pylist() if row["parent_purpose"] is not None]
+    problems = []
+    for iteration, purpose in sorted({(row["parent_iteration"], row["parent_purpose"]) for row in turns}):
+        of: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+        if _is_pruned(warehouse, of):
+            continue
+        asked = _readable(warehouse.parts("prompts", **of), "prompts", ["group_id", "prompt_ids"])
+        prompts = dict(zip(asked["group_id"].to_pylist(), asked["prompt_ids"].to_pylist(), strict=True))
+        sampled = _readable(warehouse.parts("completions", **of), "completions",
+                            [*KEY, "group_id", "completion_ids"])
+        begins = {(row["task_id"], row["sample_index"]): (prompts.get(row["group_id"]) or [])
+                  + row["completion_ids"] for row in sampled.to_pylist()}
+        for row in turns:
+            if (row["parent_iteration"], row["parent_purpose"]) == (iteration, purpose):
+                begin = begins.get((row["task_id"], row["parent_sample_index"]))
+                if begin is None or (row["verbatim_prefix"] and row["prompt_ids"][:len(begin)] != begin):
+                    problems.append(f"group {row['group_id']} does not go on from what it answers, which "
+                                    "was sampled again or is gone. Discard it.")
+    return problems[:3]
 
 
 def _sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:

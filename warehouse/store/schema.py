@@ -159,7 +159,7 @@ SAMPLES = (
     Column("code", TEXT, "The program that was run; null when none was found."),
     Column("error_class", TEXT, "Enumerated kind of failure; null when the program ran."),
     Column("error_name", TEXT, "Exception name for runtime errors."),
-    Column("error_message", TEXT, "First 500 characters of the message."),
+    Column("error_message", TEXT, "First 500 characters of the message, behind the line of the program."),
     Column("cpu_seconds", DOUBLE, "CPU time of the program, all inputs together."),
     Column("wall_seconds", DOUBLE, "Wall time of the program."),
     Column("max_rss_mib", DOUBLE, "Peak resident memory of the program's process, MiB."),

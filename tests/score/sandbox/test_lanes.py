@@ -45,8 +45,21 @@ def test_a_program_sees_nothing_of_others_in_the_frames_of_its_lane():
     with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
         for program in (crash, look):
             [outcome] = Executor(pool).run([program])
-    seen = {name: rest for name, *rest in eval(str(outcome.error_message))}
+    seen = {name: rest for name, *rest in eval(str(outcome.error_message).partition(": ")[2])}
     assert seen == {"jobs": [5], "self": [0, False], "slots": [2]}
+
+
+def test_an_error_says_in_which_line_of_the_program_it_was():
+    helper = "def half(g):\n    return g[9]\n\ndef transform(g):\n    return half(g)\n"
+    raised = Program(JobKind.GRID, helper, encode_grids([GRID]))
+    liar = "class E(Exception):\n    __traceback__ = 7\nraise E('x')"
+    at_import = Program(JobKind.GRID, "x = 1\nprint(y)\n", encode_grids([GRID]))
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
+        outcomes = Executor(pool).run([raised, Program(JobKind.GRID, liar, encode_grids([GRID])), at_import])
+    messages = [str(outcome.error_message) for outcome in outcomes]
+    assert messages[0].startswith("line 2: index 9 is out of bounds")
+    assert (outcomes[1].error_class, messages[1]) == ("runtime", "(no message)")
+    assert messages[2] == "line 2: name 'y' is not defined"
 
 
 def test_a_child_whose_lane_died_before_it_could_notice_ends():
