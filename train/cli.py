@@ -77,6 +77,8 @@ class TrainCommand(click.Command):
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
 @iteration_option
+@click.option("--purpose", default="train", help="Rows to train on; with --loss nll also 'distil' or "
+              "'distil-<label>', which another model wrote.")
 @click.option("--scorer", help="Whose rewards to train on; as the view scorers says when left out.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
 @click.option("--explain", type=click.IntRange(min=1), metavar="K",
@@ -195,7 +197,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     check_settings(settings)
     warehouse = open_warehouse(run)
     if iteration is None:
-        iteration = due_iteration(warehouse)
+        iteration = due_iteration(warehouse, settings.purpose)
         if iteration is None:
             click.echo("nothing to train: every scored iteration is trained")
             return
@@ -209,7 +211,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
         return
-    inputs = read_inputs(warehouse, iteration, scorer_to_train(warehouse, iteration, scorer), settings)
+    scorer = scorer_to_train(warehouse, iteration, scorer, settings.purpose)
+    inputs = read_inputs(warehouse, iteration, scorer, settings)
     settings = settings.fill_in(inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):
         click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "

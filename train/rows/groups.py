@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from warehouse.store.errors import StageError
+from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF
 
@@ -30,7 +31,7 @@ class Rollout:
     task_id: str
     sample_index: int
     completion_ids: np.ndarray          # [n] int64
-    behaviour_logprobs: np.ndarray      # [n] float32, nats
+    behaviour_logprobs: np.ndarray      # [n] float32, nats; NaN where no policy of the run sampled it
     truncated: bool
     reward: float                       # NaN where it could not be measured
     correct: bool
@@ -45,27 +46,33 @@ class Group:
     prompt_ids: np.ndarray              # [P] int64
     rollouts: tuple[Rollout, ...]
     policy_version: int
-    policy_sha256: str
+    policy_sha256: str | None           # None where no policy of the run sampled it
     temperature: float
     dtype: str                          # of the engine
     max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
+    purpose: str = "train"
 
 
-def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str) -> list[Group]:
-    """Groups of one iteration's training rows, in stored order; StageError for rows that cannot be used."""
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
+def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str,
+                purpose: str = "train") -> list[Group]:
+    """Groups of one iteration's rows of a purpose, in stored order; StageError for rows that cannot be used.
+
+    Rows of no policy have neither logprobs nor a distribution that could be wrong; nothing weighs them.
+    """
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids", "group_size"], **keys)
     completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
     samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
     if not len(completions):
-        raise StageError(f"Iteration {iteration} has no training completions. Run "
+        raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run "
                          f"`rollout {warehouse.root} --iteration {iteration}` with tasks to train on.")
-    _refuse_small_groups(prompts)
-    _refuse_changed_sampling(completions, truncated_sampling)
-    return _join(iteration, prompts, completions, _rewards(samples), scorer)
+    if base_purpose(purpose) == "train":
+        _refuse_small_groups(prompts)
+        _refuse_changed_sampling(completions, truncated_sampling)
+    return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
 
 
-def _join(iteration: int, prompts: pa.Table, completions: pa.Table,
+def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table,
           rewards: dict[tuple[str, int], tuple[float, bool]], scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     columns = {name: completions.column(name).to_pylist() for name in
@@ -94,7 +101,10 @@ def _join(iteration: int, prompts: pa.Table, completions: pa.Table,
         rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration, scorer)
                          for row in rows)
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
-        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared))
+        if shared["policy_version"] is None:    # what another model said is no staler than the policy
+            shared |= {"policy_version": iteration, "temperature": 1.0}
+        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared,
+                            purpose=purpose))
     return groups
 
 
@@ -102,10 +112,12 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
              rewards: dict[tuple[str, int], tuple[float, bool]], iteration: int, scorer: str) -> Rollout:
     task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
     name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
-    if len(logprobs) != len(completion_ids):
+    if columns["policy_version"][row] is None:
+        logprobs = np.full(len(completion_ids), np.nan, np.float32)
+    elif len(logprobs) != len(completion_ids):
         raise StageError(f"{name} has {len(completion_ids)} tokens but {len(logprobs)} behaviour logprobs. "
                          "Sample it again with logprobs; a missing one is never taken for a ratio of 1.")
-    if not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
+    elif not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
         raise StageError(f"{name} has a behaviour logprob that is not a finite number, or above 0. "
                          "The engine that sampled it is at fault: run the rollout of this iteration again.")
     if (task_id, sample_index) not in rewards:

@@ -30,22 +30,22 @@ class Inputs(NamedTuple):
     waiting: list[int]              # iterations before, whose rows are trained on together with this one's
 
 
-def due_iteration(warehouse: Warehouse) -> int | None:
+def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
     """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
     iteration = train_due(warehouse)
-    if warehouse.scorers(iteration, "train"):
+    if warehouse.scorers(iteration, purpose):
         return iteration
-    if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose="train"):
+    if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose=purpose):
         return None
-    raise _unscored(warehouse, iteration)
+    raise _unscored(warehouse, iteration, purpose)
 
 
-def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None) -> str:
+def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
     """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
-    complete = warehouse.scorers(iteration, "train")
+    complete = warehouse.scorers(iteration, purpose)
     if not complete:
-        raise _unscored(warehouse, iteration)
-    scorer, reason = choose_scorer(warehouse, iteration, "train", name or named_scorer(warehouse))
+        raise _unscored(warehouse, iteration, purpose)
+    scorer, reason = choose_scorer(warehouse, iteration, purpose, name or named_scorer(warehouse))
     if reason == LATEST:
         raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
                          f"on: --scorer {scorer}.")
@@ -59,7 +59,8 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
-    groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling)
+    groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling,
+                         purpose=settings.purpose)
     waiting = _waiting_iterations(warehouse, iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     for group in groups:
@@ -148,8 +149,11 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
                 and (selected is None or (group.iteration, group.group_id) in selected))]
 
 
-def _unscored(warehouse: Warehouse, iteration: int) -> StageError:
+def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     run = warehouse.root
+    if purpose != "train":
+        return StageError(f"Iteration {iteration} has no scored rows of purpose {purpose}. Run `rollout "
+                          f"{run} --model NAME --distil` and `score {run} --purpose {purpose}` first.")
     if not warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
         return StageError(f"Iteration {iteration} has no complete training rollout. Run "
                           f"`rollout {run} --iteration {iteration}` and then `score` first.")
@@ -177,6 +181,8 @@ def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settin
 
 
 def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    if group.policy_sha256 is None:
+        return
     if group.policy_version > iteration:
         raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, "
                          f"later than policy {iteration} that this stage starts from. Train the iteration "

@@ -14,7 +14,7 @@ from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
 NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "explain", "time_limit",
-               "max_mismatch", "keep_policies", "tokens_per_batch")
+               "max_mismatch", "keep_policies", "tokens_per_batch", "purpose")
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
 
@@ -39,8 +39,9 @@ class Settings(SimpleNamespace):
         settings, engine_dtype = self, groups[0].dtype
         if self.dtype == "auto":
             if engine_dtype not in DTYPES:
-                raise StageError(f"The rows were sampled in {engine_dtype}, which is no dtype to train in. "
-                                 f"Choose one with --dtype: {', '.join(DTYPES)}.")
+                wrong = (f"were sampled in {engine_dtype}, which is no dtype to train in" if engine_dtype
+                         else "do not say in which dtype they were sampled")
+                raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
             settings = settings.replace(dtype=engine_dtype)
         if LOSSES[self.loss].reduction == "fixed" and not self.max_completion_length:
             limits = [group.max_tokens for group in groups]
@@ -61,6 +62,13 @@ def check_settings(settings: Settings) -> None:
     if LOSSES[settings.loss].correct_only and settings.advantages:
         raise StageError(f"The loss {settings.loss} gives every right completion the same weight; "
                          "--advantages needs a loss that weighs, for example --loss reinforce.")
+    if settings.purpose != "train":
+        if not (settings.purpose + "-").startswith("distil-"):
+            raise StageError(f"--purpose {settings.purpose} is not possible: 'train' is trained on, or what "
+                             "a model behind an API said, 'distil' or 'distil-<label>'.")
+        if settings.loss != "nll":
+            raise StageError(f"Rows of purpose {settings.purpose} have no logprobs, which the loss "
+                             f"{settings.loss} needs. Train on them with --loss nll.")
     if settings.advantages:
         load_function(settings.advantages, OPTION)
     if settings.explain and not settings.dry_run:

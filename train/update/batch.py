@@ -127,6 +127,9 @@ def weigh_rows(rows: list[Row], settings: Settings) -> None:
     """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
     if not rows:
         return
+    for row in rows:
+        if row.behaviour_logprobs.isnan().any():    # of another model: nll alone takes it, and weighs nothing
+            row.behaviour_logprobs = row.old_logprobs
     correction, low, high = correction_of(settings)
     log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
     mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows], batch_first=True)

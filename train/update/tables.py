@@ -23,8 +23,9 @@ def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
 
 def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
     """Rows of `train_tokens`: the completions that a step took a gradient of."""
-    rows = [{"iteration": group.stored.iteration, "purpose": "train", "task_id": row.rollout.task_id,
-             "sample_index": row.rollout.sample_index, "trained_iteration": inputs.iteration,
+    rows = [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
+             "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
+             "trained_iteration": inputs.iteration,
              "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
              "clipped": row.clipped.numpy().astype("int8")}
             for group in batch for row in group.rows
@@ -45,19 +46,20 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
 
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, len(row.completion_ids)
+    compared = n and group.stored.policy_sha256 is not None
     gap = row.log_ratio.double()
     return {
-        "iteration": group.stored.iteration, "purpose": "train", "task_id": rollout.task_id,
+        "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
         "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
         "trained_iteration": inputs.iteration, "staleness": group.staleness,
         "optimizer_step": None if row.drop_reason else row.step,
         "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
         "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
         "old_logprobs": row.old_logprobs.numpy(),
-        "log_ratio_mean": gap.mean().item() if n else None,
-        "log_ratio_abs_mean": gap.abs().mean().item() if n else None,
-        "log_ratio_abs_max": gap.abs().max().item() if n else None,
-        "mismatch_kl": k3(gap).mean().item() if n else None,
+        "log_ratio_mean": gap.mean().item() if compared else None,
+        "log_ratio_abs_mean": gap.abs().mean().item() if compared else None,
+        "log_ratio_abs_max": gap.abs().max().item() if compared else None,
+        "mismatch_kl": k3(gap).mean().item() if compared else None,
         "importance_weight_mean": row.weights.mean().item() if n else None,
         "kept_fraction": row.kept.double().mean().item() if n else None,
         "entropy": row.entropy.mean().item() if n else None,

@@ -1,0 +1,81 @@
+"""Training on what another model wrote: right answers alone, no ratio and no mismatch invented for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tests.building.runs import completion_row, finish, prompt_row, sample_row, write_rows
+from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
+from train.cli import train
+from warehouse.store.run_folder import Warehouse
+
+PROMPT, RIGHT, WRONG = [7, 11, 13], [5, 9, 21, END], [33, 2, 2, END]
+NO_POLICY: dict[str, Any] = {
+    "policy_version": None, "policy_sha256": None, "logprobs_mode": None, "dtype": None, "device": None,
+    "engine": "wise-1 (openai)", "temperature": 0.0, "max_tokens": 10}
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    """A tiny run whose iteration 0 has two greedy answers of a foreign model to each of four tasks."""
+    run = tiny_run(tmp_path / "run")
+    prompts, completions, samples = [], [], []
+    for number in range(4):
+        prompts.append(prompt_row(f"task-{number}", 2, purpose="distil", prompt_ids=[*PROMPT, number]))
+        for index, ids in enumerate((RIGHT, WRONG)):
+            row = completion_row(prompts[-1], index, ids, [], **NO_POLICY) | {"behaviour_logprobs": None}
+            completions.append(row)
+            samples.append(sample_row(row, SCORER, float(ids is RIGHT), correct=ids is RIGHT))
+    for table, rows in (("prompts", prompts), ("completions", completions)):
+        write_rows(run, table, [rows])
+    write_rows(run, "samples", [samples], scorer=SCORER)
+    finish(run, "rollout", iteration=0, purpose="distil")
+    finish(run, "score", iteration=0, purpose="distil", scorer=SCORER)
+    return run
+
+
+def invoke(warehouse: Warehouse, *more: str) -> Any:
+    return CliRunner().invoke(train, [str(warehouse.root), *OPTIONS, "--purpose", "distil", *more])
+
+
+def loss_of(warehouse: Warehouse, version: int, ids: list[int]) -> float:
+    """Mean negative log-likelihood of an answer to the first task, at temperature 1."""
+    tokens = torch.tensor([*PROMPT, 0, *ids])
+    with torch.no_grad():
+        logprobs = load_policy(warehouse, version).full_logits(tokens[None])[0].log_softmax(dim=-1)
+    places = range(len(PROMPT), len(tokens) - 1)
+    return -sum(float(logprobs[place, tokens[place + 1]]) for place in places) / len(ids)
+
+
+def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehouse: Warehouse) -> None:
+    before = loss_of(warehouse, 0, RIGHT)
+    done = invoke(warehouse, "--loss", "nll")
+    assert done.exit_code == 0, done.output
+    assert loss_of(warehouse, 1, RIGHT) < before - 0.05
+    rows = warehouse.read("train_samples", iteration=0).to_pylist()
+    assert {(row["purpose"], row["staleness"]) for row in rows} == {("distil", 0)}
+    assert [row["drop_reason"] for row in rows] == [None, "not_right"] * 4
+    for row in rows:
+        assert row["mismatch_kl"] is None and row["log_ratio_abs_max"] is None
+        expected = [RIGHT, WRONG][row["sample_index"]]
+        assert len(row["old_logprobs"]) == len(expected)
+    first = rows[0]
+    assert -sum(first["old_logprobs"]) / len(RIGHT) == pytest.approx(before, abs=1e-4), "at temperature 1"
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    (("--loss", "dapo"), "have no logprobs, which the loss dapo needs. Train on them with --loss nll"),
+    (("--loss", "nll", "--purpose", "eval"), "--purpose eval is not possible"),
+    (("--loss", "nll", "--purpose", "distil-other"), "no scored rows of purpose distil-other"),
+    (("--loss", "nll", "--dtype", "auto"), "do not say in which dtype they were sampled"),
+])
+def test_what_cannot_be_trained_is_one_sentence(warehouse: Warehouse, options: tuple[str, ...],
+                                               sentence: str) -> None:
+    done = invoke(warehouse, *options)
+    assert done.exit_code == 1 and sentence in done.output, done.output
+    assert warehouse.policy_versions() == [0]
