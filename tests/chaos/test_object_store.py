@@ -34,11 +34,11 @@ def server() -> Iterator[None]:
     TWINS.clear()
 
 
-def start(machine: Path, *words: str, real: bool = False) -> Command:
+def start(machine: Path, *words: str, real: bool = False, option: tuple[str, ...] = ("--list",)) -> Command:
     """A command as a machine runs it: with a working copy of its own."""
     engine = ["--real-engine"] if real else []
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.commands", *engine, "--list", *words], cwd=ROOT, text=True,
+        [sys.executable, "-m", "tests.chaos.commands", *engine, *option, *words], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         env=os.environ | {"ROLLHOUSE_CACHE": str(machine)})
 
@@ -119,3 +119,28 @@ def test_a_real_iteration_on_two_machines_is_that_of_one(
         assert row == other
     assert ([(row["task_id"], row["sample_index"], row["optimizer_step"]) for row in there["train 0"]]
             == [(row["task_id"], row["sample_index"], row["optimizer_step"]) for row in alone["train 0"]])
+
+
+@pytest.mark.slow("two stages, once for every instant of their commits")
+def test_a_kill_at_every_instant_of_a_commit_leaves_the_rows_of_an_undisturbed_run(
+        server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ADDRESS.format("instants")
+    (tmp_path / "config.toml").write_text(CONFIG)
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "machine-0"))
+    for run in (tmp_path / "alone", Path(address)):
+        init_run(run, str(STARTER), (str(arc_file(tmp_path, ["t0", "t1", "t2"])),),
+                 config=tmp_path / "config.toml")
+    killed = 0
+    for name in ("rollout", "score"):
+        together(start(tmp_path, name, str(tmp_path / "alone"), "--iteration", "0"))
+        code = -signal.SIGKILL
+        while code == -signal.SIGKILL:      # on two machines in turn, which know of each other what is stored
+            process = start(tmp_path / f"machine-{killed % 2}", name, address, "--iteration", "0",
+                            option=("--die-once", str(tmp_path / f"{name}-passed")))
+            printed, code = process.communicate()[0], process.returncode
+            killed += code == -signal.SIGKILL
+        assert code == 0, printed
+    assert killed > 30
+    warehouse = opened(address, tmp_path / "reader", monkeypatch)
+    assert contents(warehouse) == contents(open_warehouse(tmp_path / "alone"))
+    assert leftovers(warehouse) == problems(warehouse) == []
