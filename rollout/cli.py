@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from warehouse.options import FiniteRange, iteration_option, run_argument, shows_errors, with_version
+from warehouse.store.commit import by_address
 
 # What `warehouse warm` imports beforehand; its one process for rollouts keeps the engine.
 LOADS, STAYS = ("rollout.run",), True
@@ -141,4 +142,4 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
         values["num_tasks"] = None
     options = RolloutOptions(run=run, sampling=sampling, shard=shard, **values)
     for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
-        click.echo(line)
+        click.echo(by_address(line))

@@ -12,6 +12,7 @@ import click
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
 from warehouse.options import run_argument, shows_errors, strict_option, with_version
+from warehouse.store.commit import by_address
 from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
@@ -42,7 +43,7 @@ def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...]
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     for line in init_run(run, model, tasks, heldout, config, gold):
-        click.echo(line)
+        click.echo(by_address(line))
 
 
 @cli.command()
@@ -100,7 +101,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))
     else:
-        click.echo("\n".join(summary_lines(warehouse, connection, last)))
+        click.echo(by_address("\n".join(summary_lines(warehouse, connection, last))))
     if alarm:
         since = last_rollback(warehouse)
         alarms = raised_alarms(connection, since=since)
@@ -124,7 +125,7 @@ def check(run: Path, quick: bool) -> None:
     for note in report.notes:
         click.echo(f"note: {note}")
     for problem in report.problems:
-        click.echo(problem)
+        click.echo(by_address(problem))
     click.echo(f"{report.num_parts} parts, {report.num_rows:,} rows, {len(report.problems)} problems")
     if report.problems:
         raise SystemExit(1)

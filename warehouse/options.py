@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -17,6 +18,7 @@ from warehouse.objects.place import sync_copy
 from warehouse.stages import warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, first_line
+from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
@@ -126,7 +128,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                 sys.exit(code)
             return command(*arguments, **options)
         except StageError as error:
-            shown = click.ClickException(str(error))
+            # What to run next is named as it may be run anywhere; files are named where they were looked at.
+            shown = click.ClickException(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:

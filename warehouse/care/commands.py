@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from warehouse.options import run_argument, shows_errors
+from warehouse.store.commit import by_address
 
 one_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                              help="Only this iteration.")
@@ -41,7 +42,7 @@ def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> N
     from warehouse.store.run_folder import open_warehouse
     if training == bool(purpose):
         raise StageError("Say what to discard: --purpose NAME, or --training.")
-    click.echo(f"moved to {put_aside(open_warehouse(run), iteration, purpose)}")
+    click.echo(by_address(f"moved to {put_aside(open_warehouse(run), iteration, purpose)}"))
 
 
 @click.command()
@@ -62,13 +63,13 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
     moves = plan_repair(warehouse, iteration)
     for move in moves:
         about = move.path.relative_to(warehouse.root) if move.path else "note"
-        click.echo(f"{about}: {move.why}")
+        click.echo(by_address(f"{about}: {move.why}"))
     files = [move for move in moves if move.path]
     if not files:
         click.echo("nothing to put aside")
     elif yes or iteration is not None:
         folder = put_aside(warehouse, moves)
-        click.echo(f"moved to {folder}; run the stages of these iterations again")
+        click.echo(by_address(f"moved to {folder}; run the stages of these iterations again"))
     else:
         click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
         raise SystemExit(1)
@@ -83,7 +84,7 @@ def rollback(run: Path, to: int) -> None:
     from warehouse.care.rollback import roll_back
     from warehouse.store.run_folder import open_warehouse
     for line in roll_back(open_warehouse(run), to):
-        click.echo(line)
+        click.echo(by_address(line))
 
 
 @click.command()

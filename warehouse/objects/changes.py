@@ -121,10 +121,10 @@ def _read(copy: WorkingCopy, content: bytes) -> tuple[str, list[ObjectStep]]:
         command, steps = str(intent["command"]), list(intent["steps"])
         strange = next((step for step in steps if not _is_own(step)), None)
     except (ValueError, KeyError, TypeError) as error:
-        raise StageError(f"{copy.bucket.address}/{INTENT} is damaged ({error}). Move it away, then run "
+        raise StageError(f"{copy.address}/{INTENT} is damaged ({error}). Move it away, then run "
                          "`warehouse check`.") from error
     if strange is not None:
-        raise StageError(f"{copy.bucket.address}/{INTENT} names a change that no command of ours writes: "
+        raise StageError(f"{copy.address}/{INTENT} names a change that no command of ours writes: "
                          f"{json.dumps(strange)[:100]}. Look where it comes from, then remove it.")
     return command, steps
 

@@ -52,6 +52,11 @@ class WorkingCopy:
         self.root = root
         self.bucket = Bucket(address)
 
+    @property
+    def address(self) -> str:
+        """Where the objects lie."""
+        return self.bucket.address
+
     def sync(self) -> None:
         """Bring documents that are new or changed; drop files that the store holds no more, or otherwise."""
         listed = self.listing()
@@ -108,7 +113,7 @@ class WorkingCopy:
             temporary.unlink()
             found = self.bucket.download(key, temporary)
             if found is None:
-                raise StageError(f"{self.bucket.address}/{key} was removed meanwhile. Run the same command "
+                raise StageError(f"{self.address}/{key} was removed meanwhile. Run the same command "
                                  "again.")
             temporary.chmod(0o444)
         _stamp(temporary, found)
@@ -201,7 +206,7 @@ class WorkingCopy:
             finally:
                 temporary.unlink(missing_ok=True)
 
-        with bar(f"from {self.bucket.address}", len(wanted), "file", worth=REQUESTS) as progress:
+        with bar(f"from {self.address}", len(wanted), "file", worth=REQUESTS) as progress:
             in_parallel(download, wanted.items())
 
     def _drop(self, path: Path) -> None:
@@ -218,7 +223,7 @@ class WorkingCopy:
 
     def _check_puts(self) -> None:
         """Once per working copy, ask the store to refuse a second object of one name."""
-        marker: dict[str, Any] = read_json(self.root / COPY_MARKER) or {"address": self.bucket.address}
+        marker: dict[str, Any] = read_json(self.root / COPY_MARKER) or {"address": self.address}
         if not marker.get("conditional_puts"):
             self.bucket.check_conditional_puts()
             replace_bytes(self.root / COPY_MARKER, json_bytes({**marker, "conditional_puts": True}))

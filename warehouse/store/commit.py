@@ -22,6 +22,10 @@ TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.js
 class Twin(Protocol):
     """The objects of a run whose folder is a working copy: see warehouse.objects."""
 
+    @property
+    def address(self) -> str:
+        """Where they lie, for example s3://bucket/run."""
+
     def create(self, path: Path, temporary: Path) -> bool:
         """Put the object of `path`; False if one stood, whose content `temporary` has then."""
 
@@ -53,6 +57,13 @@ TWINS: dict[Path, Twin] = {}  # of the runs in object stores that this process o
 def twin_of(path: Path) -> Twin | None:
     """The objects of the run that a path lies in; None for a run that is a folder and nothing else."""
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
+
+
+def by_address(text: str) -> str:
+    """A text for the user in which working copies are named by the addresses of their runs."""
+    for root, twin in TWINS.items():
+        text = text.replace(str(root), twin.address)
+    return text
 
 
 def bring(paths: Iterable[Path]) -> None:

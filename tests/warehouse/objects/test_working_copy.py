@@ -10,12 +10,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.building.object_server import keys
 from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
+from train.cli import train
 from warehouse.care.check import check_run
+from warehouse.cli import cli
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import WorkingCopy
 from warehouse.stages.shard import Shard
@@ -130,6 +133,15 @@ def test_a_late_listing_drops_nothing_that_stands(machine, monkeypatch) -> None:
     monkeypatch.setattr(WorkingCopy, "listing", lambda _copy: late)
     assert part.exists() and open_warehouse(warehouse.root) and part.exists()
     assert warehouse.stage("rollout", **KEYS).is_complete()
+
+
+def test_what_to_run_next_is_named_by_the_address(machine, address: str) -> None:
+    machine("a")
+    assert f"Next: rollout {address}\n" in CliRunner().invoke(cli, ["summary", address]).output
+    sample(machine("a"))
+    moved = CliRunner().invoke(cli, ["discard", address, "--iteration", "0", "--purpose", "train"]).output
+    assert moved.startswith(f"moved to {address}/discarded/")
+    assert f"Run `rollout {address} --iteration 0` and then" in CliRunner().invoke(train, [address]).output
 
 
 def test_a_local_run_imports_no_obstore(tmp_path: Path) -> None:
