@@ -30,8 +30,7 @@ test-all: check         ## every test, one after the other; one that is skipped 
 	$(BIN)/python -m pytest --skips-fail '$(MAY_SKIP)'
 
 chaos: $(VENV)/ready-dev ## kill every command, damage every file, make up inputs (KILLS=.. SEED=..)
-	$(BIN)/python -m tests.chaos.soak --kills $(or $(KILLS),300) --seed $(or $(SEED),0)
-	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),300) --seed $(or $(SEED),0)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "4"
-SEALED_CODE = "6f1c1ab5ad12144f"
+SEALED_CODE = "efb7c92c3414a8f6"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name

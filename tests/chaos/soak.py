@@ -3,8 +3,7 @@
     python -m tests.chaos.soak --kills 300 --seed 0
 
 Each round takes a fresh run through two iterations of rollout, score, train, compact and report, kills every
-command several times, runs it to its end, and compares the whole with an undisturbed run. Then the commands
-that care for a run die at every call that changes a file (tests/chaos/care.py).
+command several times, runs it to its end, and compares the whole with an undisturbed run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.care import kill_all
 from tests.chaos.kills import Ended, Step, at_next_instant, at_random, orphans, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, page, problems
 from warehouse.store.run_folder import Warehouse
@@ -131,13 +129,9 @@ def main() -> None:
         tally = soak(options.kills, options.seed, Path(folder))
         for failure in tally.failures:
             print(f"FAILED {failure}")
-    care, failures = kill_all()
-    print(*(f"FAILED {failure}" for failure in failures), sep="\n", end="\n" if failures else "")
-    tally.failures += failures
     for kind, count in sorted(tally.kills.items()):
         print(f"  {count:4d} kills of {kind}")
-    print(f"{care} kills of commands that care for a run, at every call that changes a file")
-    print(f"{tally.total() + care} kills, {sum(tally.finished.values())} commands that ended before their "
+    print(f"{tally.total()} kills, {sum(tally.finished.values())} commands that ended before their "
           f"kill, {len(tally.failures)} failures, {time.monotonic() - began:.0f} s")
     sys.exit(bool(tally.failures))
 

@@ -33,10 +33,12 @@ def fuzz(num_faults: int, num_inputs: int, seed: int, first: int = 0) -> list[st
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         folder = Path(place)
         run = make_run(folder / "whole")
-        for kind, trial, count in (("fault", Faults(run).fail, num_faults),
-                                   ("input", Inputs(run).answer, num_inputs)):
+        trials: list[tuple[str, Callable[[], Trial], int]] = [
+            ("fault", lambda: Faults(run).fail, num_faults),
+            ("input", lambda: Inputs(run).answer, num_inputs)]
+        for kind, prepare, count in (each for each in trials if each[2]):
             began = time.monotonic()
-            wrong = try_many(kind, trial, range(first, first + count), seed, folder)
+            wrong = try_many(kind, prepare(), range(first, first + count), seed, folder)
             print(f"{count} {kind}s, {len(wrong)} failures, {time.monotonic() - began:.0f} s", flush=True)
             failures += wrong
     return failures
