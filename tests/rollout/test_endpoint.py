@@ -23,6 +23,7 @@ from rollout.run import run_rollout
 from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEngine
 from tests.building.served import FakeServer
+from tests.rollout.test_turns import score
 from warehouse.init import init_run
 from warehouse.stages.stop import StageStopped
 from warehouse.store.checksums import weights_sha256
@@ -83,6 +84,17 @@ def rows(warehouse: Warehouse, iteration: int = 0) -> list[dict]:
 def what_was_sampled(warehouse: Warehouse, iteration: int = 0) -> list[tuple]:
     return [(row["completion_ids"], row["behaviour_logprobs"], row["seed"], row["completion"])
             for row in rows(warehouse, iteration)]
+
+
+def test_second_turns_are_served_with_the_tokens_of_the_first(warehouse: Warehouse, serve: Serve) -> None:
+    server = serve()
+    sample(warehouse, server)
+    score(warehouse)
+    sample(warehouse, server, turn=2)
+    rows = warehouse.read("prompts", iteration=0, purpose="train-turn2").to_pylist()
+    assert len(rows) == 6 and all(row["verbatim_prefix"] for row in rows)
+    sent = [request["token_ids"] for request in server.served[-24:]]
+    assert sorted(map(tuple, sent)) == sorted(tuple(row["prompt_ids"]) for row in rows for _ in range(4))
 
 
 def test_rows_of_a_server_are_the_engines_own_and_say_where_they_come_from(
