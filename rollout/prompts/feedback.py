@@ -6,6 +6,7 @@ A feedback format is never edited once rows were sampled with it: a changed word
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from warehouse.tasks.augmentation import augment
 
 Row = dict[str, Any]
 Shown = list[dict[str, Any]]  # what may be shown: train pairs as the prompt had them, or tests that failed
+LINE = re.compile(r"line (\d+): ")  # before the message of an error
 REQUEST = "Write the whole program again, corrected."
 
 
@@ -131,8 +133,10 @@ def _error(sample: Row, _shown: Shown) -> str:
     if not sample["error_class"]:
         return f"Your answer is not right. {REQUEST if sample['code'] else 'Try again.'}"
     name = sample["error_name"] or sample["error_class"].replace("_", " ")
-    message = f": {sample['error_message']}" if sample["error_message"] else ""
-    return f"Your program failed with {name}{message}. {REQUEST}"
+    message, lines, place = sample["error_message"] or "", (sample["code"] or "").splitlines(), ""
+    if (told := LINE.match(message)) and int(told[1]) <= len(lines):
+        message, place = message[told.end():], f" in line {told[1]}, `{lines[int(told[1]) - 1].strip()}`"
+    return f"Your program failed with {name}{place}{f': {message}' if message else ''}. {REQUEST}"
 
 
 FORMATS = (Feedback("tests@1", _tests), Feedback("error@1", _error))

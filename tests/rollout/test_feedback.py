@@ -51,9 +51,12 @@ def test_grids_are_shown_as_the_prompt_showed_them() -> None:
 
 
 def test_an_error_is_told_with_its_message() -> None:
-    row = grid(error_class="runtime", error_name="IndexError", error_message="line 7: index 3 is too large")
+    message = "line 2: index 3 is too large"
+    row = grid(error_class="runtime", error_name="IndexError", error_message=message,
+               code="def transform(g):\n    return g[3]\n")
     row["outputs"] = None
-    assert said(row).startswith("Your program failed with IndexError: line 7: index 3 is too large.")
+    assert said(row).startswith("Your program failed with IndexError in line 2, `return g[3]`: "
+                                "index 3 is too large.")
     assert said(grid(error_class="timeout_cpu")).startswith("Your program failed with timeout cpu.")
     cut = grid(error_class="parsing", truncated=True)
     assert said(cut).startswith("Your answer was cut off at the limit of 7 tokens.")
