@@ -10,6 +10,7 @@ Spills, checkpoints, rollups and temporary files are this machine's alone.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -60,6 +61,7 @@ class WorkingCopy:
     def sync(self) -> None:
         """Bring documents that are new or changed; drop files that the store holds no more, or otherwise."""
         listed = self.listing()
+        self._check_same_run(listed)
         self.bring_documents(listed)
         files = [path for table in TABLES for path in (self.root / table).rglob("*")
                  if path.is_file() and self.holds(path)]
@@ -208,6 +210,17 @@ class WorkingCopy:
 
         with bar(f"from {self.address}", len(wanted), "file", worth=REQUESTS) as progress:
             in_parallel(download, wanted.items())
+
+    def _check_same_run(self, listed: dict[str, Found]) -> None:
+        """StageError if the run is gone, or another lies there: this copy may be the last of its rows."""
+        own = self.root / "warehouse.json"
+        if not own.exists() or _fits(own, listed.get(own.name)):
+            return
+        stored = self.bucket.get(own.name)
+        if stored is None or json.loads(stored[0])["run_id"] != (read_json(own) or {})["run_id"]:
+            raise StageError(f"At {self.address} does not lie any more the run that {self.root} is a copy "
+                             "of. Check which store that is (AWS_ENDPOINT_URL). If the run is gone, remove "
+                             f"{self.root / COPY_MARKER}: the copy is a local run then, of what was brought.")
 
     def _drop(self, path: Path) -> None:
         """Remove a file that is not as the store has it; with a stage's settings go its unfinished rows."""

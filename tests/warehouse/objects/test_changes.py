@@ -102,6 +102,7 @@ def test_a_compaction_that_is_killed_at_every_step_loses_no_row(machine, monkeyp
     assert sum(key.endswith(".parquet") for key in objects(machine("a"), "completions")) == 1
 
 
+@pytest.mark.slow("as the compaction's, with policies")
 def test_a_rollback_that_is_killed_at_every_step_gives_the_former_weights(machine, monkeypatch) -> None:
     warehouse = machine("a")
     for version, text in ((1, "good"), (2, "bad")):
@@ -126,6 +127,7 @@ def test_pruned_policies_keep_their_document_everywhere(machine) -> None:
     assert machine("a").is_pruned(1) and machine("b").is_pruned(1) and not machine("b").is_pruned(2)
 
 
+@pytest.mark.slow("two rollouts")
 def test_a_damaged_object_goes_aside_and_is_sampled_again(machine) -> None:
     before, part = contents(machine("a")), "completions/iteration=0/purpose=train/part-00001.parquet"
     bucket = Bucket(f"s3://runs/{machine('a').root.name}")
@@ -137,6 +139,7 @@ def test_a_damaged_object_goes_aside_and_is_sampled_again(machine) -> None:
     assert contents(machine("c")) == before and check_run(machine("c")).problems == []
 
 
+@pytest.mark.slow("a run of its own")
 def test_added_tasks_are_those_of_every_machine(machine, tmp_path: Path) -> None:
     machine("b").read("tasks")
     more = tmp_path / "more.json"

@@ -47,6 +47,7 @@ def test_a_mirrored_run_is_the_same_run_there_and_back(
     assert mirror_run(address, str(back.root)).startswith("0 files copied")
 
 
+@pytest.mark.slow("two rollouts")
 def test_a_second_mirror_copies_what_is_new_or_changed(local: Warehouse, address: str) -> None:
     mirror_run(str(local.root), address)
     assert mirror_run(str(local.root), address).startswith("0 files copied")
@@ -80,6 +81,7 @@ def test_a_mirror_that_is_killed_shows_nothing_that_is_not_there(
     assert contents(there) == contents(local)
 
 
+@pytest.mark.slow("two rollouts")
 def test_no_mirror_goes_over_another_run_or_over_one_that_went_on(
         local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = small_run(tmp_path / "other", num_tasks=2)

@@ -108,6 +108,7 @@ def test_a_file_that_was_changed_in_the_working_copy_is_brought_again(machine) -
     assert part.read_bytes() == content
 
 
+@pytest.mark.slow("a rollout of its own")
 def test_an_object_that_vanished_is_an_error_and_no_row_less(machine) -> None:
     sample(machine("a"))
     warehouse = machine("b")
@@ -117,6 +118,20 @@ def test_an_object_that_vanished_is_an_error_and_no_row_less(machine) -> None:
         warehouse.read("completions", **KEYS)
 
 
+def test_the_copy_of_a_run_that_is_gone_is_kept(machine, address: str, tmp_path: Path) -> None:
+    warehouse = machine("a")
+    tasks = warehouse.read("tasks").num_rows
+    Bucket(address).delete(keys(address))
+    with pytest.raises(StageError, match=r"does not lie any more the run that .* is a copy of"):
+        machine("a")
+    Bucket(address).put("warehouse.json", b'{"run_id": "another", "schema_version": 2, "model": "m"}')
+    with pytest.raises(StageError, match=r"does not lie any more the run that .* is a copy of"):
+        machine("a")
+    (warehouse.root / "object-store.json").unlink()
+    TWINS.clear()
+    assert open_warehouse(warehouse.root).read("tasks").num_rows == tasks
+
+
 def test_settings_that_another_put_first_count(machine) -> None:
     first, second = machine("a"), machine("b")
     first.stage("rollout", **KEYS).settle({"temperature": 1.0})
@@ -124,6 +139,7 @@ def test_settings_that_another_put_first_count(machine) -> None:
         second.stage("rollout", **KEYS).settle({"temperature": 0.5})
 
 
+@pytest.mark.slow("a rollout of its own")
 def test_a_late_listing_drops_nothing_that_stands(machine, monkeypatch) -> None:
     warehouse = machine("a")
     sample(warehouse)
@@ -135,6 +151,7 @@ def test_a_late_listing_drops_nothing_that_stands(machine, monkeypatch) -> None:
     assert warehouse.stage("rollout", **KEYS).is_complete()
 
 
+@pytest.mark.slow("four commands")
 def test_what_to_run_next_is_named_by_the_address(machine, address: str) -> None:
     machine("a")
     assert f"Next: rollout {address}\n" in CliRunner().invoke(cli, ["summary", address]).output
