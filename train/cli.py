@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
 from warehouse.options import (
     HELP_NAMES,
@@ -60,6 +61,16 @@ class RenamedOption(click.Option):
         return click.Option.get_help_record(shown, ctx)
 
 
+def chosen_turns(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
+    """The turns that --turns names, in order."""
+    if value is None:
+        return None
+    names = [name.strip() for name in str(value).split(",")]
+    if not all(name.isdecimal() and int(name) for name in names):
+        raise click.BadParameter(f"{value} is no list of turns, which count from 1. Say 2, or 1,2.")
+    return sorted(set(map(int, names)))
+
+
 class TrainCommand(click.Command):
     """`train RUN ..`, and `train export RUN ..` beside it."""
 
@@ -93,6 +104,13 @@ class TrainCommand(click.Command):
               help="Your own advantages: a function of all rows that gives each a number, or one per token.")
 @click.option("--oapl-beta", type=POSITIVE,
               help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
+@click.option("--turns", callback=chosen_turns, metavar="N,N",
+              help="Train on these turns of conversations alone, for example 2.  [default: all]")
+@click.option("--credit", type=click.Choice([*CREDITS]),
+              help="Reward of a turn: its own, the best of that and of the turns that follow from it, or "
+                   "that of the last of these.  [default: own]")
+@click.option("--discount", type=FiniteRange(min=0, max=1, min_open=True),
+              help="Factor of a credited reward for every turn that it came later.  [default: 0.4]")
 @click.option("--mask-truncated/--keep-truncated", default=False,
               help="Leave completions cut off by the length limit out of the loss; their rewards count.")
 @click.option("--correction", type=click.Choice([*CORRECTIONS]),

@@ -128,8 +128,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     nothing = all(row.drop_reason for group in batch for row in group.rows)
     if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
         raise without_signal(inputs, batch)
-    plan = [] if nothing else split_into_steps(len(batch), settings,
-                                               seed=f"{settings.seed}:{inputs.iteration}")
+    plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
         say(f"{len(batch)} groups make {len(plan)} optimizer steps, fewer than --updates-per-batch "
             f"{settings.updates_per_batch}: a step takes whole groups")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
 from train.model.policy import Policy, load_lora
+from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 
 torch.set_num_threads(1)     # two threads that wait for each other on a busy machine are many times slower
@@ -41,24 +43,52 @@ def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, gr
     `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows
     name.
     """
-    version = iteration if sampled_by is None else sampled_by
-    claimed = version if claimed is None else claimed
     generator = torch.Generator().manual_seed(100 + iteration)
-    policy = load_policy(warehouse, version)
-    prompts, completions, samples = [], [], []
+    prompts = []
     for number in range(num_groups):
         prompt_ids = torch.randint(0, VOCABULARY, (5 + 3 * number,), generator=generator)
         prompts.append(prompt_row(f"task-{number}", group_size, iteration=iteration,
                                   prompt_ids=prompt_ids.tolist()))
-        for index in range(group_size):
-            ids, logprobs = sample(policy, prompt_ids, max_tokens, generator)
+    _answer(warehouse, prompts, generator, max_tokens, sampled_by, claimed, scorer)
+
+
+def sample_turn(warehouse: Warehouse, iteration: int, turn: int, *, group_size: int = 3, every: int = 4,
+                max_tokens: int = 6, verbatim: bool = True, sampled_by: int | None = None) -> None:
+    """Roll out and score the next turn of every so-and-so-many-th completion: two tokens are said to it."""
+    generator = torch.Generator().manual_seed(1000 * turn + iteration)
+    before, purpose = turn_purpose("train", turn - 1), turn_purpose("train", turn)
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": before}
+    first = {row["group_id"]: row for row in warehouse.read("prompts", **keys).to_pylist()}
+    parents = warehouse.read("completions", **keys).to_pylist()[::every]
+    prompts, asked = [], Counter[str]()
+    for parent in parents:
+        said = torch.randint(0, VOCABULARY, (2,), generator=generator).tolist()
+        ids = first[parent["group_id"]]["prompt_ids"] + parent["completion_ids"] + said
+        prompts.append(prompt_row(
+            parent["task_id"], group_size, iteration=iteration, purpose=purpose, prompt_ids=ids, turn=turn,
+            group_index=asked[parent["task_id"]], parent_iteration=iteration, parent_purpose=before,
+            parent_sample_index=parent["sample_index"], verbatim_prefix=verbatim))
+        asked[parent["task_id"]] += 1
+    _answer(warehouse, prompts, generator, max_tokens, sampled_by, None, SCORER)
+
+
+def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torch.Generator, max_tokens: int,
+            sampled_by: int | None, claimed: int | None, scorer: str) -> None:
+    """Sample the completions of prompts, score them, and finish both stages."""
+    keys: dict[str, Any] = {name: prompts[0][name] for name in ("iteration", "purpose")}
+    version = keys["iteration"] if sampled_by is None else sampled_by
+    claimed = version if claimed is None else claimed
+    policy = load_policy(warehouse, version)
+    completions, samples = [], []
+    for number, prompt in enumerate(prompts):
+        for sample_index in range(prompt["group_size"]):
+            ids, logprobs = sample(policy, torch.tensor(prompt["prompt_ids"]), max_tokens, generator)
             reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
             completions.append(completion_row(
-                prompts[-1], index, ids, logprobs, finish_reason="stop" if ids[-1] == END else "length",
-                policy_version=claimed, policy_sha256=warehouse.policy(claimed)["sha256"],
-                max_tokens=max_tokens))
+                prompt, prompt["group_index"] * prompt["group_size"] + sample_index, ids, logprobs,
+                finish_reason="stop" if ids[-1] == END else "length", policy_version=claimed,
+                policy_sha256=warehouse.policy(claimed)["sha256"], max_tokens=max_tokens))
             samples.append(sample_row(completions[-1], scorer, reward, correct=reward == 1))
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
     for table, rows in (("prompts", prompts), ("completions", completions)):
         write_rows(warehouse, table, [rows])
     write_rows(warehouse, "samples", [samples], scorer=scorer)
@@ -67,10 +97,10 @@ def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, gr
 
 
 def rewrite(warehouse: Warehouse, iteration: int, table: str,
-            change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+            change: Callable[[dict[str, Any]], dict[str, Any] | None], purpose: str = "train") -> None:
     """Replace a table's rows by `change(row)` of each, as a broken engine or scorer would have left them."""
     scorer = SCORER if table == "samples" else None
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     keys |= {"scorer": scorer} if scorer else {}
     rows = [change(row) for row in warehouse.read(table, **keys).to_pylist()]
     for part in warehouse.parts(table, **keys):

@@ -19,9 +19,14 @@ UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0
                "frequency_penalty": 0.0}
 ORIGIN = ("policy_version", "policy_sha256", "temperature", "dtype", "max_tokens")     # one for a whole group
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
-                      "finish_reason", "logprobs_mode", *ORIGIN, *UNTRUNCATED]
+                      "finish_reason", "logprobs_mode", "version_segments", *ORIGIN, *UNTRUNCATED]
+PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_iteration", "parent_purpose",
+                  "parent_sample_index", "verbatim_prefix"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
+
+
+Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +40,8 @@ class Rollout:
     truncated: bool
     reward: float                       # NaN where it could not be measured
     correct: bool
+    versions: np.ndarray | None = None  # [n] the policy that drew each token, where that is not one for all
+    earned_by: Key | None = None        # the completion that the reward is of; None for the mean of several
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +58,8 @@ class Group:
     dtype: str                          # of the engine
     max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
     purpose: str = "train"
+    parent: Key | None = None           # the completion that the prompt goes on from
+    verbatim: bool = False              # the prompt begins with the parent's prompt and completion
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str,
@@ -60,7 +69,7 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     Rows of no policy have neither logprobs nor a distribution that could be wrong; nothing weighs them.
     """
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids", "group_size"], **keys)
+    prompts = warehouse.read("prompts", columns=PROMPT_COLUMNS, **keys)
     completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
     samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
     if not len(completions):
@@ -76,12 +85,13 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
           rewards: dict[tuple[str, int], tuple[float, bool]], scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     columns = {name: completions.column(name).to_pylist() for name in
-               ("task_id", "sample_index", "group_id", "finish_reason", *ORIGIN)}
+               ("task_id", "sample_index", "group_id", "finish_reason", "version_segments", *ORIGIN)}
     members: dict[str, list[int]] = {}
     for row, group_id in enumerate(columns["group_id"]):
         members.setdefault(group_id, []).append(row)
-    prompt_ids, sizes = (dict(zip(prompts.column("group_id").to_pylist(), values, strict=True)) for values in
-                         (_lists(prompts, "prompt_ids"), prompts.column("group_size").to_pylist()))
+    prompt_ids, sizes, parents = (
+        dict(zip(prompts.column("group_id").to_pylist(), values, strict=True)) for values in
+        (_lists(prompts, "prompt_ids"), prompts.column("group_size").to_pylist(), _parents(prompts)))
     groups = []
     for group_id in [*members, *(prompt_ids.keys() - members.keys())]:
         rows = members.get(group_id, [])
@@ -103,9 +113,18 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
         if shared["policy_version"] is None:    # what another model said is no staler than the policy
             shared |= {"policy_version": iteration, "temperature": 1.0}
+        parent, verbatim = parents[group_id]
         groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared,
-                            purpose=purpose))
+                            purpose=purpose, parent=parent, verbatim=verbatim))
     return groups
+
+
+def _parents(prompts: pa.Table) -> list[tuple[Key | None, bool]]:
+    """Of each prompt the completion that it goes on from, and whether token for token."""
+    columns = [prompts.column(name).to_pylist() for name in
+               ("parent_iteration", "parent_purpose", "task_id", "parent_sample_index", "verbatim_prefix")]
+    return [(None if key[0] is None else tuple(key), bool(verbatim))
+            for *key, verbatim in zip(*columns, strict=True)]
 
 
 def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,
@@ -127,8 +146,14 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if abs(reward) > REWARD_LIMIT:
         raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
                          f"`score` iteration {iteration} again; null is for what could not be measured.")
+    segments = columns["version_segments"][row]
+    versions = np.concatenate([np.full(segment["length"], segment["policy_version"])
+                               for segment in segments]) if segments else None
+    if versions is not None and len(versions) != len(completion_ids):
+        raise StageError(f"{name} has {len(completion_ids)} tokens, but its version_segments tell the policy "
+                         f"of {len(versions)}. Run `warehouse check` on the run folder.")
     return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
-                   columns["finish_reason"][row] in CUT_OFF, reward, correct)
+                   columns["finish_reason"][row] in CUT_OFF, reward, correct, versions)
 
 
 def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:

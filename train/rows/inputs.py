@@ -7,9 +7,10 @@ import json
 import shutil
 from typing import Any, NamedTuple
 
-from train.rows.groups import Group, load_groups
+from train.rows.groups import Group
 from train.rows.own_advantages import OPTION
 from train.rows.settings import Settings
+from train.rows.turns import credit_turns, load_turns
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import train_due
 from warehouse.stages.user_code import load_function
@@ -59,10 +60,14 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
-    groups = load_groups(warehouse, iteration, scorer, truncated_sampling=settings.truncated_sampling,
-                         purpose=settings.purpose)
+    groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = _waiting_iterations(warehouse, iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
+    groups = credit_turns(groups, settings)
+    if settings.turns and not groups:
+        turns = ", ".join(map(str, settings.turns))
+        raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with "
+                         f"`rollout {warehouse.root} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
         _check_policy_of(group, warehouse, iteration)
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
@@ -142,8 +147,7 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
     for earlier in sorted({*waiting, *range(max(0, iteration - settings.replay), iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
-            groups += load_groups(warehouse, earlier, identity,
-                                  truncated_sampling=settings.truncated_sampling)
+            groups += load_turns(warehouse, earlier, identity, settings)
     return [group for group in groups if group.iteration in waiting
             or (iteration - group.policy_version <= settings.replay
                 and (selected is None or (group.iteration, group.group_id) in selected))]

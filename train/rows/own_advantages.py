@@ -11,6 +11,7 @@ import numpy as np
 from train.rows.groups import Group
 from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
+from warehouse.store.names import turn_of
 
 OPTION = "--advantages"
 
@@ -38,7 +39,8 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
 
 def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
     rollout = group.rollouts[place]
-    return {"iteration": group.iteration, "group_id": group.group_id, "task_id": rollout.task_id,
+    return {"iteration": group.iteration, "purpose": group.purpose, "turn": turn_of(group.purpose),
+            "parent": group.parent, "group_id": group.group_id, "task_id": rollout.task_id,
             "sample_index": rollout.sample_index, "staleness": staleness,
             "reward": None if np.isnan(rollout.reward) else rollout.reward, "correct": rollout.correct,
             "truncated": rollout.truncated, "prompt_ids": group.prompt_ids,

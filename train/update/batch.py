@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from train.objective.losses import entropy_mask, loss_scales
 from train.rows.groups import Group, Rollout
 from train.rows.own_advantages import own_advantages
 from train.rows.settings import Settings, correction_of
+from train.rows.turns import shared_prefixes
 
 M2PO_LIMIT = 0.04
 UNKNOWN = torch.empty(0)
@@ -30,6 +32,7 @@ class Row:
     rollout: Rollout
     completion_ids: Tensor
     behaviour_logprobs: Tensor
+    staleness: Tensor = UNKNOWN                 # in policy versions
     advantages: Tensor = UNKNOWN
     drop_reason: str | None = None
     trainable: bool = True                      # its tokens are in the loss mask
@@ -68,6 +71,8 @@ class RowGroup:
     prompt_ids: Tensor
     rows: list[Row]
     staleness: int
+    parent: int | None = None       # number in the batch of the group that the prompt goes on from
+    num_shared: int = 0             # tokens of the prompt there and of the completion that is continued
 
     @property
     def forwardable(self) -> list[Row]:
@@ -75,17 +80,44 @@ class RowGroup:
         return [row for row in self.rows if len(row.completion_ids)]
 
 
-def prompt_group(group: RowGroup, rows: list[Row]) -> PromptGroup:
-    """What the model is to forward of a group: its prompt and these rows."""
-    return PromptGroup(group.prompt_ids, [row.completion_ids for row in rows], group.stored.temperature)
+def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
+    """What the model is to forward: these rows of the groups of these numbers, in this order.
+
+    Behind them come the groups that their prompts go on from, without rows, where those are not among them.
+    """
+    made: dict[int, PromptGroup] = {}
+
+    def make(number: int) -> PromptGroup:
+        if number not in made:
+            group, rows = batch[number], chosen.get(number, [])
+            parent = None if group.parent is None else make(group.parent)
+            made[number] = PromptGroup(group.prompt_ids, [row.completion_ids for row in rows],
+                                       group.stored.temperature, parent, group.num_shared)
+        return made[number]
+
+    wanted = [make(number) for number in chosen]
+    return wanted + [group for number, group in made.items() if number not in chosen]
+
+
+def conversations(batch: list[RowGroup], numbers: Iterable[int]) -> list[list[int]]:
+    """Groups of these numbers, those together whose prompts begin with one another."""
+    members: dict[int, list[int]] = {}
+    for number in numbers:
+        first = number
+        while (parent := batch[first].parent) is not None:
+            first = parent
+        members.setdefault(first, []).append(number)
+    return list(members.values())
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
     """Groups with advantages and loss masks, in the order given."""
     batch = [RowGroup(group, torch.from_numpy(group.prompt_ids),
                       [Row(rollout, torch.from_numpy(rollout.completion_ids),
-                           torch.tensor(rollout.behaviour_logprobs)) for rollout in group.rollouts],
-                      policy_version - group.policy_version) for group in groups]
+                           torch.tensor(rollout.behaviour_logprobs),
+                           _staleness(rollout, group, policy_version)) for rollout in group.rollouts],
+                      policy_version - group.policy_version, *shared)
+             for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
         row.advantages = advantage.float().expand(len(row.completion_ids))
@@ -111,10 +143,14 @@ def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
     return list(group_advantages(rewards, group_index, scale=settings.scale_rewards))
 
 
-def split_into_steps(num_groups: int, settings: Settings, seed: str) -> list[list[int]]:
-    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number."""
-    order = list(range(num_groups))
-    random.Random(seed).shuffle(order)
+def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> list[list[int]]:
+    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number.
+
+    What shares a prefix stays together but where a step ends.
+    """
+    together, num_groups = conversations(batch, range(len(batch))), len(batch)
+    random.Random(seed).shuffle(together)
+    order = list(itertools.chain.from_iterable(together))
     if settings.tasks_per_step:
         num_steps = -(-num_groups // settings.tasks_per_step)
     else:
@@ -192,6 +228,12 @@ def _left_out(row: Row, settings: Settings) -> bool:
     """Whether the loss mask leaves out a completion that has tokens."""
     wrong = LOSSES[settings.loss].correct_only and not row.rollout.correct
     return wrong or (settings.mask_truncated and row.rollout.truncated)
+
+
+def _staleness(rollout: Rollout, group: Group, policy_version: int) -> Tensor:
+    if rollout.versions is not None:
+        return policy_version - torch.from_numpy(rollout.versions)
+    return torch.tensor(policy_version - group.policy_version).expand(len(rollout.completion_ids))
 
 
 def _drop_reason(row: Row, settings: Settings) -> str | None:

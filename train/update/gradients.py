@@ -17,7 +17,7 @@ from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, has_gradient, prompt_group, weigh_rows
+from train.update.batch import Row, RowGroup, has_gradient, prompt_groups, weigh_rows
 from train.update.logprob_pass import in_step, share
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
@@ -72,8 +72,9 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     mine = share(batch, active, processes)
     places = [[place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
               for index in mine]
-    chosen = [prompt_group(batch[index], [batch[index].rows[place] for place in kept])
-              for index, kept in zip(mine, places, strict=True)]
+    chosen = prompt_groups(batch, {index: [batch[index].rows[place] for place in kept]
+                                   for index, kept in zip(mine, places, strict=True)})
+    places += [[]] * (len(chosen) - len(mine))
     forwarded: list[tuple[int, int]] = []
     packs = pack_groups(policy, chosen, settings.tokens_per_batch)
     members = [[chosen[number] for number in pack] for pack in packs]
@@ -85,7 +86,8 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
             _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
                       settings, online=online)
             if policy.can_pack:     # else a group is padded rows
-                sums.packs.append([batch[mine[number]].stored.group_id for number in pack])
+                sums.packs.append([batch[mine[number]].stored.group_id for number in pack
+                                   if number < len(mine)])
             forwarded += pack_rows
     for index, place in forwarded:
         row = batch[index].rows[place]

@@ -13,7 +13,7 @@ from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, prompt_group
+from train.update.batch import Row, RowGroup, conversations, prompt_groups
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
@@ -30,7 +30,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
         return [row for row in group.forwardable if not len(getattr(row, column))]
 
     mine = share(batch, [index for index, group in enumerate(batch) if missing(group)], processes)
-    groups = [prompt_group(batch[index], missing(batch[index])) for index in mine]
+    groups = prompt_groups(batch, {index: missing(batch[index]) for index in mine})
     packs, passed = pack_groups(policy, groups, settings.tokens_per_batch), []
     members = [[groups[number] for number in pack] for pack in packs]
     with (in_step(policy, members, processes, settings, backward=False),
@@ -41,8 +41,9 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
             logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=settings.tokens_per_batch)
-            passed.append(([mine[number] for number in pack], logprobs, entropies))
-            bar.update(len(pack))
+            asked = [mine[number] for number in pack if number < len(mine)]
+            passed.append((asked, logprobs, entropies))
+            bar.update(len(asked))
     for indices, logprobs, entropies in processes.gather(passed):
         rows = [row for index in indices for row in missing(batch[index])]
         for row, row_logprobs, row_entropy in zip(rows, logprobs, entropies, strict=True):
@@ -80,14 +81,17 @@ def hand_out(batch: list[RowGroup], stored: dict[str, Tensor]) -> None:
 
 
 def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> list[int]:
-    """The groups of this process, costliest first: if memory is short, it is short at once."""
-    costs = {index: len(batch[index].prompt_ids) + sum(len(row.completion_ids) for row in batch[index].rows)
-             for index in groups}
-    loads = [0] * processes.count
-    mine = []
-    for index in sorted(groups, key=lambda index: (-costs[index], index)):
+    """The groups of this process, costliest first: if memory is short, it is short at once.
+
+    Those whose prompts begin with one another are one process's.
+    """
+    loads, mine = [0] * processes.count, []
+    costs = [(sum(len(batch[index].prompt_ids) - batch[index].num_shared
+                  + sum(len(row.completion_ids) for row in batch[index].rows) for index in members), members)
+             for members in conversations(batch, groups)]
+    for cost, members in sorted(costs, key=lambda each: (-each[0], each[1])):
         target = loads.index(min(loads))
-        loads[target] += costs[index]
+        loads[target] += cost
         if target == processes.index:
-            mine.append(index)
+            mine += members
     return mine

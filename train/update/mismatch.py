@@ -40,10 +40,12 @@ class Mismatch(NamedTuple):
 
 
 def mismatch_table(batch: list[RowGroup]) -> list[Mismatch]:
-    """One line per staleness, youngest first."""
-    ages = sorted({group.staleness for group in batch})
-    return [_mismatch(age, [row for group in batch if group.staleness == age
-                            for row in group.rows if row.trainable]) for age in ages]
+    """One line per staleness, youngest first; tokens of one completion may be of several policies."""
+    ages = sorted({group.staleness for group in batch}.union(
+        *(row.staleness.unique().tolist() for group in batch for row in group.rows
+          if row.rollout.versions is not None)))
+    return [_mismatch(age, [row for group in batch for row in group.rows
+                            if row.trainable and bool((row.staleness == age).any())]) for age in ages]
 
 
 def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str, floor: float | None,
@@ -110,11 +112,12 @@ def group_counts(batch: list[RowGroup]) -> dict[str, int]:
 def _mismatch(staleness: int, rows: list[Row]) -> Mismatch:
     if not rows:
         return Mismatch(staleness, 0, 0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
-    old = torch.cat([row.old_logprobs for row in rows]).double()
-    behaviour = torch.cat([row.behaviour_logprobs for row in rows]).double()
+    there = torch.cat([row.staleness for row in rows]) == staleness
+    old = torch.cat([row.old_logprobs for row in rows])[there].double()
+    behaviour = torch.cat([row.behaviour_logprobs for row in rows])[there].double()
     log_ratio, pairs = old - behaviour, torch.stack([old.exp(), behaviour.exp()])
     correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
-    kept, weights = torch.cat([row.kept for row in rows]), torch.cat([row.weights for row in rows])
+    kept, weights = (torch.cat([getattr(row, name) for row in rows])[there] for name in ("kept", "weights"))
     return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
                     log_ratio.abs().max().item(), k3(log_ratio).mean().item(),
                     effective_sample_size(log_ratio), kept.double().mean().item(),

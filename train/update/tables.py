@@ -47,13 +47,15 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, len(row.completion_ids)
     compared = n and group.stored.policy_sha256 is not None
-    gap = row.log_ratio.double()
+    gap, earned_by = row.log_ratio.double(), rollout.earned_by or (None,) * 4
     return {
         "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
         "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
-        "trained_iteration": inputs.iteration, "staleness": group.staleness,
+        "trained_iteration": inputs.iteration,
+        "staleness": int(row.staleness.max()) if n else group.staleness,
         "optimizer_step": None if row.drop_reason else row.step,
         "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
+        "earned_by_purpose": earned_by[1], "earned_by_sample_index": earned_by[3],
         "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
         "old_logprobs": row.old_logprobs.numpy(),
         "log_ratio_mean": gap.mean().item() if compared else None,

@@ -184,10 +184,11 @@ TRAIN_SAMPLES = (
     Column("group_id", TEXT, "The group; joins with prompts."),
     Column("scorer", TEXT, "Scorer whose rewards were used."),
     Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
-    Column("staleness", COUNT, "Policy version the stage started from minus the rollout's."),
+    Column("staleness", COUNT, "Policy version the stage started from minus the rollout's; its oldest "
+           "token's where several policies sampled it."),
     Column("optimizer_step", COUNT,
            "Step of this stage that used the completion, from 0; null when none did."),
-    Column("reward", DOUBLE, "Reward used."),
+    Column("reward", DOUBLE, "Reward used: the completion's own unless `train --credit` says otherwise."),
     Column("advantage", DOUBLE, "Advantage of the completion."),
     Column("num_trainable_tokens", COUNT, "Tokens with loss mask 1."),
     Column("drop_reason", TEXT,
@@ -203,6 +204,9 @@ TRAIN_SAMPLES = (
            "Mean over its tokens of the importance weight after the correction."),
     Column("kept_fraction", DOUBLE, "Share of its tokens whose weight is neither 0 nor changed by a bound."),
     Column("entropy", DOUBLE, "Mean entropy of pi_old over its tokens, nats."),
+    Column("earned_by_purpose", TEXT, "Purpose of the completion of this task that earned the reward, "
+           "itself or a later turn; null for the mean of several.", since=3),
+    Column("earned_by_sample_index", COUNT, "Its sample_index.", since=3),
 )
 
 TRAIN_TOKENS = (

@@ -1,0 +1,173 @@
+"""A stage over several turns: rewards, which of them are trained, and that shared prefixes change nothing."""
+
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from tests.building.runs import copy_run
+from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample_turn, tiny_run
+from train.cli import train as train_command
+from train.model.policy import Policy
+from warehouse.sql.database import connect, rows_of
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    """Iteration 0 with three turns: every fourth completion was answered."""
+    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
+    sample_rows(warehouse, 0, num_groups=4, group_size=5)
+    sample_turn(warehouse, 0, 2)
+    sample_turn(warehouse, 0, 3)
+    return warehouse
+
+
+@pytest.fixture
+def run(turns, tmp_path):
+    return copy_run(turns, tmp_path / "demo")
+
+
+def invoke(warehouse, *arguments):
+    result = CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(warehouse, *arguments):
+    result = CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1, result.output
+    assert not warehouse.parts("train_samples", iteration=0)
+    return result.stderr
+
+
+def trained(warehouse):
+    return warehouse.read("train_samples", iteration=0).to_pylist()
+
+
+@pytest.mark.parametrize("budget", ["10000", "40"])
+@pytest.mark.parametrize("more", [["--kl-beta", "1e-6"], ["--loss", "grpo", "--entropy-coef", "0.01"], []],
+                         ids=["old logprobs before", "in one pass", "rows with a gradient alone"])
+def test_turns_that_share_their_prefix_give_the_policy_of_turns_that_do_not(run, tmp_path, monkeypatch,
+                                                                            budget, more):
+    apart, forwarded, original = copy_run(run, tmp_path / "apart"), [0], Policy.hidden
+    for purpose in ("train-turn2", "train-turn3"):
+        rewrite(apart, 0, "prompts", lambda row: {**row, "verbatim_prefix": False}, purpose=purpose)
+
+    def hidden(policy, texts, *others):
+        forwarded[-1] += sum(map(len, texts))
+        return original(policy, texts, *others)
+
+    monkeypatch.setattr(Policy, "hidden", hidden)
+    for warehouse in (run, apart):
+        invoke(warehouse, "--tokens-per-batch", budget, "--updates-per-batch", "1", *more)
+        forwarded.append(0)
+    assert forwarded[0] < (0.8 if budget == "10000" else 0.95) * forwarded[1]
+    one, other = (load_file(str(warehouse.policy_dir(1) / "adapter_model.safetensors"))
+                  for warehouse in (run, apart))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=2e-5)
+    for row, twin in zip(trained(run), trained(apart), strict=True):
+        assert row["old_logprobs"] == pytest.approx(twin["old_logprobs"], abs=2e-5)
+        assert (row["advantage"], row["drop_reason"]) == (twin["advantage"], twin["drop_reason"])
+
+
+def test_every_turn_is_a_row_of_its_own_purpose_and_advantages_are_among_siblings(run):
+    invoke(run)
+    rows = trained(run)
+    counts = rows_of(connect(run), """
+        SELECT purpose, count(*) AS num, count(DISTINCT group_id) AS groups FROM train_samples
+        JOIN completions USING (iteration, purpose, task_id, sample_index, group_id)
+        GROUP BY purpose ORDER BY purpose""")
+    assert [tuple(row.values()) for row in counts] == [("train", 20, 4), ("train-turn2", 15, 5),
+                                                       ("train-turn3", 12, 4)]
+    assert all((row["earned_by_purpose"], row["earned_by_sample_index"])
+               == (row["purpose"], row["sample_index"]) for row in rows)
+    for group_id in {row["group_id"] for row in rows}:
+        group = [row for row in rows if row["group_id"] == group_id]
+        assert sum(row["advantage"] for row in group) == pytest.approx(0, abs=1e-5)
+    mismatch, = run.stage("train", iteration=0).manifest()["facts"]["mismatch"]
+    assert mismatch["num_completions"] == 47 and mismatch["mismatch_kl"] < 1e-10
+
+
+def test_a_turn_is_credited_with_what_follows_from_it_and_sql_tells_what(run, tmp_path):
+    own = {}
+    for purpose in run.turns(0):
+        for row in run.read("samples", iteration=0, purpose=purpose, scorer=SCORER).to_pylist():
+            own[purpose, row["task_id"], row["sample_index"]] = row["reward"]
+    children = {key: [] for key in own}
+    for purpose in run.turns(0)[1:]:
+        keys = {"iteration": 0, "purpose": purpose}
+        prompts = {row["group_id"]: row for row in run.read("prompts", **keys).to_pylist()}
+        for row in run.read("completions", **keys).to_pylist():
+            prompt = prompts[row["group_id"]]
+            children[prompt["parent_purpose"], row["task_id"], prompt["parent_sample_index"]].append(
+                (purpose, row["task_id"], row["sample_index"]))
+
+    def best(key):
+        return max([own[key], *(0.9 * best(child) for child in children[key])])
+
+    def last(key):
+        later = [last(child) for child in children[key]]
+        return 0.9 * sum(later) / len(later) if later else own[key]
+    for credit, expected in (("best", best), ("last", last)):
+        copy = copy_run(run, tmp_path / credit)
+        invoke(copy, "--credit", credit, "--discount", "0.9")
+        for row in trained(copy):
+            key = row["purpose"], row["task_id"], row["sample_index"]
+            assert row["reward"] == pytest.approx(expected(key))
+        earned, = rows_of(connect(copy), """
+            SELECT count(*) FILTER (earned_by_purpose <> purpose) AS later,
+                   count(*) FILTER (earned_by_purpose IS NULL) AS means FROM train_samples""")
+        assert (earned["means"] > 0) == (credit == "last")
+        assert (earned["later"] > 0) == (credit == "best")
+
+
+def test_the_turns_that_are_named_are_trained_and_the_others_still_earn(run, tmp_path):
+    credited = ["--turns", "1, 3", "--credit", "best", "--discount", "1"]
+    for number, (options, purposes) in enumerate([(["--turns", "2"], {"train-turn2"}),
+                                                  (credited, {"train", "train-turn3"})]):
+        copy = copy_run(run, tmp_path / str(number))
+        invoke(copy, *options)
+        rows = trained(copy)
+        assert {row["purpose"] for row in rows} == purposes
+        assert any(row["earned_by_purpose"] == "train-turn2" for row in rows)
+
+
+def test_turns_that_are_not_there_or_not_scored_are_refused(run):
+    assert "has no turn 4" in refused(run, "--turns", "4")
+    (run.stage("score", iteration=0, purpose="train-turn3", scorer=SCORER).folder / "manifest.json").unlink()
+    assert "The turns 3 of iteration 0 are not scored by toy-1" in refused(run)
+    (run.stage("rollout", iteration=0, purpose="train-turn3").folder / "manifest.json").unlink()
+    assert "The turns 3 of iteration 0 are under way" in refused(run, "--turns", "2,3")
+    assert "--turn 3" in refused(run, "--turns", "1", "--credit", "best")
+    invoke(run, "--turns", "1,2")
+
+
+def test_tokens_of_several_policies_have_a_staleness_each(run):
+    invoke(run, "--turns", "1", "--learning-rate", "1e-3")
+    sample_rows(run, 1, num_groups=4, group_size=5)
+    groups = {row["group_id"] for row in run.read("prompts", iteration=1, purpose="train").to_pylist()[:2]}
+
+    def carry(row):
+        if row["group_id"] not in groups:
+            return row
+        first = (len(row["completion_ids"]) + 1) // 2
+        behaviour = [value - 0.5 * (place < first) for place, value in enumerate(row["behaviour_logprobs"])]
+        return {**row, "behaviour_logprobs": behaviour, "version_segments": [
+            {"start": 0, "length": first, "policy_version": 0},
+            {"start": first, "length": len(row["completion_ids"]) - first, "policy_version": 1}]}
+    rewrite(run, 1, "completions", carry)
+    invoke(run, "--iteration", "1")
+    fresh, stale = run.stage("train", iteration=1).manifest()["facts"]["mismatch"]
+    rows = run.read("completions", iteration=1, purpose="train").to_pylist()
+    num_stale = sum((len(row["completion_ids"]) + 1) // 2 for row in rows if row["group_id"] in groups)
+    assert (stale["staleness"], stale["num_tokens"], stale["num_completions"]) == (1, num_stale, 10)
+    assert stale["log_ratio_abs_mean"] == pytest.approx(0.5, abs=1e-4)
+    assert stale["importance_weight_mean"] == pytest.approx(math.exp(0.5), rel=1e-4)
+    all_stale = sum(len(row["completion_ids"]) == 1 for row in rows if row["group_id"] in groups)
+    assert (fresh["staleness"], fresh["num_completions"]) == (0, 20 - all_stale)
+    assert fresh["mismatch_kl"] < 1e-10
+    ages = {row["group_id"]: row["staleness"] for row in run.read("train_samples", iteration=1).to_pylist()}
+    assert {group_id for group_id, age in ages.items() if age == 1} == groups
