@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +29,8 @@ from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import backward_pack
 from train.objective.losses import clipped_surrogate
-from train.rows.groups import Group
+from train.rows.groups import Group, Rollout
+from train.rows.turns import shared_prefixes
 from train.start import new_optimizer
 from train.update import gradients, logprob_pass
 from train.update.accelerator import Processes
@@ -114,6 +116,11 @@ def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> 
     return step
 
 
+def row_length(rollout: Rollout) -> int:
+    """Tokens of a completion."""
+    return len(rollout.completion_ids)
+
+
 def measure(step: Step, count: int) -> dict[str, float]:
     """Seconds per step after one warm-up step, and the peak memory of the process, MB."""
     cpu, wall, passes = [], [], []
@@ -133,19 +140,24 @@ def run(variant: str, model: str, folder: Path, shape: Shape, count: int, dtype:
     """Measure one variant and save the adapter it ends with."""
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
-    last_step = groups[-shape.groups:]
-    work = {"tokens": float(sum(len(group.prompt_ids) + sum(len(row.completion_ids) for row in group.rollouts)
-                                for group in last_step)),
+    last_step = groups[-shape.groups_per_step:]
+    work = {"tokens": float(sum(len(group.prompt_ids) - shared + sum(map(row_length, group.rollouts))
+                                for group, (_, shared) in zip(last_step, shared_prefixes(last_step),
+                                                              strict=True))),
             "flops": useful_flops(model, last_step, passes=3 if "two-pass" in variant else 2)}
+    if variant.startswith("turns-apart"):
+        groups = [replace(group, verbatim=False) for group in groups]
     if variant.startswith("trl"):
         from benchmarks.train_trl import measure_trl
         del policy
         return work | measure_trl(folder, groups, shape, dtype=dtype, batch=trl_batch,
                                   checkpointing=variant == "trl-checkpointing")
-    shared = partial(shared_prompt, policy, groups, shape.groups, online=True, budget=budget)
+    shared = partial(shared_prompt, policy, groups, shape.groups_per_step, online=True, budget=budget)
     steps = {"shared": shared,
              "shared-cache": partial(shared, way=CACHED_PROMPT),
              "shared-two-pass": partial(shared, online=False),
+             "turns-apart": shared,
+             "turns-apart-two-pass": partial(shared, online=False),
              "alone-two-pass": partial(shared, online=False, alone=True),
              "flex": partial(shared, way="flex_attention"),
              "padded": partial(padded_rows, policy, groups, checkpointing=False),
