@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from click.testing import CliRunner, Result
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
+from train.cli import train as train_command
 from train.model.policy import Policy, load_lora
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
@@ -94,6 +96,11 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
     write_rows(warehouse, "samples", [samples], scorer=scorer)
     finish(warehouse, "rollout", **keys)
     finish(warehouse, "score", **keys, scorer=scorer)
+
+
+def run_train(warehouse: Warehouse, *arguments: str) -> Result:
+    """`train RUN` with OPTIONS and more."""
+    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
 
 
 def rewrite(warehouse: Warehouse, iteration: int, table: str,

@@ -4,11 +4,9 @@ import json
 import math
 
 import pytest
-from click.testing import CliRunner
 
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
-from train.cli import train as train_command
+from tests.building.sampled import rewrite, run_train, sample_rows
 from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 
@@ -31,28 +29,14 @@ def broken(rows):
 """
 
 
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    """Iteration 1, sampled by policy 0: stale by 1, so that no ratio is 1."""
-    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
-    sample_rows(warehouse, 0, num_groups=5)
-    assert invoke(warehouse).exit_code == 0
-    sample_rows(warehouse, 1, num_groups=5, sampled_by=0)
-    (warehouse.root / "mine.py").write_text(GROUP_MEANS)
-    return warehouse
-
-
 @pytest.fixture
-def run(scored, tmp_path):
-    return copy_run(scored, tmp_path / "demo")
-
-
-def invoke(warehouse, *arguments):
-    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+def run(stale_run):
+    (stale_run.root / "mine.py").write_text(GROUP_MEANS)
+    return stale_run
 
 
 def test_the_tokens_of_a_step_give_its_largest_ratio_and_its_clipped_share(run):
-    assert invoke(run, "--learning-rate", "0.05", "--clip-low", "0.05").exit_code == 0
+    assert run_train(run, "--learning-rate", "0.05", "--clip-low", "0.05").exit_code == 0
     steps = {row["optimizer_step"]: row for row in run.read("train_steps", iteration=1).to_pylist()}
     tokens = rows_of(connect(run), """
         SELECT optimizer_step, max(ratio) AS largest, count(*) FILTER (clipped) AS clipped, min(rho) AS least,
@@ -67,7 +51,7 @@ def test_the_tokens_of_a_step_give_its_largest_ratio_and_its_clipped_share(run):
 
 
 def test_whatif_starts_from_the_correction_that_was_trained_with(run):
-    assert invoke(run, "--correction", "token-mask", "--correction-low", "0.9").exit_code == 0
+    assert run_train(run, "--correction", "token-mask", "--correction-low", "0.9").exit_code == 0
     connection = connect(run)
     [used] = rows_of(connection, "FROM whatif(1)")
     assert (used["correction"], used["low"], used["high"], used["used"]) == ("token-mask", 0.9, None, True)
@@ -81,10 +65,10 @@ def test_whatif_starts_from_the_correction_that_was_trained_with(run):
 
 def test_shares_of_the_gradient_add_up_and_its_norm_is_that_of_the_step(run):
     options = ("--updates-per-batch", "1", "--iteration", "1")
-    lines = invoke(run, *options, "--dry-run", "--explain", "99").stdout.splitlines()
+    lines = run_train(run, *options, "--dry-run", "--explain", "99").stdout.splitlines()
     [head] = [number for number, line in enumerate(lines) if line.startswith("gradient of all completions")]
     shares = [float(line.split()[1].removesuffix("%")) for line in lines[head + 2:-1]]
-    assert invoke(run, *options).exit_code == 0
+    assert run_train(run, *options).exit_code == 0
     [step] = run.read("train_steps", iteration=1).to_pylist()
     assert float(lines[head].split("norm ")[1].split(";")[0]) == pytest.approx(step["grad_norm"], rel=1e-3)
     rows = run.read("train_samples", iteration=1).to_pylist()
@@ -94,8 +78,8 @@ def test_shares_of_the_gradient_add_up_and_its_norm_is_that_of_the_step(run):
 
 def test_advantages_of_ones_own_take_the_place_of_the_group_s(run, tmp_path):
     other = copy_run(run, tmp_path / "other")
-    assert invoke(run, "--scale-rewards", "none").exit_code == 0
-    assert invoke(other, "--advantages", f"{run.root}/mine.py:centred").exit_code == 0
+    assert run_train(run, "--scale-rewards", "none").exit_code == 0
+    assert run_train(other, "--advantages", f"{run.root}/mine.py:centred").exit_code == 0
     rows, same = (warehouse.read("train_samples", iteration=1).to_pylist() for warehouse in (run, other))
     assert [row["advantage"] for row in rows] == pytest.approx([row["advantage"] for row in same], abs=1e-7)
     steps, again = (warehouse.read("train_steps", iteration=1).to_pylist() for warehouse in (run, other))
@@ -103,7 +87,7 @@ def test_advantages_of_ones_own_take_the_place_of_the_group_s(run, tmp_path):
 
 
 def test_an_advantage_per_token_is_stored_as_its_mean(run):
-    assert invoke(run, "--advantages", f"{run.root}/mine.py:on_the_last_token").exit_code == 0
+    assert run_train(run, "--advantages", f"{run.root}/mine.py:on_the_last_token").exit_code == 0
     rows = run.read("train_samples", iteration=1).to_pylist()
     rewards = {}
     for row in rows:
@@ -115,18 +99,18 @@ def test_an_advantage_per_token_is_stored_as_its_mean(run):
 
 @pytest.mark.parametrize(("name", "said"), [
     ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "there is no file"),
-    ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 30 rows"),
+    ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 42 rows"),
     ("mine.py:broken", "raised KeyError in line 16: 'rewrad'")])
 def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, said):
     monkeypatch.chdir(run.root)
-    result = invoke(run, "--advantages", name)
+    result = run_train(run, "--advantages", name)
     assert result.exit_code == 1 and said in result.stderr
     assert not run.parts("train_steps", iteration=1)
 
 
 def test_nll_trains_on_right_completions_alone_with_the_mean_of_their_tokens(run):
     rewrite(run, 1, "samples", lambda row: row | {"correct": row["reward"] > 0.5})
-    assert invoke(run, "--loss", "nll", "--updates-per-batch", "1").exit_code == 0
+    assert run_train(run, "--loss", "nll", "--updates-per-batch", "1").exit_code == 0
     rows = run.read("train_samples", iteration=1).to_pylist()
     right = [row for row in rows if row["reward"] > 0.5]
     assert right and all((row["drop_reason"] is None) == (row["reward"] > 0.5) for row in rows)
@@ -138,17 +122,17 @@ def test_nll_trains_on_right_completions_alone_with_the_mean_of_their_tokens(run
 
 def test_every_rollback_makes_the_next_steps_smaller(run):
     rate = ("--learning-rate", "0.01", "--lr-after-rollback", "0.5")
-    assert invoke(run, *rate).exit_code == 0
+    assert run_train(run, *rate).exit_code == 0
     roll_back(run, 1)
     sample_rows(run, 2, num_groups=4)
-    assert invoke(run, *rate).exit_code == 0
+    assert run_train(run, *rate).exit_code == 0
     rates = [{row["learning_rate"] for row in run.read("train_steps", iteration=number).to_pylist()}
              for number in (1, 2)]
     assert rates == [{0.01}, {0.005}]
 
 
 def test_the_learning_rate_by_ess_is_that_of_the_completions_ratios(run):
-    assert invoke(run, "--lr-by-ess", "--updates-per-batch", "1", "--learning-rate", "0.01").exit_code == 0
+    assert run_train(run, "--lr-by-ess", "--updates-per-batch", "1", "--learning-rate", "0.01").exit_code == 0
     rows = run.read("train_samples", iteration=1).to_pylist()
     weights = [math.exp(row["log_ratio_mean"] * len(row["old_logprobs"])) for row in rows
                if not row["drop_reason"]]

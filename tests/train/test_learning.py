@@ -8,14 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 
 import train.run
 import train.update.steps
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, run_train, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.objective.correction import importance_weights, off_policy_mask, suffix_mask
 from train.objective.loss_table import LOSSES
@@ -29,26 +28,10 @@ from train.update.gradients import accumulate
 from train.update.logprob_pass import fill_logprobs
 from train.update.steps import learning_rate
 
-GROUPS = 7
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run with policy 1 and iteration 1 sampled by policy 0: stale by 1, so that no ratio is 1."""
-    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
-    sample_rows(warehouse, 0, num_groups=GROUPS)
-    assert invoke(warehouse).exit_code == 0
-    sample_rows(warehouse, 1, num_groups=GROUPS, sampled_by=0)
-    return warehouse
-
 
 @pytest.fixture
-def run(trained, tmp_path):
-    return copy_run(trained, tmp_path / "demo")
-
-
-def invoke(warehouse, *arguments):
-    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+def run(stale_run):
+    return stale_run
 
 
 def settings_of(run, *arguments):
@@ -139,10 +122,10 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES if loss != "nll"),
 
 
 @pytest.mark.parametrize("options", STEP_OPTIONS, ids=" ".join)
-def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, options):
-    settings = settings_of(trained, *options)
-    policy = load_policy(trained, 1)
-    batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(stale, options):
+    settings = settings_of(stale, *options)
+    policy = load_policy(stale, 1)
+    batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
     fill_logprobs(policy, batch, Processes("cpu"), settings, "old_logprobs")
     if settings.kl_beta:
         with policy.without_adapter():
@@ -150,12 +133,12 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
     weigh_rows([row for group in batch for row in group.rows], settings)
     for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
         parameter.data.mul_(1.1)
-    plan_step(batch, list(range(GROUPS)), 0, settings)
+    plan_step(batch, list(range(len(batch))), 0, settings)
     expected_loss, expected = plain_gradient(policy, batch, settings)
     assert any(not has_gradient(row, settings) for group in batch for row in group.rows) or settings.kl_beta \
         or settings.entropy_coef or settings.loss == "oapl"     # whose regression no row leaves out
     for budget in (1, 4096):
-        packed = settings_of(trained, *options, "--tokens-per-batch", str(budget))
+        packed = settings_of(stale, *options, "--tokens-per-batch", str(budget))
         loss, actual = step_gradient(policy, batch, packed)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
         scale = max(float(gradient.norm()) for gradient in expected.values())
@@ -163,10 +146,10 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(trained, 
             assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6 * scale, name
 
 
-def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_path, monkeypatch):
+def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_path, monkeypatch):
     once = ["--updates-per-batch", "1", "--mask-truncated", "--max-mismatch", "9"]
-    assert invoke(run, *once).exit_code == 0
-    twice = copy_run(trained, tmp_path / "twice")
+    assert run_train(run, *once).exit_code == 0
+    twice = copy_run(stale, tmp_path / "twice")
     original = train.run.prepare
     def prepare(*arguments):
         learner = original(*arguments)
@@ -174,7 +157,7 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
         learner.online = False
         return learner
     monkeypatch.setattr(train.run, "prepare", prepare)
-    assert invoke(twice, *once).exit_code == 0
+    assert run_train(twice, *once).exit_code == 0
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(twice, 2))
     actual, expected = (
         pad_sequence([torch.tensor(row["old_logprobs"])
@@ -186,9 +169,9 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, trained, tmp_
                                                                                 columns=columns)
 
 
-def test_a_step_tried_again_shares_every_group_once_between_processes(trained, monkeypatch):
+def test_a_step_tried_again_shares_every_group_once_between_processes(stale, monkeypatch):
     """A process that drops a group by its weights tells the others, who take other shares else."""
-    settings, barrier = settings_of(trained, "--veto", "0.5"), threading.Barrier(2, timeout=60)
+    settings, barrier = settings_of(stale, "--veto", "0.5"), threading.Barrier(2, timeout=60)
     told, taken = {}, {0: [], 1: []}
 
     class Two:
@@ -213,12 +196,12 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
         gradients.weigh_rows(rows, settings)
 
     def train_twice(index):
-        batch = build_batch(load_groups(trained, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+        batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
         for _ in range(2):
-            plan_step(batch, list(range(GROUPS)), 0, settings)
+            plan_step(batch, list(range(len(batch))), 0, settings)
             taken[index].append("again")
             policy = SimpleNamespace(index=index, can_pack=False)
-            accumulate(policy, batch, list(range(GROUPS)), Two(index), settings, online=True,
+            accumulate(policy, batch, list(range(len(batch))), Two(index), settings, online=True,
                        interrupted=lambda: False)
 
     monkeypatch.setattr(gradients, "_backward", forward)
@@ -233,9 +216,9 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(trained, m
 
 @pytest.mark.slow("two more processes that import torch, each time")
 @pytest.mark.parametrize("updates", ["1", "3"])
-def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, updates):
-    alone = copy_run(trained, tmp_path / "alone")
-    assert invoke(alone, "--updates-per-batch", updates).exit_code == 0
+def test_two_processes_train_the_same_adapter_as_one(run, stale, tmp_path, updates):
+    alone = copy_run(stale, tmp_path / "alone")
+    assert run_train(alone, "--updates-per-batch", updates).exit_code == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
                "-m", "train.cli"]
     result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-batch", updates],
@@ -247,7 +230,7 @@ def test_two_processes_train_the_same_adapter_as_one(run, trained, tmp_path, upd
 
 
 def test_drift_ends_the_batch_and_a_later_replay_takes_what_was_left(run):
-    result = invoke(run, "--updates-per-batch", "7", "--learning-rate", "0.1", "--max-drift", "1e-3")
+    result = run_train(run, "--updates-per-batch", "7", "--learning-rate", "0.1", "--max-drift", "1e-3")
     assert result.exit_code == 0 and "stopped early before step" in result.stdout, result.output
     steps = run.read("train_steps", iteration=1).num_rows
     samples = run.read("train_samples", iteration=1).to_pylist()
@@ -256,7 +239,7 @@ def test_drift_ends_the_batch_and_a_later_replay_takes_what_was_left(run):
     assert max(row["optimizer_step"] for row in samples if row["drop_reason"] is None) == steps - 1
     sample_rows(run, 2, num_groups=3)
     query = "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'"
-    result = invoke(run, "--replay", "2", "--replay-select", query)
+    result = run_train(run, "--replay", "2", "--replay-select", query)
     assert result.exit_code == 0, result.output
     rows = run.read("train_samples", iteration=2).to_pylist()
     replayed = [row for row in rows if row["iteration"] == 1]
@@ -267,26 +250,26 @@ def test_drift_ends_the_batch_and_a_later_replay_takes_what_was_left(run):
 
 
 def test_replay_leaves_out_rows_older_than_its_age(run):
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     sample_rows(run, 2, num_groups=3)
-    assert invoke(run, "--replay", "1").exit_code == 0      # iteration 1 is of policy 0: two versions old
+    assert run_train(run, "--replay", "1").exit_code == 0      # iteration 1 is of policy 0: two versions old
     assert {row["iteration"] for row in run.read("train_samples", iteration=2).to_pylist()} == {2}
 
 
 def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
     rewrite(run, 1, "samples", lambda row: {**row, "reward": 0.5})
-    result = invoke(run)
+    result = run_train(run)
     assert result.exit_code == 1
     assert "--keep-if-nothing" in result.stderr and "42 zero_variance" in result.stderr
-    assert invoke(run, "--keep-if-nothing").exit_code == 0
+    assert run_train(run, "--keep-if-nothing").exit_code == 0
     before, after = adapter(run, 1), adapter(run, 2)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
-    free = copy_run(trained, tmp_path / "free")
+def test_kl_to_the_base_holds_the_policy_near_it(run, stale, tmp_path):
+    free = copy_run(stale, tmp_path / "free")
     for warehouse, beta in ((free, "0"), (run, "20")):
-        assert invoke(warehouse, "--kl-beta", beta, "--updates-per-batch", "7").exit_code == 0
+        assert run_train(warehouse, "--kl-beta", beta, "--updates-per-batch", "7").exit_code == 0
     def distance(warehouse):
         ids = torch.arange(40)[None] % 61
         with torch.no_grad():
@@ -295,10 +278,10 @@ def test_kl_to_the_base_holds_the_policy_near_it(run, trained, tmp_path):
     assert distance(run) < 0.7 * distance(free)
 
 
-def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
+def test_full_fine_tuning_with_kl_starts_at_zero_kl(stale, tmp_path):
     run = tiny_run(tmp_path / "full")
     sample_rows(run, 0, num_groups=3)
-    result = invoke(run, "--full", "--kl-beta", "1", "--updates-per-batch", "1", "--loss", "grpo")
+    result = run_train(run, "--full", "--kl-beta", "1", "--updates-per-batch", "1", "--loss", "grpo")
     assert result.exit_code == 0, result.output
     step, = run.read("train_steps", iteration=0).to_pylist()
     assert abs(step["loss"]) < 1e-5 and step["policy_kl"] < 1e-10
@@ -309,7 +292,7 @@ def test_full_fine_tuning_with_kl_starts_at_zero_kl(trained, tmp_path):
 def test_half_precision_trains_towards_the_same_adapter(tmp_path, dtype, kind):
     run = tiny_run(tmp_path / "half")
     sample_rows(run, 0, num_groups=3)
-    result = invoke(run, *kind, "--dtype", dtype, "--max-mismatch", "1")
+    result = run_train(run, *kind, "--dtype", dtype, "--max-mismatch", "1")
     assert result.exit_code == 0, result.output
     steps = run.read("train_steps", iteration=0).to_pylist()
     assert sum(0 < step["grad_norm"] < 10 for step in steps) == 2
@@ -322,25 +305,25 @@ def test_half_precision_trains_towards_the_same_adapter(tmp_path, dtype, kind):
     ("linear", 3, 1.0),
     ("linear", 8, 0.5), ("linear", 13, 0.0), ("linear", 99, 0.0), ("cosine", 3, 1.0), ("cosine", 8, 0.5),
     ("cosine", 13, 0.0)])
-def test_learning_rate_warms_up_and_follows_its_schedule(trained, schedule, step, rate):
-    settings = settings_of(trained, "--learning-rate", "1", "--warmup-steps", "3", "--schedule", schedule,
+def test_learning_rate_warms_up_and_follows_its_schedule(stale, schedule, step, rate):
+    settings = settings_of(stale, "--learning-rate", "1", "--warmup-steps", "3", "--schedule", schedule,
                            "--total-steps", "13")
     assert learning_rate(step, settings) == pytest.approx(rate, abs=1e-9)
 
 
 def test_the_schedule_goes_on_from_stage_to_stage(run):
-    assert invoke(run, "--warmup-steps", "9").exit_code == 0
+    assert run_train(run, "--warmup-steps", "9").exit_code == 0
     rates = run.read("train_steps", iteration=1).column("learning_rate").to_pylist()
     assert rates == pytest.approx([1e-2 * step / 10 for step in (4, 5, 6)])
 
 
 def test_tracking_that_is_not_installed_is_one_sentence(run):
-    result = invoke(run, "--track", "trackio")
+    result = run_train(run, "--track", "trackio")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "trackio" in result.stderr
 
 
 def test_extra_metrics_are_json(run):
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
     names = {"policy_k2", "policy_ess", "completion_ess", "num_forwarded_tokens", "packs"}
     assert all(set(metrics) == names for metrics in extra)
@@ -351,18 +334,18 @@ def test_extra_metrics_are_json(run):
 
 
 def test_only_the_last_policies_keep_their_weights_when_asked(run):
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     sample_rows(run, 2, num_groups=3)
-    assert invoke(run, "--keep-policies", "2").exit_code == 0
+    assert run_train(run, "--keep-policies", "2").exit_code == 0
     assert [path.name for path in run.policy_dir(1).iterdir()] == ["policy.json"]
     assert adapter(run, 2) and adapter(run, 3)
     sample_rows(run, 3, num_groups=3)
-    assert invoke(run, "--replay", "3").exit_code == 0      # rows of the pruned policy are as good as before
+    assert run_train(run, "--replay", "3").exit_code == 0  # rows of the pruned policy are as good as before
 
 
-def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp_path, monkeypatch):
-    whole = copy_run(trained, tmp_path / "whole")
-    assert invoke(whole).exit_code == 0
+def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, stale, tmp_path, monkeypatch):
+    whole = copy_run(stale, tmp_path / "whole")
+    assert run_train(whole).exit_code == 0
     original, calls = train.update.steps.accumulate, []
     def full(*arguments, **options):
         calls.append(1)
@@ -370,12 +353,12 @@ def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, trained, tmp
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
         return original(*arguments, **options)
     monkeypatch.setattr(train.update.steps, "accumulate", full)
-    result = invoke(run, "--checkpoint-seconds", "1000")
+    result = run_train(run, "--checkpoint-seconds", "1000")
     assert result.exit_code == 1 and "Lower --tokens-per-batch, now 1024" in result.stderr
     monkeypatch.undo()
     monkeypatch.setattr(train.update.steps, "accumulate",
                         lambda *a, **k: calls.append(1) or original(*a, **k))
-    assert invoke(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2
+    assert run_train(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(whole, 2), 1e-4)
 
 
@@ -390,7 +373,7 @@ def new_runs(tmp_path):
 
 def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_next(new_runs):
     waiting, plain = new_runs
-    result = invoke(waiting, "--until-signal", "7")
+    result = run_train(waiting, "--until-signal", "7")
     assert result.exit_code == 0, result.output
     assert "6 of 8 groups have a signal, fewer than --until-signal 7" in result.stdout
     assert waiting.read("train_steps", iteration=0).num_rows == 0
@@ -398,21 +381,21 @@ def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_
         "waiting"}
     assert all(not tensor.any() for name, tensor in adapter(waiting, 1).items() if "lora_B" in name)
     sample_rows(waiting, 1)
-    result = invoke(waiting, "--until-signal", "7")
+    result = run_train(waiting, "--until-signal", "7")
     assert "passed on unchanged" not in result.stdout
     rows = waiting.read("train_samples", iteration=1).to_pylist()
     assert {row["iteration"] for row in rows if row["drop_reason"] is None} == {0, 1}
     assert max(row["mismatch_kl"] for row in rows) < 1e-9       # sampled by the very weights that are trained
     # One optimizer step on both is what replaying the first, untrained, would have been.
-    assert invoke(plain, "--learning-rate", "0").exit_code == 0
+    assert run_train(plain, "--learning-rate", "0").exit_code == 0
     sample_rows(plain, 1)
     expected = {(row["iteration"], row["task_id"], row["sample_index"], row["advantage"]) for row in rows}
-    assert invoke(plain, "--replay", "1").exit_code == 0
+    assert run_train(plain, "--replay", "1").exit_code == 0
     replayed = plain.read("train_samples", iteration=1).to_pylist()
     assert {(row["iteration"], row["task_id"], row["sample_index"], row["advantage"])
             for row in replayed} == expected
     sample_rows(waiting, 2)
-    assert invoke(waiting).exit_code == 0       # what was trained on waits no longer
+    assert run_train(waiting).exit_code == 0       # what was trained on waits no longer
     assert {row["iteration"] for row in waiting.read("train_samples", iteration=2).to_pylist()} == {2}
 
 
@@ -421,6 +404,6 @@ def test_after_five_rollouts_it_trains_on_what_there_is(new_runs):
     for iteration in range(5):
         if iteration:
             sample_rows(run, iteration, num_groups=1)
-        result = invoke(run, "--until-signal", "99")
+        result = run_train(run, "--until-signal", "99")
         assert ("passed on unchanged" in result.stdout) == (iteration < 4), result.output
     assert {row["iteration"] for row in run.read("train_samples", iteration=4).to_pylist()} == set(range(5))

@@ -7,38 +7,22 @@ import pytest
 from click.testing import CliRunner
 
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, rewrite, run_train, sample_rows
 from train.cli import train as train_command
 from warehouse.sql.database import connect, rows_of
-
-
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
-    sample_rows(warehouse, 0)
-    return warehouse
 
 
 @pytest.fixture(scope="module")
 def trained(scored, tmp_path_factory):
     """Policy 1 after one step at a learning rate of 1e-6, and iteration 1 sampled by it."""
     warehouse = copy_run(scored, tmp_path_factory.mktemp("runs") / "trained")
-    assert invoke(warehouse, "--learning-rate", "1e-6", "--updates-per-batch", "1").exit_code == 0
+    assert run_train(warehouse, "--learning-rate", "1e-6", "--updates-per-batch", "1").exit_code == 0
     return warehouse
-
-
-@pytest.fixture
-def run(scored, tmp_path):
-    return copy_run(scored, tmp_path / "demo")
-
-
-def invoke(warehouse, *arguments):
-    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
 
 
 def refused(warehouse, *arguments, code=1):
     before = {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")}
-    result = invoke(warehouse, *arguments)
+    result = run_train(warehouse, *arguments)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     assert {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")} == before
@@ -64,6 +48,22 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
     assert result.exit_code == 2 and option in result.stderr and "nowhere" not in result.stderr
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    (["--loss", "reinforce", "--clip-low", "0.1"], "The loss reinforce does not use --clip-low."),
+    (["--loss", "cispo", "--clip-low", "0.1"], "The loss cispo does not use --clip-low."),
+    (["--loss", "nll", "--clip-high", "0.1"], "does not use --clip-high."),
+    (["--loss", "sapo", "--delta", "2"], "does not use --delta."),
+    (["--oapl-beta", "2"], "The loss dapo does not use --oapl-beta. Leave it out"),
+    (["--max-completion-length", "9"], "take one that does: dr_grpo."),
+    (["--loss", "oapl", "--scale-rewards", "none"], "divides by no std"),
+    (["--correction", "bypass", "--correction-high", "2"], "The correction bypass has no bounds"),
+    (["--loss", "topr", "--correction-low", "0.1"], "The correction none has no bounds"),
+    (["--no-kl-ratio"], "--kl-beta"), (["--total-steps", "9"], "--schedule linear"),
+    (["--discount", "0.9"], "--credit best"), (["--loss", "nll", "--credit", "best"], "leave --credit out")])
+def test_an_option_that_would_change_nothing_is_refused(scored, options, message):
+    assert message in refused(scored, *options)
+
+
 @pytest.mark.parametrize("device", ["cuda:99", "quantum", "mps"])
 def test_a_device_that_is_not_there_is_named(run, device):
     assert f"--device {device} is not there" in refused(run, "--device", device)
@@ -86,17 +86,17 @@ def test_rows_that_would_train_something_else_are_refused(run, table, change, me
 
 @pytest.mark.parametrize("rate", ["1e-6", "1e-5"])
 def test_rows_of_the_base_labelled_policy_1_are_caught_after_small_steps(run, tmp_path, rate):
-    assert invoke(run, "--learning-rate", rate, "--updates-per-batch", "8").exit_code == 0
+    assert run_train(run, "--learning-rate", rate, "--updates-per-batch", "8").exit_code == 0
     honest = copy_run(run, tmp_path / "honest")
     sample_rows(run, 1, sampled_by=0, claimed=1)
-    result = invoke(run)
+    result = run_train(run)
     assert result.exit_code == 3 and "times what rounding made in iteration 0" in result.stderr, result.output
     sample_rows(honest, 1)
-    assert invoke(honest).exit_code == 0
+    assert run_train(honest).exit_code == 0
 
 
 def test_half_precision_says_what_its_table_cannot_tell(run):
-    result = invoke(run, "--dtype", "bfloat16", "--dry-run", "--max-mismatch", "1")
+    result = run_train(run, "--dtype", "bfloat16", "--dry-run", "--max-mismatch", "1")
     assert result.exit_code == 0 and "cannot tell whether the engine served this policy" in result.stdout
 
 
@@ -108,7 +108,7 @@ def test_an_ess_below_the_limit_before_the_first_step_writes_nothing(trained, tm
         min(0.0, value - 3 * (place % 2)) for place, value in enumerate(row["behaviour_logprobs"])]})
     stale = ["--max-mismatch", "9", "--updates-per-batch", updates]
     assert "below --min-ess 0.9 before the first step" in refused(run, *stale, "--min-ess", "0.9")
-    result = invoke(run, *stale, "--min-ess", "0.01", "--max-drift", "1e-9")
+    result = run_train(run, *stale, "--min-ess", "0.01", "--max-drift", "1e-9")
     assert result.exit_code == 0
     assert ("--max-drift judges every step but the first" in result.stdout) == (updates == "1")
 
@@ -118,7 +118,7 @@ def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_starte
     sample_rows(run, 1)
     rewrite(run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
         value - 1 for value in row["behaviour_logprobs"]]})
-    result = invoke(run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
+    result = run_train(run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
                     "--max-drift", "1e-6")
     assert result.exit_code == 0, result.output
     step, = run.read("train_steps", iteration=1).to_pylist()
@@ -130,7 +130,7 @@ def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mo
     for more in ([], ["--kl-beta", "1e-9"], ["--mask-truncated"]):  # from the step's own forward, or before
         run = copy_run(trained, tmp_path / "-".join(["run", *more]))
         sample_rows(run, 1, sampled_by=0)
-        result = invoke(run, "--updates-per-batch", "1", *more)
+        result = run_train(run, "--updates-per-batch", "1", *more)
         assert result.exit_code == 0, result.output
         step, = run.read("train_steps", iteration=1).to_pylist()
         line, = run.stage("train", iteration=1).manifest()["facts"]["mismatch"]
@@ -153,7 +153,7 @@ def test_vetoed_rows_with_a_kl_are_rows_that_the_step_used(trained, tmp_path):
     run = copy_run(trained, tmp_path / "run")
     sample_rows(run, 1)
     options = ["--veto", "5", "--updates-per-batch", "1"]       # every rho is below 5: all rows are vetoed
-    assert invoke(run, *options, "--kl-beta", "0.1").exit_code == 0
+    assert run_train(run, *options, "--kl-beta", "0.1").exit_code == 0
     rows = run.read("train_samples", iteration=1).to_pylist()
     assert {(row["drop_reason"], row["optimizer_step"]) for row in rows} == {(None, 0)}
     assert {row["kept_fraction"] for row in rows} == {0.0}
@@ -167,7 +167,7 @@ def test_a_missing_optimizer_is_said(trained, tmp_path):
     policy = run.policy(1)
     policy.pop("files")     # as version 0.2.0 wrote it
     (run.policy_dir(1) / "policy.json").write_text(json.dumps(policy))
-    result = invoke(run)
+    result = run_train(run)
     assert result.exit_code == 0
     assert "optimizer.pt is missing: AdamW starts with fresh moments" in result.stdout
 
@@ -177,12 +177,12 @@ def test_a_learning_rate_of_0_beyond_the_schedule_is_not_silent(trained, tmp_pat
     sample_rows(run, 1)
     linear = ["--schedule", "linear", "--total-steps"]
     assert "ended at --total-steps 1" in refused(run, *linear, "1")
-    result = invoke(run, *linear, "3")
+    result = run_train(run, *linear, "3")
     assert result.exit_code == 0 and "the learning rate reaches 0 at step 3" in result.stdout
 
 
 def test_more_updates_than_groups_are_said_and_the_former_name_is_taken(run):
-    result = invoke(run, "--updates-per-shard", "1000")
+    result = run_train(run, "--updates-per-shard", "1000")
     assert result.exit_code == 0, result.output
     assert "8 groups make 8 optimizer steps, fewer than --updates-per-batch 1000" in result.stdout
     helped = CliRunner().invoke(train_command, ["--help"]).stdout
@@ -203,13 +203,13 @@ def test_a_dry_run_exits_as_training_would_and_shows_a_trained_iteration(run, tr
     rewrite(run, 0, "samples", lambda row: {**row, "reward": 0.5})
     assert "has a gradient" in refused(run, "--dry-run")
     before = sorted(trained.root.rglob("*"))
-    result = invoke(trained, "--iteration", "0", "--dry-run")
+    result = run_train(trained, "--iteration", "0", "--dry-run")
     assert result.exit_code == 0 and "k3 KL" in result.stdout
     assert sorted(trained.root.rglob("*")) == before
 
 
 def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
-    result = invoke(run, "--learning-rate", "1e30")
+    result = run_train(run, "--learning-rate", "1e30")
     assert result.exit_code == 1, result.output
     assert "warehouse discard" in result.stderr and "--iteration 0 --training" in result.stderr
     assert 1 not in run.policy_versions()
@@ -217,9 +217,9 @@ def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
 
 def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
     given = copy_run(run, tmp_path / "given")
-    assert invoke(run, "--loss", "dr_grpo").exit_code == 0
-    assert "trained already" in invoke(run, "--loss", "dr_grpo", "--iteration", "0").stdout
-    assert invoke(given, "--loss", "dr_grpo", "--max-completion-length", "10").exit_code == 0
+    assert run_train(run, "--loss", "dr_grpo").exit_code == 0
+    assert "trained already" in run_train(run, "--loss", "dr_grpo", "--iteration", "0").stdout
+    assert run_train(given, "--loss", "dr_grpo", "--max-completion-length", "10").exit_code == 0
     losses = [copy.read("train_steps", iteration=0).column("loss").to_pylist() for copy in (run, given)]
     assert losses[0] == losses[1]
     assert run.policy(1)["settings"]["max_completion_length"] == 10

@@ -18,27 +18,11 @@ from transformers import AutoModelForCausalLM
 import train.run
 import train.update.steps
 from tests.building.runs import change_document, copy_run
-from tests.building.sampled import END, OPTIONS, SCORER, load_policy, rewrite, sample_rows, tiny_run
+from tests.building.sampled import END, OPTIONS, SCORER, load_policy, rewrite, run_train, sample_rows
 from train.cli import export
 from train.cli import train as train_command
 from train.objective.loss_table import LOSSES
 from warehouse.sql.corrections import CORRECTIONS
-
-
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    warehouse = tiny_run(tmp_path_factory.mktemp("runs") / "demo")
-    sample_rows(warehouse, 0)
-    return warehouse
-
-
-@pytest.fixture
-def run(scored, tmp_path):
-    return copy_run(scored, tmp_path / "demo")
-
-
-def invoke(warehouse, *arguments):
-    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
 
 
 def adapter(warehouse, version):
@@ -47,7 +31,7 @@ def adapter(warehouse, version):
 
 def refused(warehouse, *arguments):
     before = {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")}
-    result = invoke(warehouse, *arguments)
+    result = run_train(warehouse, *arguments)
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1, result.output
     assert {path: path.stat().st_mtime_ns for path in warehouse.root.rglob("*")} == before
@@ -55,7 +39,7 @@ def refused(warehouse, *arguments):
 
 
 def test_a_stage_writes_policy_rows_steps_and_manifest_and_says_so(run):
-    result = invoke(run)
+    result = run_train(run)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "iteration 0 is due"
@@ -79,14 +63,14 @@ def test_a_stage_writes_policy_rows_steps_and_manifest_and_says_so(run):
 
 
 def test_mismatch_at_staleness_0_in_float32_is_rounding(run):
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     mismatch, = run.stage("train", iteration=0).manifest()["facts"]["mismatch"]
     assert mismatch["staleness"] == 0
     assert mismatch["log_ratio_abs_mean"] < 1e-6 and mismatch["mismatch_kl"] < 1e-10
 
 
 def test_training_raises_the_probability_of_what_was_rewarded(run):
-    invoke(run)
+    run_train(run)
     before, after = load_policy(run, 0), load_policy(run, 1)
     groups = train.run.build_batch(train_groups(run), 0, settings_of(run))
     gain = 0.0
@@ -113,7 +97,7 @@ def settings_of(run):
 
 
 def test_the_policy_loads_in_peft_and_is_what_its_hash_says(run):
-    invoke(run)
+    run_train(run)
     model = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
     loaded = PeftModel.from_pretrained(model, str(run.policy_dir(1)))
     ids = torch.arange(10)[None]
@@ -123,7 +107,7 @@ def test_the_policy_loads_in_peft_and_is_what_its_hash_says(run):
 
 
 def test_the_probe_is_what_the_policy_says_to_a_stored_row_and_what_its_parent_said(run):
-    invoke(run)
+    run_train(run)
     probe = json.loads((run.policy_dir(1) / "probe.json").read_text())
     ids = torch.tensor(probe["prompt_ids"] + probe["completion_ids"])
     for version, name in ((1, "logprobs"), (0, "logprobs_before")):
@@ -135,15 +119,15 @@ def test_the_probe_is_what_the_policy_says_to_a_stored_row_and_what_its_parent_s
 
 
 def test_a_second_run_says_that_it_is_trained(run):
-    invoke(run)
-    assert invoke(run).stdout == "nothing to train: every scored iteration is trained\n"
-    assert invoke(run, "--iteration", "0").stdout == "iteration 0 is trained already: policy 1\n"
+    run_train(run)
+    assert run_train(run).stdout == "nothing to train: every scored iteration is trained\n"
+    assert run_train(run, "--iteration", "0").stdout == "iteration 0 is trained already: policy 1\n"
 
 
 def test_the_next_iteration_starts_from_the_policy_and_its_optimizer(run):
-    invoke(run)
+    run_train(run)
     sample_rows(run, 1)
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     moments = torch.load(run.policy_dir(2) / "optimizer.pt", weights_only=True)["state"]
     assert {float(state["step"]) for state in moments.values()} == {6.0}
     assert run.policy(2)["parent"] == 1 and run.policy(2)["global_step"] == 6
@@ -151,7 +135,7 @@ def test_the_next_iteration_starts_from_the_policy_and_its_optimizer(run):
 
 def test_a_dry_run_prints_the_table_and_writes_nothing(run):
     before = sorted(run.root.rglob("*"))
-    result = invoke(run, "--dry-run")
+    result = run_train(run, "--dry-run")
     assert result.exit_code == 0 and "k3 KL" in result.stdout and result.stdout.endswith("nothing was "
                                                                                          "written\n")
     assert sorted(run.root.rglob("*")) == before
@@ -170,7 +154,7 @@ KILL_POINTS = ["settle", "save_logprobs", "accumulate", "save", "write_part", "s
 def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored, run, tmp_path, monkeypatch,
                                                                          point, when):
     whole = copy_run(scored, tmp_path / "whole")
-    assert invoke(whole).exit_code == 0
+    assert run_train(whole).exit_code == 0
     from train.update.checkpoint import Checkpoints
     from warehouse.store.run_folder import Warehouse
     from warehouse.store.stage import Stage
@@ -193,7 +177,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
     with pytest.raises(Killed):
         CliRunner().invoke(train_command, [str(run.root), *OPTIONS], catch_exceptions=False)
     monkeypatch.undo()
-    result = invoke(run, "--iteration", "0")
+    result = run_train(run, "--iteration", "0")
     assert result.exit_code == 0, result.output
     expected, actual = adapter(whole, 1), adapter(run, 1)
     assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
@@ -207,7 +191,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(scored,
 
 def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run, tmp_path):
     whole = copy_run(scored, tmp_path / "whole")
-    assert invoke(whole).exit_code == 0
+    assert run_train(whole).exit_code == 0
     code = ("import signal, os, train.update.steps as stage\n"
             "from train.cli import train\n"
             "original = stage.take_step\n"
@@ -223,19 +207,19 @@ def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(scored, run
                             text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert result.returncode == 75, result.stderr
     assert "with 1 of 3 steps taken and saved" in result.stderr
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     expected, actual = adapter(whole, 1), adapter(run, 1)
     assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
 def test_rows_of_another_adapter_stop_the_stage_before_the_first_gradient(run):
-    invoke(run)
+    run_train(run)
     sample_rows(run, 1, sampled_by=0, claimed=1)
-    result = invoke(run)
+    result = run_train(run)
     assert result.exit_code == 3
     assert "disagree at staleness 0" in result.stderr and "--max-mismatch" in result.stderr
     assert 2 not in run.policy_versions()
-    assert invoke(run, "--max-mismatch", "1").exit_code == 0
+    assert run_train(run, "--max-mismatch", "1").exit_code == 0
 
 
 def test_bad_input_is_refused_in_one_sentence_and_nothing_is_written(run, tmp_path):
@@ -289,21 +273,21 @@ def test_rows_that_cannot_be_trained_on_are_refused(run, table, change, message)
 
 
 def test_changed_settings_are_refused_by_name(run):
-    invoke(run)
+    run_train(run)
     (run.stage("train", iteration=0).folder / "manifest.json").unlink()
     assert "learning_rate = 0.01, now it is 0.5" in refused(run, "--iteration", "0", "--learning-rate", "0.5")
 
 
 def test_a_missing_reward_leaves_the_group_and_gets_no_gradient(run):
     rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
-    assert invoke(run).exit_code == 0
+    assert run_train(run).exit_code == 0
     rows = [row for row in run.read("train_samples", iteration=0).to_pylist() if row["sample_index"] == 2]
     assert {(row["drop_reason"], row["advantage"]) for row in rows} == {("missing_reward", 0.0)}
     assert all(row["reward"] is None for row in rows)
 
 
 def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
-    result = invoke(run, "--full", "--learning-rate", "1e-3")
+    result = run_train(run, "--full", "--learning-rate", "1e-3")
     assert result.exit_code == 0, result.output
     base = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32)
     trained = AutoModelForCausalLM.from_pretrained(run.policy_dir(1), dtype=torch.float32)
