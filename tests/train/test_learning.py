@@ -200,7 +200,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(stale, mon
         for _ in range(2):
             plan_step(batch, list(range(len(batch))), 0, settings)
             taken[index].append("again")
-            policy = SimpleNamespace(index=index, can_pack=False)
+            policy = SimpleNamespace(index=index, can_pack=False, shards=None)
             accumulate(policy, batch, list(range(len(batch))), Two(index), settings, online=True,
                        interrupted=lambda: False)
 
