@@ -61,7 +61,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     check_sharding(processes, settings)
     say = say if processes.first else lambda line: None
     clock.lap("import")
-    with (StopRequest(settings.time_limit) as stop, name_what_to_lower(lambda: settings.tokens_per_batch),
+    with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
+          name_what_to_lower(lambda: settings.tokens_per_batch),
           track(warehouse, inputs, settings, processes) as tracker):
         policy = load_policy(warehouse, inputs, settings, processes)
         check_fits(policy, inputs)
@@ -281,5 +282,5 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
         if not short and "can't allocate memory" not in str(error):
             raise
         raise StageError(f"Out of memory: {str(error).splitlines()[0]} Lower --tokens-per-batch, now "
-                         f"{tokens_per_batch() or 'not chosen yet'}; what was saved so far is kept."
-                         ) from error
+                         f"{tokens_per_batch() or 'not chosen yet'}, or share the weights over GPUs or with "
+                         "the CPU (docs/many-gpus.md); what was saved so far is kept.") from error

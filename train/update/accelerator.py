@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -13,10 +17,12 @@ from accelerate.utils import gather_object
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from train.model.sharding import Sharding
+from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 T = TypeVar("T")
+STUCK_SECONDS = 20.0        # launchers kill 30 seconds after their signal
 
 
 class Tracker:
@@ -69,6 +75,25 @@ class Tracker:
     def log_step(self, metrics: dict[str, Any]) -> None:
         """Send the metrics of one optimizer step as `train/<name>`."""
         self.log({f"train/{name}": value for name, value in metrics.items()}, metrics["global_step"])
+
+
+GONE = ("Another process of this training has ended; what it said stands above or below. What was saved is "
+        "kept: run the same command again, with as many processes as you like.")
+
+
+def end_if_stuck(answered: Callable[[], bool], seconds: float = STUCK_SECONDS) -> None:
+    """From now on, end this process with a sentence where it has not answered a signal for some seconds."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        os.read(reading, 1)
+        time.sleep(seconds)
+        if not answered():
+            os.write(2, f"Error: {GONE}\n".encode())
+            os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Processes:
@@ -129,9 +154,20 @@ class Processes:
         """The lists of all processes, one after the other, in every process."""
         return gather_object(values) if self.count > 1 else values
 
-    def wait(self) -> None:
-        """Return once every process is here."""
-        self._state.wait_for_everyone()
+    @contextlib.contextmanager
+    def missing_none(self, stop: StopRequest) -> Iterator[None]:
+        """Say what a failed or endless wait for the others means: one of them is gone."""
+        if self.count == 1:
+            yield
+            return
+        if self.device.type == "cuda":      # NCCL waits for ever, and its launcher ends those who wait
+            end_if_stuck(lambda: stop.signalled)
+        try:
+            yield
+        except RuntimeError as error:
+            if not (isinstance(error, torch.distributed.DistError) or "gloo" in str(error)):
+                raise
+            raise StageError(GONE) from error
 
     def close(self) -> None:
         """Leave the process group."""
