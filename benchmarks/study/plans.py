@@ -75,6 +75,7 @@ def long() -> Iterator[Plan]:
     """The recipe of the runs that collapsed, and our defaults over five times its steps."""
     for seed in SEEDS:
         yield Plan("long", "ours", seed, WELL, iterations=40)
+        yield Plan("long", "half the rate", seed, Stages(train=trained(rate="2e-3")), iterations=40)
     for seed in SEEDS:
         yield Plan("long", "seeds", seed, BROKEN["truncated sampling"], iterations=8)
         yield Plan("long", "unclipped", seed, Stages(train=trained("--loss", "reinforce")), iterations=8)

@@ -48,6 +48,7 @@ class Weather(NamedTuple):
     ratio_max: float = 1.3      # of a training step, as are the next two
     policy_kl: float = 1e-4
     grad_norm: float = 0.4
+    clipped: float = 0.01
     staleness: int = 0
 
 
@@ -162,7 +163,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
         {"iteration": iteration, "optimizer_step": step, "global_step": 4 * iteration + step + 1,
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
-         "clip_fraction": 0.01, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
+         "clip_fraction": sky.clipped, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
          "entropy": sky.nll, "ess": 0.97, "extra": None if step else packs,
          "seconds": 1.2} for step in range(4)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")

@@ -44,7 +44,7 @@ def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
     assert fired(runs["healthy"]) == {}
     quiet = watch(runs["healthy"])
     assert quiet.exit_code == 0
-    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 12 to 26 signals each.\n"
+    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 11 to 26 signals each.\n"
                             f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
 
 
@@ -208,11 +208,11 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
     assert quiet.exit_code == 0
     assert quiet.stdout == "No alarm.\n" + {
-        1: "Judged: iteration 0 by 12 signals each.\n"
-           + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, trunc"),
-        2: "Judged: iteration 0 to 1 by 12 to 25 signals each.\n"
+        1: "Judged: iteration 0 by 11 signals each.\n"
+           + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
+        2: "Judged: iteration 0 to 1 by 11 to 25 signals each.\n"
            "Not judged for want of earlier values: grad_norm.\n",
-        3: "Judged: iteration 0 to 2 by 12 to 26 signals each.\n"}[iterations]
+        3: "Judged: iteration 0 to 2 by 11 to 26 signals each.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
@@ -302,6 +302,14 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     assert not {"mismatch", "token_ratio"} & {alarm.signal for alarm in raised_alarms(connect(run))}
     said = watch(run, "--since", 1).stdout
     assert "Not judged, as all that was trained on came from earlier policies: wrong_weights" in said
+
+
+def test_a_loss_that_always_clips_much_raises_nothing_until_it_clips_more(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=0, evals=())
+    for iteration, clipped in enumerate((0.35, 0.4, 0.35, 0.3, 0.99)):
+        go_on(run, iteration, Weather(clipped=clipped))
+    raised = [alarm for alarm in raised_alarms(connect(run)) if alarm.signal == "clipping"]
+    assert [alarm.first_iteration for alarm in raised] == [4]
 
 
 def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ history AS (
            median(solving) FILTER (place <= 3) OVER past AS first_solving,
            max(solving_3) OVER recent AS best_solving, max(reach_3) OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
            arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
-           CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm
+           CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
+           median(clip_fraction) OVER recent AS usual_clipped
     FROM smooth
     WINDOW past AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
            recent AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING))
@@ -70,7 +71,8 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('step_kl', policy_kl, 0.1, true, 1, 'Largest KL of the policy from where its stage began'),
     signal_of('grad_norm', grad_norm, 5 * usual_grad_norm, true, 20 * usual_grad_norm,
               'Largest gradient norm of a step against the last ten iterations'),
-    signal_of('clipping', clip_fraction, 0.2, true, 0.5, 'Share of ratios that were clipped'),
+    signal_of('clipping', clip_fraction, 0.2 + usual_clipped, true, 0.5 + usual_clipped,
+              'Share of ratios that were clipped; a third of them is usual with gspo'),
     signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates that each completion was used for'),
     signal_of('empty', empty_share, 0.05, true, 0.05, 'Share of empty completions'),
     signal_of('truncation', truncated_share, 2 * usual_truncated + chance(usual_truncated, num_groups, num_completions), true,

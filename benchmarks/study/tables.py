@@ -1,0 +1,151 @@
+"""Tables of docs/collapse.md from the results of studies.
+
+    python -m benchmarks.study.tables FOLDER
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from math import comb
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.study.results import read_results
+from benchmarks.study.run import OUT_OF_TIME
+
+Result = dict[str, Any]
+PLAIN, SOLVING = 1, 2           # columns of a curve: pass@1, and the same with equal tasks
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+def main(folder: Path) -> None:
+    """Print a table of every study whose runs FOLDER holds."""
+    runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in read_results(folder):
+        if result["ended"] != OUT_OF_TIME and len(result["looks"]) > result["onset"]:
+            runs[result["study"]][result["kind"]].append(result)
+    for study, lines in (("drill", drill_lines), ("healthy", healthy_lines), ("long", long_lines),
+                         ("claims", claim_lines), ("recipe", recipe_lines)):
+        if study in runs:
+            click.echo("\n".join([f"\n{study}", *lines(runs[study])]))
+
+
+def drill_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """Of every way to break a run: whether and when it fired, what was lost by then, and at the worst.
+
+    In time: no more than a fifth was lost, or that happened in this very iteration.
+    """
+    yield ("| broken by | fired | in time | iterations after onset | pass@1 lost by then | at worst "
+           "| before onset | by |")
+    yield "|---|---|---|---|---|---|---|---|"
+    for kind, runs in kinds.items():
+        caught = [(run, moment) for run in runs for moment in [first_alarm(run)] if moment is not None]
+        delays = [moment - run["onset"] for run, moment in caught]
+        lost = [lost_by(run, moment) for run, moment in caught]
+        signals = Counter(alarm.partition("@")[0] for run, moment in caught
+                          for alarm in run["looks"][moment]["fired"])
+        early = sum(bool(run["looks"][run["onset"] - 1]["fired"]) for run in runs if run["onset"])
+        prompt = sum(moment == run["onset"] or min(lost_by(run, moment), lost_by(run, moment - 1)) <= 0.2
+                     for run, moment in caught)
+        yield (f"| {kind} | {len(delays)} of {len(runs)} | {prompt} | {shown(delays, '.0f')} | "
+               f"{shown(lost, '.0%')} | {median(lost_by(run, None) for run in runs):.0%} | {early} | "
+               f"{', '.join(name for name, _ in signals.most_common(4))} |")
+
+
+def shown(values: list[float], style: str) -> str:
+    """Median and largest."""
+    return f"{median(values):{style}}, {max(values):{style}}" if values else ""
+
+
+def first_alarm(run: Result) -> int | None:
+    """The first iteration from the onset on after which an alarm stood that did not stand before it."""
+    onset = run["onset"]
+    before = {alarm.partition("@")[0] for alarm in run["looks"][onset - 1]["fired"]} if onset else set()
+    return next((place for place, look in enumerate(run["looks"]) if place >= onset
+                 and {alarm.partition("@")[0] for alarm in look["fired"]} - before), None)
+
+
+def lost_by(run: Result, moment: int | None) -> float:
+    """Share of the best pass@1 that is gone at an iteration; None: at the worst that came."""
+    curve = [row[SOLVING] for row in run["curves"]]
+    if moment is None:
+        return min(1.0, max(1 - curve[place] / max(curve[:place + 1])
+                            for place in range(run["onset"], len(curve))))
+    moment = max(0, min(moment, len(curve) - 1))
+    return min(1.0, 1 - curve[moment] / max(curve[:moment + 1]))
+
+
+def healthy_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """Of every healthy setting: what it reached, and what fired or was raised."""
+    yield "| setting | pass@1, first and last two | fired | signals |"
+    yield "|---|---|---|---|"
+    for kind, runs in kinds.items():
+        first, last = (mean(mean(row[SOLVING] for row in run["curves"][part]) for run in runs)
+                       for part in (slice(0, 2), slice(-2, None)))
+        fired = [{alarm.partition("@")[0] for look in run["looks"] for alarm in look["fired"]}
+                 for run in runs]
+        signals = Counter(name for names in fired for name in names)
+        names = ", ".join(f"{name} {count}" for name, count in signals.most_common())
+        yield f"| {kind} | {first:.2f}, {last:.2f} | {sum(map(bool, fired))} of {len(runs)} | {names} |"
+
+
+def long_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """pass@1 of every fourth iteration."""
+    for kind, runs in kinds.items():
+        for run in runs:
+            curve = [row[PLAIN] for row in run["curves"]]
+            points = " ".join(f"{value:.2f}" for value in curve[::4] + curve[-1:])
+            yield (f"{kind} {run['seed']}: {points}"
+                   f"; {len(run['looks'])} iterations, {run['ended'][:60]}; first alarm {first_alarm(run)}")
+
+
+def claim_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """pass@1 of the last policy on all tasks: mean, least and most of the seeds."""
+    yield "| staleness: setting | pass@1: mean (least .. most) | seeds | fired |"
+    yield "|---|---|---|---|"
+    for kind, runs in sorted(kinds.items()):
+        values = [mean(right / number for _, number, right in run["final"]) for run in runs]
+        fired = sum(bool(run["looks"][-1]["fired"]) for run in runs)
+        yield (f"| {kind} | {mean(values):.3f} ({min(values):.3f} .. {max(values):.3f}) | {len(runs)} | "
+               f"{fired} |")
+
+
+def recipe_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """Held-out pass@1 and pass@16, and their gain over the base with 95% bootstrap intervals over tasks."""
+    base = {k: by_task(kinds["base"], k) for k in (1, 16)}
+    yield "| recipe | seeds | pass@1 | gain | pass@16 | gain | training pool, last three |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, runs in kinds.items():
+        cells = []
+        for k in (1, 16):
+            values = by_task(runs, k)
+            gain = values - base[k]
+            low, high = np.quantile(resampled(gain), [0.025, 0.975])
+            cells.append(f"{values.mean():.3f} | {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})")
+        pool = mean([row[PLAIN] for run in runs for row in run["curves"][-3:]] or [0])
+        yield f"| {kind} | {len(runs)} | {' | '.join(cells)} | {pool:.3f} |"
+
+
+def by_task(runs: list[Result], k: int) -> np.ndarray:
+    """Unbiased pass@k of every held-out task, mean over runs; arXiv 2107.03374 eq. 1."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        for _, task, n, c in run["evaluations"]:
+            values[task].append(1 - comb(n - c, k) / comb(n, k))
+    return np.array([mean(values[task]) for task in sorted(values)])
+
+
+def resampled(values: np.ndarray, resamples: int = 4000) -> np.ndarray:
+    """Means of values drawn with replacement."""
+    places = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    return values[places].mean(axis=1)
+
+
+if __name__ == "__main__":
+    main()
