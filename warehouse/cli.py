@@ -96,12 +96,13 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     from warehouse.sql.rollup import keep_rolled_up
     from warehouse.store.run_folder import open_warehouse
     warehouse = open_warehouse(run)
-    connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
+    inventory = keep_rolled_up(warehouse)
+    connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
         click.echo(iteration_line(connection, chosen, purpose))
     else:
-        click.echo(by_address("\n".join(summary_lines(warehouse, connection, last))))
+        click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
     if alarm:
         since = last_rollback(warehouse)
         alarms = raised_alarms(connection, since=since)

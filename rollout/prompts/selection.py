@@ -7,6 +7,7 @@ from typing import Any
 
 from rollout.options import RolloutOptions
 from warehouse.store.errors import StageError
+from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 
 
@@ -46,10 +47,13 @@ def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]
 
 
 def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
-    """How many training iterations before this one had each task."""
+    """How many training iterations before this one had each task.
+
+    One column of each plan is read, its pages verified; hashing whole plans would read the past again.
+    """
     visits: Counter[str] = Counter()
     for iteration in warehouse.iterations("prompts"):
         if iteration < before:
-            rows = warehouse.read("prompts", ["task_id"], iteration=iteration, purpose="train")
-            visits.update(set(rows["task_id"].to_pylist()))
+            parts = warehouse.parts("prompts", iteration=iteration, purpose="train")
+            visits.update(read_parts(parts, "prompts", ["task_id"])["task_id"].unique().to_pylist())
     return visits

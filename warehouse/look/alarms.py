@@ -84,14 +84,14 @@ class Alarm(NamedTuple):
         return [f"{self.first_iteration}/{purpose}{task}/{index}" for task, index in self.examples]
 
 
-def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0,
-                  ignored: tuple[str, ...] = ()) -> list[Alarm]:
+def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0, ignored: tuple[str, ...] = (),
+                  examples: bool = True) -> list[Alarm]:
     """What fired, then what was raised once, at iteration `since` or later; causes before consequences.
 
-    What was raised before the last rollback up to `since` is left out.
+    What was raised before the last rollback up to `since` is left out. Looking for `examples` takes longer.
     """
-    return [Alarm(**row, examples=_examples(connection, row), spoils_next=_spoils_next(connection, row))
-            for row in _raised(connection, since, ignored)]
+    return [Alarm(**row, examples=_examples(connection, row) if examples else [],
+                  spoils_next=_spoils_next(connection, row)) for row in _raised(connection, since, ignored)]
 
 
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.sql.database import rows_of
+from warehouse.sql.inventory import Inventory, table_of
 from warehouse.stages.due import stage_due
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -33,20 +34,21 @@ ORDER BY stats.iteration, stats.purpose
 """
 
 
-def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, last: int = 20) -> list[str]:
+def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory,
+                  last: int = 20) -> list[str]:
     """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
     rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
-    alarms = raised_alarms(connection, since=last_rollback(warehouse))
-    lines = [_title(warehouse, connection), *story_lines(warehouse, connection, alarms)]
+    alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
+    lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
         if len(train) > last:
             lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    lines += [*_costs(connection), *_remarks(rows, connection)]
+    lines += [*_costs(connection), *_remarks(rows, inventory)]
     due = f"Next: {stage_due(warehouse)} {warehouse.root}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -95,12 +97,17 @@ def sparkline(values: list[float | None], width: int = 60) -> str:
                    for value in values)
 
 
-def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> str:
-    counts = rows_of(connection, "SELECT (SELECT count(*) FROM tasks) AS tasks, (SELECT count(*) FROM "
-                                 "completions) AS completions, "
-                                 "(SELECT sum(bytes) FROM part_files) AS bytes")[0]
+def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory) -> str:
+    counts = rows_of(connection, """
+        SELECT (SELECT count(*) FROM tasks) AS tasks,
+               (SELECT sum((facts ->> '$.num_completions')::BIGINT) FROM stages
+                WHERE stage = 'rollout') AS done
+        """)[0]
+    parts = {part: facts for held in inventory.stages for part, facts in held.parts.items()}
+    parts |= {part: {} for part in inventory.parts["tasks"]}
+    size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items())
     return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
-            f"{counts['completions']:,} completions  {(counts['bytes'] or 0) / 1e6:,.1f} MB  "
+            f"{counts['done'] or 0:,} completions  {size / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 
 
@@ -146,7 +153,7 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     return lines
 
 
-def _remarks(rows: list[dict[str, Any]], connection: duckdb.DuckDBPyConnection) -> list[str]:
+def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     lines = []
     missing = sum(row["num_missing"] for row in rows)
     if missing:
@@ -155,9 +162,13 @@ def _remarks(rows: list[dict[str, Any]], connection: duckdb.DuckDBPyConnection) 
     if len(scorers) > 1:
         lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
                      "compare; choose one in config.toml ([warehouse] scorer) or read all_samples.")
-    unfinished = rows_of(connection, 'SELECT DISTINCT "table", iteration, purpose FROM parts '
-                                     "WHERE NOT complete ORDER BY ALL")
-    for table, iteration, purpose in (row.values() for row in unfinished):
+    unfinished: set[tuple[str, int, str]] = set()
+    for held in inventory.stages:
+        keys = held.stage.identity
+        if held.manifest is None:
+            unfinished |= {(table_of(held.stage, part), keys["iteration"], keys.get("purpose", ""))
+                           for part in held.parts}
+    for table, iteration, purpose in sorted(unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
                      + " (left out until its stage is complete; --partial shows it)")
     return ["", *lines] if lines else []

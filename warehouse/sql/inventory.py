@@ -74,11 +74,9 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
         name, keys = held.stage.name, held.stage.identity
         if held.manifest is None and not partial:
             continue
-        for part in held.parts:
-            if name == "rollout":
-                parts["completions" if part.parent == held.stage.folder else "prompts"].append(part)
-            elif name == "train":
-                parts[f"train_{part.name.partition('-')[0]}"].append(part)
+        if name != "score":
+            for part in held.parts:
+                parts[table_of(held.stage, part)].append(part)
         if name == "train" and not (rollup and keys["iteration"] in rollup.trained):
             parts["fresh_train_samples"] += [part for part in held.parts if part.name.startswith("samples-")]
         if name == "score":
@@ -88,6 +86,13 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
                 parts["samples"] += held.parts
                 parts["fresh_samples"] += [] if rollup and rollout in rollup.scored else held.parts
     return inventory._replace(parts=parts, rollup=rollup)
+
+
+def table_of(stage: Stage, part: Path) -> str:
+    """The table that a part of a stage belongs to."""
+    if stage.name == "rollout":
+        return "completions" if part.parent == stage.folder else "prompts"
+    return "samples" if stage.name == "score" else f"train_{part.name.partition('-')[0]}"
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool) -> tuple[list[Path], list[Held]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -58,14 +57,14 @@ def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:
                        key=lambda path: path.stat().st_mtime_ns, reverse=True)
     if not documents:
         return None
-    current = {json.dumps(key) for key in rollup_keys(warehouse, choices)}
+    current = {tuple(key) for key in rollup_keys(warehouse, choices)}
     for document in documents:
         try:
             written = read_json(document, stages=list, files=list) or {"stages": [None]}
         except StageError:
             continue  # damaged, or of version 0.2.0: made again
         keys = written["stages"]
-        if all(json.dumps(key) in current for key in keys) and not any(
+        if all(isinstance(key, list) and tuple(key) in current for key in keys) and not any(
                 part_damage(document.parent / str(facts["name"]), facts) for facts in written["files"]):
             return Rollup(document.parent, {(key[0], key[1]) for key in keys},
                           {key[0] for key in keys if key[1] == "train"})

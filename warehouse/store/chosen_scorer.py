@@ -38,10 +38,10 @@ def scorer_choices(warehouse: Warehouse, manifest_of: ManifestOf = readable_mani
                for number in reversed(warehouse.iterations("train_steps"))]
     choices = []
     for iteration in warehouse.iterations("samples"):
-        before = [scorer for number, scorer in trained if number <= iteration]
         for purpose in warehouse.purposes("samples", iteration):
             finished = _finished(warehouse, iteration, purpose, manifest_of)
             if finished:
+                before = (scorer for number, scorer in trained if number <= iteration)
                 scorer, reason = _choose(finished, named, before)
                 choices += [Choice(iteration, purpose, name, name == scorer, reason if name == scorer else "",
                                    finished[name]) for name in sorted(finished)]

@@ -2,11 +2,13 @@
 # Print the DAG of a loop. Submit it in this folder: condor_submit_dag loop.dag
 set -euo pipefail
 usage="usage: examples/jobs/htcondor/make_dag.sh RUN ITERATIONS ROLLOUTS [SCORES] > loop.dag"
-run=$(realpath "${1:?$usage}") iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
+run=${1:?$usage} logs=$PWD
+[[ $run == *://* ]] || run=$(realpath "$run") logs=$run
+iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
 
 node() {   # STAGE ITERATION SHARDS GPUS
   echo "JOB $1$2 examples/jobs/htcondor/stage.sub"
-  echo "VARS $1$2 stage=\"$1\" run=\"$run\" iteration=\"$2\" shards=\"$3\" gpus=\"$4\""
+  echo "VARS $1$2 stage=\"$1\" run=\"$run\" logs=\"$logs\" iteration=\"$2\" shards=\"$3\" gpus=\"$4\""
 }
 
 for ((i = 0; i < iterations; i++)); do

@@ -2,7 +2,7 @@
 
     ray job submit --working-dir . -- python examples/jobs/ray/loop.py RUN ITERATIONS --rollouts 8 --scores 16
 
-RUN is a folder that every node sees under this name. `pip install 'rollhouse[ray]'` on every node.
+RUN is a folder that every node sees under this name, or a bucket. `pip install 'rollhouse[ray]'` on every node.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def work(*words: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=os.path.abspath)
+    parser.add_argument("run", type=lambda run: run if "://" in run else os.path.abspath(run))
     parser.add_argument("iterations", type=int)
     parser.add_argument("--rollouts", type=int, default=1, help="shares of each rollout")
     parser.add_argument("--scores", type=int, default=1, help="shares of each score")
