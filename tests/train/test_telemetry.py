@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import train.update.steps
-from tests.building.sampled import OPTIONS, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
 from train.cli import train as train_command
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
@@ -65,3 +65,11 @@ def test_nothing_is_sent_unless_asked(run: Warehouse) -> None:
     assert invoke(run, "--dry-run", "--track", "tensorboard").exit_code == 0
     assert invoke(run).exit_code == 0
     assert not (run.root / "tracking").exists()
+
+
+def test_an_iteration_without_any_gradient_is_sent(run: Warehouse) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    rewrite(run, 0, "samples", lambda row: row | {"reward": 0.0, "correct": False})
+    result = invoke(run, "--track", "tensorboard")
+    assert result.exit_code == 1 and "has a gradient" in result.stderr
+    assert sent(run)["score/reward_mean"] == [(1, 0.0)]
