@@ -105,7 +105,8 @@ def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventor
         """)[0]
     parts = {part: facts for held in inventory.stages for part, facts in held.parts.items()}
     parts |= {part: {} for part in inventory.parts["tasks"]}
-    size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items())
+    size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
+               if facts or part.exists())
     return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
             f"{counts['done'] or 0:,} completions  {size / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")

@@ -2,7 +2,7 @@
 
     ray job submit --working-dir . -- python examples/jobs/ray/loop.py RUN ITERATIONS --rollouts 8 --scores 16
 
-RUN is a folder that every node sees under this name, or a bucket. `pip install 'rollhouse[ray]'` on every node.
+RUN is a folder that all nodes see under this name, or a bucket. `pip install 'rollhouse[ray]'` on each.
 """
 
 import argparse
