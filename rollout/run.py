@@ -41,7 +41,7 @@ from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
 from warehouse.store.config_file import price_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.json_files import read_json
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -205,6 +205,7 @@ def engine_to_start(job: Job, stop: StopRequest,
     if not options.endpoint:
         prepare_environment()
         say(f"rollout of {job.title}: loading {engine_version()}")
+        check_addresses(2, "vLLM")
         from rollout.engines import vllm_engine
         if not keeps_engine(options):
             yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +103,13 @@ def test_too_little_memory_is_one_sentence(error: Exception) -> None:
         raise error
     said = CliRunner().invoke(command, [])
     assert said.exit_code == 1 and "There is not enough memory" in said.output, said.output
+
+
+def test_too_few_addresses_are_one_sentence_before_native_code_ends_the_process(tmp_path: Path) -> None:
+    warehouse = a_run(tmp_path)
+    for words in (["sql", "SELECT 1"], ["summary"], ["watch"]):
+        command = [sys.executable, "-c", "from warehouse.cli import cli; cli()", words[0],
+                   str(warehouse.root), *words[1:]]
+        said = subprocess.run(["bash", "-c", "ulimit -v 600000; exec \"$@\"", "-", *command],
+                              capture_output=True, text=True)
+        assert said.returncode == 1 and "DuckDB needs at least 1.2 GiB" in said.stderr, said

@@ -72,10 +72,10 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
     are damaged are left out and named on stderr; with `strict` they are a StageError.
     """
+    inventory = inventory or take_inventory(warehouse, partial=partial)
     import duckdb
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
-    inventory = inventory or take_inventory(warehouse, partial=partial)
     if strict and inventory.left_out:
         raise StageError(inventory.left_out[0])
     for warning in inventory.left_out[:MOST_WARNINGS]:

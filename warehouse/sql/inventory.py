@@ -10,13 +10,14 @@ from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices
 from warehouse.store.commit import bring, file_names
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
           "fresh_train_samples", "train_tokens", "train_steps")
+ADDRESSES = 1.2  # GiB, below which DuckDB aborts on two cores
 Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
 
 
@@ -54,6 +55,7 @@ def empty_inventory() -> Inventory:
 
 def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
     """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup."""
+    check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
     tasks, stages = _sound_stages(warehouse, left_out, partial)
     manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}

@@ -1,7 +1,17 @@
 """The one exception that a user sees: what is wrong and the way out, in one sentence."""
 
+import resource
+
 
 class StageError(Exception):
     """A problem that the user can mend; commands print it without a traceback and exit with `exit_code`."""
 
     exit_code = 1
+
+
+def check_addresses(gib: float, what: str) -> None:
+    """StageError where `ulimit -v` is below `gib`: native code would end the process without a word."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < gib * 2**30:
+        raise StageError(f"{what} needs at least {gib:g} GiB of addresses, `ulimit -v` allows "
+                         f"{limit / 2**30:.2g}. Raise it, then run the same command again.")
