@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}      # the last is what `accelerate launch` takes unasked
 
 
 def in_processes(count: int, work: Callable[[], object], outputs: Path,

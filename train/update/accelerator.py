@@ -203,6 +203,8 @@ def _sharding(num_processes: int) -> Sharding | None:
     if plugin.fsdp_version != 2:
         raise StageError("The config of `accelerate launch` asks for FSDP 1. Set fsdp_version to 2, as in "
                          "examples/many-gpus.")
+    # Else transformers loads weights in the first process alone, for Accelerate to hand on.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     return Sharding(num_processes, by_layer=bool(plugin.reshard_after_forward),
                     offload=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
                     checkpoint=plugin.activation_checkpointing)
