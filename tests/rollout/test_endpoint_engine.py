@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -106,6 +108,19 @@ def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
     roll_out(killed, *options)
     roll_out(warehouse, "--iteration", "1", url=server[1])
     assert_same(sampled(killed, 1), sampled(warehouse, 1))
+
+
+def test_the_same_server_is_a_foreign_model_to_a_run_that_asks_by_messages(
+        warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
+    run = copy_run(warehouse, tmp_path / "asking")
+    with urlopen(f"{server[1]}/v1/models") as answer:
+        name = json.load(answer)["data"][0]["id"]
+    roll_out(run, "--model", name, "--distil", "--num-tasks", "3", "--cache", str(tmp_path / "cache"),
+             "--max-num-seqs", "4", url=server[1])
+    rows = run.read("completions", iteration=1, purpose="distil").to_pylist()
+    assert len(rows) == 24 and {row["engine"] for row in rows} == {f"{name} (openai)"}
+    assert all(row["behaviour_logprobs"] is None and row["completion_ids"] for row in rows)
+    assert "```python" in "".join(row["completion"] for row in rows), "it read the prompts"
 
 
 def test_nothing_of_a_server_outlives_its_command(server: Served) -> None:
