@@ -1,1 +1,1 @@
-"""Running vLLM servers as an engine: the only room that speaks HTTP; imports neither vLLM nor torch."""
+"""Servers as an engine, vLLM's own or another maker's API: the only room that speaks HTTP; imports neither vLLM nor torch."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.building.chatting import ChatService
 from tests.building.runs import copy_run
 from tests.chaos.kills import Step, at_next_instant, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
@@ -98,3 +101,28 @@ def test_a_report_killed_at_every_instant_is_the_former_page_or_the_whole_new_on
     assert ended.code == 0, ended.output
     assert len(seen) == len(instants["report"]) and set(seen) == {b"the former page", new}
     assert page.read_bytes() == new
+
+
+@pytest.mark.slow("some twenty rollouts are started and killed, one after the other")
+def test_asking_a_foreign_model_killed_at_every_instant_asks_nothing_twice_that_was_answered(
+        tmp_path: Path) -> None:
+    service = ChatService()
+    said = []
+    for name in ("undisturbed", "killed"):
+        run = new_run(tmp_path / name)
+        command = [sys.executable, "-m", "tests.chaos.commands", "--real-engine"]
+        words = ["rollout", str(run.root), "--model", "wise-1", "--endpoint", service.url, "--distil",
+                 "--num-tasks", "1", "--group-size", "2", "--spill-seconds", "0",
+                 "--prompt-format", "compact", "--cache", str(tmp_path / f"cache-{name}")]
+        kills, code = 0, -9
+        while code == -9:
+            how = ["--list"] if name == "undisturbed" else ["--die-once", str(tmp_path / "passed")]
+            code = subprocess.run([*command, *how, *words], capture_output=True, check=False).returncode
+            kills += code == -9
+        assert code == 0
+        rows = run.read("completions", iteration=0, purpose="distil").to_pylist()
+        said.append([(row["sample_index"], row["completion"], row["completion_ids"]) for row in rows])
+        assert not problems(run) and not leftovers(run)
+    assert kills >= 20 and said[0] == said[1]
+    assert len(service.asked) <= 12, "asked again only where the kill came before the answer was kept"
+    service.stop()
