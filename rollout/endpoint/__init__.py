@@ -1,1 +1,1 @@
-"""Servers as an engine, vLLM's own or another maker's API: the only room that speaks HTTP; imports neither vLLM nor torch."""
+"""vLLM servers and foreign APIs as an engine: the only room that speaks HTTP; imports neither vLLM nor torch."""
