@@ -70,14 +70,13 @@ def test_eight_workers_that_are_killed_at_random_lose_and_double_no_row(
                      "--shard", f"{number % (WORKERS // 2)}/{WORKERS // 2}")
     workers = {number: worker(number) for number in range(WORKERS)}
     killed = 0
-    while killed < KILLS and any(process.poll() is None for process in workers.values()):
-        time.sleep(draw.uniform(0.2, 1.5))
-        number = draw.choice([number for number, process in workers.items()])
-        if workers[number].poll() is None:
-            os.killpg(workers[number].pid, signal.SIGKILL)
-            workers[number].communicate()
-            killed += 1
-            workers[number] = worker(number)
+    while killed < KILLS and (alive := [number for number in workers if workers[number].poll() is None]):
+        number = draw.choice(alive)
+        os.killpg(workers[number].pid, signal.SIGKILL)
+        workers[number].communicate()
+        killed += 1
+        workers[number] = worker(number)
+        time.sleep(draw.uniform(0.1, 1))
     together(*workers.values())
     together(start(tmp_path / "last", "rollout", address, "--iteration", "0"))
     warehouse = opened(address, tmp_path / "reader", monkeypatch)
