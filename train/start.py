@@ -93,7 +93,7 @@ def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, setting
         moments = torch.load(stored, weights_only=True, map_location="cpu", mmap=True)
         for place, parameter in enumerate(policy.trainable().values()):
             moments["state"][place] = {key: part_like(value, parameter)
-                                       for key, value in moments["state"][place].items()}
+                                       for key, value in moments["state"].get(place, {}).items()}
         optimizer.load_state_dict(moments)
         optimizer.param_groups[0].update(fresh)     # moments carry over; betas and decay are this stage's
     elif inputs.parent["kind"] != "base":
