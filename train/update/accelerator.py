@@ -195,14 +195,14 @@ def _sharding(num_processes: int) -> Sharding | None:
     if not torch.distributed.is_initialized():
         raise StageError("The environment asks for FSDP, but no process group was started. Start the stage "
                          "by `accelerate launch --config_file CONFIG -m train.cli RUN`.")
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        raise StageError("The config of `accelerate launch` asks for FSDP 1. Set fsdp_version to 2, as in "
+                         "examples/many-gpus.")
     try:
         plugin = FullyShardedDataParallelPlugin()
     except (ValueError, KeyError, TypeError) as error:
         raise StageError(f"The FSDP settings of `accelerate launch` cannot be used: {error}. Compare them "
                          "with those in examples/many-gpus.") from error
-    if plugin.fsdp_version != 2:
-        raise StageError("The config of `accelerate launch` asks for FSDP 1. Set fsdp_version to 2, as in "
-                         "examples/many-gpus.")
     # Else transformers loads weights in the first process alone, for Accelerate to hand on.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     return Sharding(num_processes, by_layer=bool(plugin.reshard_after_forward),
