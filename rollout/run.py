@@ -313,6 +313,7 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
         probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,
+        weights=None if adapter or job.policy["kind"] == "base" else job.policy["sha256"],
         revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rollout.engines.engine import EngineSettings
 from rollout.engines.merged import base_folder
@@ -13,11 +12,11 @@ from rollout.engines.vllm_engine import VllmEngine
 
 @dataclass
 class Kept:
-    """A started engine, how it was started, and its weights: a model and the adapter added to it."""
+    """A started engine, how it was started, and which weights it has: None where they are still to come."""
 
     engine: VllmEngine
     settings: EngineSettings
-    weights: tuple[str, Path | None]
+    weights: tuple[str | None, ...] | None
 
 
 _kept: Kept | None = None
@@ -29,7 +28,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     StageError, before anything is sampled, if it does not say what the policy said when it was trained.
     """
     global _kept
-    wanted = (settings.model, settings.merge)
+    wanted = (settings.model, settings.revision, settings.weights)
     if _kept and suffices(_kept.settings, settings):
         _kept.engine.wake()
     else:
@@ -38,7 +37,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
             settings = replace(settings, max_model_len=max(settings.max_model_len,
                                                            _kept.settings.max_model_len))
         _kept = None                                   # an engine that does not start leaves none behind
-        _kept = Kept(VllmEngine(settings, sleeps=True), settings, (settings.model, None))
+        _kept = Kept(VllmEngine(settings, sleeps=True), settings, None if settings.merge else wanted)
     engine = _kept.engine
     if _kept.weights != wanted:
         engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)

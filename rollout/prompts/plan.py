@@ -16,7 +16,6 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 
 Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
-AUGMENTATIONS = ("none", "dihedral", "colors", "all")
 KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as the published ARC runs drew them
 
 

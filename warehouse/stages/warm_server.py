@@ -119,10 +119,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
             if not any(key.fileobj is listener for key, _ in events.select()):
                 continue
             with listener.accept()[0] as line:
-                if job := receive(line, rooms, common):
-                    start(job, rooms, residents, forks)
-                    for stream in job.streams:
-                        os.close(stream)
+                answer(line, rooms, common, residents, forks)
                 forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
         os.close(ended)
     for resident in residents.values():
@@ -131,21 +128,22 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     return code if code >= 0 else 128 - code
 
 
-def receive(line: socket.socket, rooms: dict[str, Any], common: dict[str, str]) -> Job | None:
-    """What a command asks for; None, and it is told, where it has to run by itself."""
+def answer(line: socket.socket, rooms: dict[str, Any], common: dict[str, str],
+           residents: dict[str, Resident], forks: set[int]) -> None:
+    """Start the job that a command asks for, or tell the command that it has to run by itself."""
     head, streams = receive_streams(line, 3)
-    with line.makefile("rb") as reader:
-        asked = reader.read(int.from_bytes(head, "big"))
     try:
-        name, words, folder, variables = json.loads(asked)
-    except ValueError:                                 # it was killed while it asked
-        return None
-    if name in rooms and variables == common:
-        return Job(line, name, words, folder, streams)
-    for stream in streams:
-        os.close(stream)
-    line.sendall(warm.number(warm.COLD))
-    return None
+        with line.makefile("rb") as reader:
+            name, words, folder, variables = json.loads(reader.read(int.from_bytes(head, "big")))
+        if name in rooms and variables == common:
+            start(Job(line, name, words, folder, streams), rooms, residents, forks)
+        else:
+            line.sendall(warm.number(warm.COLD))
+    except (ValueError, ConnectionError):              # it, or who was to run it, has just been killed
+        pass
+    finally:
+        for stream in streams:
+            os.close(stream)
 
 
 def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:
@@ -160,13 +158,13 @@ def start(job: Job, rooms: dict[str, Any], residents: dict[str, Resident], forks
     """Run a job in a fork, or in the process that stays for its command if that has nothing to do."""
     command = rooms[job.name]
     if not getattr(room_of(command), "STAYS", False):
-        forks.add(fork_job(job, command))
+        forks.add(fork(lambda: run_job(job, command)))
         return
     resident = residents.get(job.name)
     if resident is None or has_ended(resident):
         resident = residents[job.name] = fork_resident(job, command)
     if resident.busy:
-        forks.add(fork_job(job, command))
+        forks.add(fork(lambda: run_job(job, command)))
         return
     resident.busy = True
     asked = json.dumps([job.words, job.folder]).encode()
@@ -191,39 +189,47 @@ def has_ended(resident: Resident) -> bool:
     return False
 
 
-def fork_job(job: Job, command: Any) -> int:
-    """A process that runs one command; its id."""
-    process = os.fork()
+def fork(work: Callable[[], int]) -> int:
+    """A process that does some work and ends, whatever happens, with the exit code it gives; its id."""
+    process, code = os.fork(), 1
     if process == 0:
-        become_job()
-        leave(run_job(job, command))
+        try:
+            become_job()
+            code = work()
+        except ConnectionError:                        # the command was killed: nobody wants to know
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
     return process
 
 
 def fork_resident(first: Job, command: Any) -> Resident:
     """A process that waits for commands, the first one too, until its line is closed or one of them fails."""
     ours, theirs = socket.socketpair()
-    process = os.fork()
-    if process:
-        theirs.close()
-        return Resident(process, ours)
-    ours.close()
-    first.line.close()                                 # it is sent like those that follow
-    for stream in first.streams:
-        os.close(stream)
-    become_job()
-    warm.stays = True
-    code = 0
-    while code == 0:
-        head, passed = receive_streams(theirs, 4)
-        if not head:
-            break
-        with theirs.makefile("rb") as reader:
-            words, folder = json.loads(reader.read(int.from_bytes(head, "big")))
-        job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, passed[1:])
-        with job.line:
-            code = run_job(job, command, before_the_end=lambda code: theirs.sendall(ENDS if code else IDLE))
-    leave(code)
+
+    def stay() -> int:
+        for inherited in (ours, first.line):           # what is of the first is sent like all that follows
+            inherited.close()
+        for stream in first.streams:
+            os.close(stream)
+        warm.stays = True
+        code = 0
+        while code == 0:
+            head, passed = receive_streams(theirs, 4)
+            if not head:
+                break
+            with theirs.makefile("rb") as reader:
+                words, folder = json.loads(reader.read(int.from_bytes(head, "big")))
+            job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, passed[1:])
+            with job.line:
+                code = run_job(job, command, before_the_end=lambda code: theirs.sendall(
+                    ENDS if code else IDLE))
+        return code
+
+    with theirs:
+        return Resident(fork(stay), ours)
 
 
 def become_job() -> None:

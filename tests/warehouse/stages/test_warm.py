@@ -153,3 +153,24 @@ def is_running(process: int) -> bool:
         return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
+
+
+GOES = """
+import json, os, socket, sys
+from warehouse.stages import warm
+for tool in ("forked", "staying", "unknown"):
+    for folder, end in ((sys.argv[1], None), (sys.argv[1], -5), ("/not/there", None)):
+        for _ in range(5):
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(os.environ["ROLLHOUSE_WARM"])
+                asked = json.dumps([tool, ["process"], folder, warm.environment(warm.began_with)]).encode()
+                socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
+                line.sendall(asked[:end])
+"""
+
+
+def test_commands_that_are_killed_while_they_ask_leave_the_server_as_it_is(folder: Path) -> None:
+    (folder / "goes.py").write_text(GOES)
+    code, output, _ = run(folder, f"""
+        x=$({sys.executable} goes.py $PWD 2>/dev/null); x=$(staying process); echo $x; ls $ROLLHOUSE_WARM""")
+    assert code == 0 and output.split()[2] == "True"
