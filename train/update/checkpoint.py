@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 from train.model.policy import Policy
 from train.update.accelerator import Processes
@@ -74,8 +77,9 @@ class Checkpoints:
 
         scratch = self._processes.by_first(begin)
         if policy.shards or self._processes.first:
-            dcp.save(_tensors(trained, optimizer), checkpoint_id=scratch / WEIGHTS,
-                     no_dist=not policy.shards)
+            with _errors_as_they_are():
+                dcp.save(_tensors(trained, optimizer), checkpoint_id=scratch / WEIGHTS,
+                         no_dist=not policy.shards)
         self._processes.by_first(commit)
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
@@ -92,7 +96,8 @@ class Checkpoints:
         trained = policy.trainable()
         fill_moments(optimizer)
         tensors = _tensors(trained, optimizer)
-        dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
+        with _errors_as_they_are():
+            dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
         state = json.loads((self._path(latest) / STATE).read_text())
         policy.loss_scale = state["loss_scale"]
         tokens = self._path(latest) / TOKENS
@@ -105,6 +110,15 @@ class Checkpoints:
         numbers = [path.name.removeprefix("checkpoint-") for path in self._folder.glob("checkpoint-*")
                    if path.name == "checkpoint-0" or (path / WEIGHTS).is_dir()]     # version 0.2.0 had others
         return sorted(int(number) for number in numbers if number.isdigit())
+
+
+@contextlib.contextmanager
+def _errors_as_they_are() -> Iterator[None]:
+    """Raise what went wrong itself, a full disk for example: torch wraps it in what is no Exception."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from error
 
 
 def fill_moments(optimizer: torch.optim.Optimizer) -> None:
