@@ -119,6 +119,8 @@ def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]])
 
 def _policies(stats: Sequence[dict[str, Any]]) -> str:
     first, last = (stats[place]["policy_version"] for place in (0, -1))
+    if None in (first, last):
+        return "another model"
     return f"policy {first}" if len(stats) == 1 else f"policy {first} to policy {last}"
 
 

@@ -61,7 +61,7 @@ def test_every_figure_is_drawn(page: str) -> None:
 
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
-    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 12 to 26 signals each." in page
+    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 11 to 26 signals each." in page
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     text = build_report(run.root).read_text()
@@ -122,6 +122,8 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
         "SELECT purpose, pass_at_1 FROM iteration_stats WHERE purpose <> 'train'").fetchall())
     assert tile_of(text, "pass@1, eval, policy 1") == f"{shares['eval']:.2f}"
     assert tile_of(text, "pass@1, eval-wide, policy 2") == f"{shares['eval-wide']:.2f}"
+    answers = {"purpose": "distil", "policy_version": None, "num_completions": 8, "pass_at_1": 0.5}
+    assert build.headline(connect(run), [answers])[-1] == ("pass@1, distil, another model", "0.50")
 
 
 def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:

@@ -134,7 +134,7 @@ def tasks() -> None:
 @click.option("--split", "splits", multiple=True, help="Of this split alone; may be repeated.")
 @shows_errors
 def list_command(run: Path, splits: tuple[str, ...]) -> None:
-    """Print a line per task: id, split, kind, source, and when it was added or replaced."""
+    """Print a line per task: id, split, kind, source, changes."""
     from warehouse.care.tasks import list_tasks
     from warehouse.store.run_folder import open_warehouse
     click.echo("\n".join(list_tasks(open_warehouse(run), splits)))
@@ -160,7 +160,7 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE..")
 @shows_errors
 def replace_command(run: Path, sources: tuple[str, ...]) -> None:
-    """Give tasks of RUN what SOURCE says under the same ids: a mistake in a task is corrected so.
+    """Correct tasks of RUN: SOURCE has the same ids.
 
     What they were is kept in RUN/tasks/change-*.json. No row is changed: `score` judges the completions
     again, as another scorer, whose rows stand beside the former ones.

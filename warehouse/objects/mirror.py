@@ -48,8 +48,8 @@ def _pull(run: str, folder: Path) -> str:
     """Copy a run of an object store to a folder, which is a run like any other then."""
     if not is_address(run) or (folder / COPY_MARKER).exists():
         raise StageError(f"Nothing to mirror from {run} to {folder}: one of the two must be s3://BUCKET/RUN "
-                         "(gs://, az://), and a folder none of its working copies. Folders are copied with "
-                         "`cp -a`.")
+                         "(gs://, az://), the other a folder that is no working copy of it. A folder is "
+                         "copied to another with `cp -a`.")
     copy = WorkingCopy(folder, run)
     run_id = _run_id(copy)
     if run_id is None:
