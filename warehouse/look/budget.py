@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from warehouse.look.results import means, per_task, where
+from warehouse.look.results import literal, means, per_task, where
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 
@@ -55,7 +55,7 @@ def budget_table(connection: duckdb.DuckDBPyConnection, budget: int,
     """
     purposes = chosen.pop("purpose", ())
     connection.execute(TURNS.format(where=where(**chosen) + (
-        f" AND base_purpose(purpose) IN ({', '.join(map(repr, purposes))})" if purposes else "")))
+        f" AND base_purpose(purpose) IN ({', '.join(map(literal, purposes))})" if purposes else "")))
     connection.execute("DELETE FROM turns WHERE (iteration, base) NOT IN "
                        "(SELECT (iteration, base) FROM turns WHERE turn > 1)")
     _check(connection, budget)

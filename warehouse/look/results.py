@@ -72,7 +72,7 @@ def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] =
 
 def where(**chosen: tuple[Any, ...]) -> str:
     """The condition that rows have one of the chosen values of each key, any where none is chosen."""
-    return " AND ".join(["true", *(f"{NAMES[key]} IN ({', '.join(map(_literal, values))})"
+    return " AND ".join(["true", *(f"{NAMES[key]} IN ({', '.join(map(literal, values))})"
                                    for key, values in chosen.items() if values)])
 
 
@@ -88,5 +88,5 @@ def means(rows: str, keys: str) -> str:
     return MEANS.format(per_task=rows, keys=keys or "everything", means=columns)
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     return str(int(value)) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -106,5 +106,7 @@ def test_budgets_that_compare_unlike_things_are_refused(tmp_path: Path, verdicts
             budget_table(warehouse.open(run.root), budget)
     refused = CliRunner().invoke(cli, ["results", str(run.root), "--purpose", "train", "--budget", "8"])
     assert refused.exit_code == 1 and "No completion that fits is of a second turn" in refused.output
+    refused = CliRunner().invoke(cli, ["results", str(run.root), "--purpose", "it's", "--budget", "8"])
+    assert refused.exit_code == 1 and "No completion that fits is of a second turn" in refused.output
     refused = CliRunner().invoke(cli, ["results", str(run.root), "--pool", "--budget", "8"])
     assert refused.exit_code == 1 and "Leave out --by and --pool" in refused.output
