@@ -301,7 +301,9 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
 
     An engine that stays has room for all prompts to come and, beside the base, for the adapters to come.
     """
-    options, stays = job.options, keeps_engine(job.options)
+    options, stays, facts = job.options, keeps_engine(job.options), job.warehouse.facts
+    base = json.dumps([facts.get(name) for name in ("model_sha256", "tokenizer_sha256", "model_revision")])
+    of_base = job.policy["kind"] == "base" or adapter
     rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
     if stays:
         rank = rank or rank_of_adapters(job.warehouse, options)
@@ -313,8 +315,8 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
         probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,
-        weights=None if adapter or job.policy["kind"] == "base" else job.policy["sha256"],
-        revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
+        base=base, weights=base if of_base else json.dumps(job.policy),
+        revision=facts.get("model_revision") if model == job.model else None)
 
 
 def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tuple[float, int]:

@@ -51,7 +51,8 @@ class EngineSettings:
     revision: str | None = None  # commit of a hub model
     probe: Path | None = None  # what the trainer saw the policy say, where it wrote that down
     merge: Path | None = None  # an adapter that an engine that stays adds to its weights
-    weights: str | None = None  # sha256 of the policy, where its weights are in the model or added to it
+    base: str = ""  # tells bases apart by what they hold: paths may come to hold something else
+    weights: str = ""  # the same of what is loaded, `merge` included and `adapter` not
 
 
 def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from rollout.engines.vllm_engine import VllmEngine
 
 @dataclass
 class Kept:
-    """A started engine, how it was started, and which weights it has: None where they are still to come."""
+    """A started engine, how it was started, and which weights it holds now."""
 
     engine: VllmEngine
     settings: EngineSettings
-    weights: tuple[str | None, ...] | None
+    weights: str
 
 
 _kept: Kept | None = None
@@ -28,20 +28,21 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     StageError, before anything is sampled, if it does not say what the policy said when it was trained.
     """
     global _kept
-    wanted = (settings.model, settings.revision, settings.weights)
     if _kept and suffices(_kept.settings, settings):
         _kept.engine.wake()
     else:
         if _kept:
             _kept.engine.close()
-            settings = replace(settings, max_model_len=max(settings.max_model_len,
-                                                           _kept.settings.max_model_len))
+            if _kept.settings.base == settings.base:
+                settings = replace(settings, max_model_len=max(settings.max_model_len,
+                                                               _kept.settings.max_model_len))
         _kept = None                                   # an engine that does not start leaves none behind
-        _kept = Kept(VllmEngine(settings, sleeps=True), settings, None if settings.merge else wanted)
+        _kept = Kept(VllmEngine(settings, sleeps=True), settings,
+                     settings.base if settings.merge else settings.weights)
     engine = _kept.engine
-    if _kept.weights != wanted:
+    if _kept.weights != settings.weights:
         engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
-        _kept.weights = wanted
+        _kept.weights = settings.weights
     engine.serve(settings.adapter)
     probe = read_probe(settings.probe, _kept.settings.max_model_len) if settings.probe else None
     if probe:
@@ -50,10 +51,13 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
 
 
 def suffices(kept: EngineSettings, wanted: EngineSettings) -> bool:
-    """Whether an engine has all that a rollout wants, but for weights that can be changed."""
+    """Whether an engine has all that a rollout wants, but for weights that can be changed.
+
+    Another base may have other layers, another tokenizer: it needs another engine.
+    """
     return kept.max_model_len >= wanted.max_model_len and all(
         getattr(kept, name) == getattr(wanted, name) for name in (
-            "adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"))
+            "base", "adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"))
 
 
 def rest() -> None:

@@ -1,68 +1,118 @@
-"""The engine that stays between rollouts: which weights it has, whatever happened to a policy's folder."""
+"""An engine that stays from rollout to rollout always holds the weights that the rows will name."""
 
 from __future__ import annotations
 
-import importlib
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
-from rollout.engines.engine import EngineSettings
+from rollout.engines.engine import EngineSettings, Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from tests.building.runs import fake_model, new_run
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from warehouse.stages import warm
+from warehouse.store.checksums import file_hashes, weights_sha256
+from warehouse.store.commit import commit_json
+from warehouse.store.run_folder import Warehouse
 
 
-class Engine:
-    """What it is told to load, and which adapters it is to serve."""
+class Loaded(ScriptedEngine):
+    """Remembers what it has loaded and, for every sampling, what it held: base and what was added."""
 
-    dtype = "bfloat16"
+    held: ClassVar[list[tuple[str, str]]] = []
+    engines: ClassVar[list[EngineSettings]] = []
+    adapter: str | None = None
 
-    def __init__(self, settings: EngineSettings, *, sleeps: bool) -> None:
-        self.loaded: list[Path | None] = []
-        self.served = [settings.adapter]
+    def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
+        super().__init__()
+        self.engines.append(settings)
+        self.load(Path(settings.model), None, settings.dtype)
 
     def load(self, folder: Path, adapter: Path | None, dtype: str) -> None:
-        self.loaded.append(adapter)
+        self.holds = ((folder / "model.safetensors").read_text(),
+                      (adapter / "adapter_model.safetensors").read_text() if adapter else "")
+
+    def sample(self, *asked: Any) -> Any:
+        self.held.append(self.holds)
+        return super().sample(*asked)
 
     def serve(self, adapter: str | None) -> None:
-        self.served.append(adapter)
+        type(self).adapter = adapter
 
-    def wake(self) -> None: ...
-
-    def close(self) -> None: ...
+    wake = sleep = close = lambda self: None
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, with an engine that notes what is asked of it."""
-    engine: Any = ModuleType("rollout.engines.vllm_engine")
-    engine.VllmEngine = Engine
-    monkeypatch.setitem(sys.modules, engine.__name__, engine)
-    monkeypatch.delitem(sys.modules, "rollout.engines.kept", raising=False)
-    module = importlib.import_module("rollout.engines.kept")
-    yield module
-    sys.modules.pop(module.__name__, None)
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
+    """Rollouts of this process keep an engine that is scripted."""
+    door = ModuleType("rollout.engines.vllm_engine")
+    door.VllmEngine, door.load_encoder = Loaded, ScriptedEncoder                        # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rollout.engines.vllm_engine", door)
+    monkeypatch.setattr("rollout.engines.vllm_engine", door, raising=False)
+    monkeypatch.setattr("rollout.run.prepare_environment", lambda: None)
+    monkeypatch.setattr(warm, "stays", True)
+    sys.modules.pop("rollout.engines.kept", None)
+    Loaded.held, Loaded.engines = [], []
+    yield Loaded
+    sys.modules.pop("rollout.engines.kept")
 
 
-def settings(base: Path, **more: Any) -> EngineSettings:
-    return EngineSettings(model=str(base), adapter=None, adapter_rank=0, max_model_len=64, **more)
+def run_of(folder: Path, model: Path, weights: str) -> Warehouse:
+    (fake_model(model) / "model.safetensors").write_text(weights)
+    return new_run(folder, model=model)
 
 
-def test_other_weights_in_the_same_place_are_loaded_anew(kept: SimpleNamespace, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    policy = tmp_path / "policies" / "3"
-    engine = kept.start_kept(settings(tmp_path))
-    assert engine.loaded == []
-    for sha256 in ("trained", "trained", "rolled back"):
-        assert kept.start_kept(settings(tmp_path, merge=policy, weights=sha256)) is engine
-    assert engine.loaded == [policy, policy]
-    kept.start_kept(settings(tmp_path))
-    assert engine.loaded == [policy, policy, None]
+def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
+    folder = warehouse.scratch("policy")
+    (folder / "adapter_model.safetensors").write_text(weights)
+    (folder / "adapter_config.json").write_text('{"r": 32}')
+    commit_json(folder / "policy.json", {"policy_version": version, "sha256": weights_sha256(folder),
+                                         "kind": "lora", "parent": 0, "files": file_hashes(folder)})
+    warehouse.commit_policy(version, folder)
 
 
-def test_adapters_beside_the_base_load_no_weights(kept: SimpleNamespace, tmp_path: Path) -> None:
-    engine = kept.start_kept(EngineSettings(str(tmp_path), None, 8, 64))
-    kept.start_kept(EngineSettings(str(tmp_path), "policies/1", 8, 64))
-    kept.start_kept(EngineSettings(str(tmp_path), "policies/2", 8, 64))
-    assert engine.loaded == [] and engine.served[-1] == "policies/2"
+def roll(warehouse: Warehouse, **values: Any) -> None:
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact")
+    run_rollout(replace(options, **{"serve": "merged", **values}))
+
+
+def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: type[Loaded]) -> None:
+    for name, weights in (("first", "a"), ("second", "b"), ("third", "b")):
+        roll(run_of(tmp_path / name, tmp_path / "model", weights))
+    assert kept.held == [("a", ""), ("b", ""), ("b", "")]
+    assert len(kept.engines) == 2                      # the same base needs no other engine
+
+
+def test_another_base_is_not_given_the_length_of_the_former(tmp_path: Path, kept: type[Loaded]) -> None:
+    roll(run_of(tmp_path / "long", tmp_path / "a", "a"), max_prompt_tokens=900)
+    roll(run_of(tmp_path / "short", tmp_path / "b", "b"), max_prompt_tokens=400)
+    assert [settings.max_model_len for settings in kept.engines] == [920, 420]
+
+
+def test_a_policy_trained_anew_under_the_same_number_is_loaded_anew(tmp_path: Path,
+                                                                    kept: type[Loaded]) -> None:
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    add_policy(warehouse, 1, "one")
+    roll(warehouse, iteration=1)
+    warehouse.policy_dir(1).rename(tmp_path / "put-aside")
+    add_policy(warehouse, 1, "other")
+    roll(warehouse, iteration=2, policy_version=1)
+    roll(warehouse, iteration=0)
+    assert kept.held == [("a", "one"), ("a", "other"), ("a", "")] and len(kept.engines) == 1
+
+
+def test_adapters_beside_the_base_load_no_weights(tmp_path: Path, kept: type[Loaded]) -> None:
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    add_policy(warehouse, 1, "one")
+    add_policy(warehouse, 2, "two")
+    for version in (0, 1, 2):
+        roll(warehouse, iteration=version, serve="adapter")
+    assert kept.held == [("a", "")] * 3 and len(kept.engines) == 1
+    assert kept.adapter == str(warehouse.policy_dir(2))
