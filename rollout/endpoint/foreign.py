@@ -112,12 +112,13 @@ class ForeignEngine:
         """The service's answer, not before the time for which it wants to be left alone."""
         await asyncio.sleep(self.resting_until - time.monotonic())
         body = {name: value for name, value in asked.items() if name not in ("url", "index")}
-        body[self.limit_name] = body.pop("max_tokens")
+        limit_name = self.limit_name            # other hands may learn a better one meanwhile
+        body[limit_name] = body.pop("max_tokens")
         try:
             told = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
                                          seconds=ANSWERING)
         except Refused as error:
-            if "max_completion_tokens" in str(error) and self.limit_name == "max_tokens":
+            if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
                 return await self._ask(asked, seed)
             raise self._explained(error) from None

@@ -206,7 +206,6 @@ class Server:
                              "newer.")
         return ids, [token["logprob"] for token in told], choice["finish_reason"]
 
-
     def break_off(self) -> None:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
         for task in self.under_way:

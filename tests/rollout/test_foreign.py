@@ -100,6 +100,15 @@ def test_answers_are_rows_with_the_runs_own_tokens_and_no_logprobs(
     assert asked["messages"][-1]["content"].startswith("In\n")
 
 
+def test_a_service_that_names_the_limit_otherwise_is_asked_so(warehouse: Warehouse, serve: Serve) -> None:
+    told = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    service = serve(lambda number, request: web.json_response({"error": {"message": told}}, status=400)
+                    if "max_tokens" in request else None)
+    ask(warehouse, service)
+    answered = [request for request in service.asked if "max_tokens" not in request]
+    assert {request["max_completion_tokens"] for request in answered} == {64} and len(rows(warehouse)) == 12
+
+
 def test_they_are_scored_and_summed_up_and_cost_what_the_price_table_says(
         warehouse: Warehouse, serve: Serve, tmp_path: Path) -> None:
     (warehouse.root / "config.toml").write_text('[prices]\n"wise-1" = { input = 2.0, output = 10.0 }\n')
