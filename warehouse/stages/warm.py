@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import resource
 import signal
 import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from warehouse.store.errors import StageError
 
@@ -26,6 +29,13 @@ started = time.perf_counter()        # when this process began the command that 
 def environment(variables: dict[str, str]) -> dict[str, str]:
     """What two processes have to have alike, for one to run a command of the other."""
     return {name: value for name, value in variables.items() if name not in CHANGING}
+
+
+def limits() -> list[Any]:
+    """What `ulimit`, `nice`, `taskset` and `umask` set, which two processes have to have alike as well."""
+    umask = re.findall(r"^Umask:.*", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return [*([*resource.getrlimit(getattr(resource, name))] for name in sorted(dir(resource))
+              if name.startswith("RLIMIT_")), os.nice(0), sorted(os.sched_getaffinity(0)), umask]
 
 
 def number(value: int) -> bytes:
@@ -48,9 +58,12 @@ def hand_over() -> int | None:
     if not path or sys.argv[1:2] == ["warm"]:
         return None
     with socket.socket(socket.AF_UNIX) as line:
+        if line.fileno() < 3:        # it has the place of a standard stream, which is closed
+            return None
         try:
             line.connect(path)
-            asked = json.dumps([name, sys.argv[1:], str(Path.cwd()), environment(began_with)]).encode()
+            asked = json.dumps([name, sys.argv[1:], str(Path.cwd()), environment(began_with),
+                                limits()]).encode()
             socket.send_fds(line, [number(len(asked))], [0, 1, 2])
             line.sendall(asked)
             process = read_number(line)

@@ -41,6 +41,7 @@ from warehouse.stages import warm
 from warehouse.stages.children import child, end_with_parent
 
 IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
+LONGEST_PLACE = 70                   # of the folder of a socket, whose whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
 # torch asks the driver's library how many GPUs there are, not the driver, which would not survive a fork.
 SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -71,7 +72,8 @@ def run_warm(command: Sequence[str]) -> int:
         return subprocess.call(command)
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     rooms = load_rooms()
-    with tempfile.TemporaryDirectory(prefix="rollhouse-warm-") as folder, socket.socket(
+    place = tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_PLACE else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="rollhouse-warm-", dir=place) as folder, socket.socket(
             socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/socket")
         listener.listen()
@@ -110,7 +112,8 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     """Start a job for every command that connects, until the served one ends; its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: served.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command hears Ctrl-C itself
-    common, residents, forks = warm.environment(warm.began_with), dict[str, Resident](), set[int]()
+    common: list[Any] = [warm.environment(warm.began_with), warm.limits()]
+    residents, forks = dict[str, Resident](), set[int]()
     with selectors.DefaultSelector() as events:
         ended = os.pidfd_open(served.pid)
         events.register(listener, selectors.EVENT_READ)
@@ -128,14 +131,14 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     return code if code >= 0 else 128 - code
 
 
-def answer(line: socket.socket, rooms: dict[str, Any], common: dict[str, str],
+def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
            residents: dict[str, Resident], forks: set[int]) -> None:
     """Start the job that a command asks for, or tell the command that it has to run by itself."""
     head, streams = receive_streams(line, 3)
     try:
         with line.makefile("rb") as reader:
-            name, words, folder, variables = json.loads(reader.read(int.from_bytes(head, "big")))
-        if name in rooms and variables == common:
+            name, words, folder, *state = json.loads(reader.read(int.from_bytes(head, "big")))
+        if name in rooms and state == common:
             start(Job(line, name, words, folder, streams), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
@@ -246,8 +249,10 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = bo
     for number, stream in enumerate(job.streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, buffering, closefd=False) for
-                                         number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1)))
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, buffering, errors=errors, closefd=False)
+        for number, mode, buffering, errors in ((0, "r", -1, None), (1, "w", -1, None),
+                                                (2, "w", 1, "backslashreplace")))
     os.chdir(job.folder)
     sys.argv = [job.name, *job.words]
     warm.started = time.perf_counter()

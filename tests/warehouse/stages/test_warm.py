@@ -35,7 +35,7 @@ def {name}(what, word):
     elif what == "exit":
         sys.exit(int(word))
     elif what == "fail":
-        raise StageError("It cannot be done.")
+        raise StageError(word or "It cannot be done.")
     elif what == "crash":
         1 // 0
     elif what == "wait":
@@ -63,17 +63,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, script: str) -> subprocess.Popen[str]:
+def start(folder: Path, script: str, **variables: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{folder}"}
+    environment |= variables
     environment.pop("ROLLHOUSE_WARM", None)
     return subprocess.Popen([sys.executable, str(folder / "serve.py"), "bash", "-c", script], env=environment,
                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             start_new_session=True)
 
 
-def run(folder: Path, script: str) -> tuple[int, str, str]:
+def run(folder: Path, script: str, **variables: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a script whose commands are handed over."""
-    process = start(folder, script)
+    process = start(folder, script, **variables)
     output, errors = process.communicate(timeout=60)
     return process.returncode, output, errors
 
@@ -119,6 +120,29 @@ def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None
     _, output, _ = run(folder, "staying process; OMP_NUM_THREADS=1 staying process; staying process")
     first, changed, again = (line.split() for line in output.splitlines())
     assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"
+
+
+@pytest.mark.parametrize("changed", ["ulimit -n 128", "umask 077", "renice -n 5 $BASHPID >&2"])
+def test_a_command_with_other_limits_runs_by_itself(folder: Path, changed: str) -> None:
+    _, output, _ = run(folder, f"staying process; ({changed}; staying process); staying process")
+    assert [line.split()[2] for line in output.splitlines()] == ["True", "False", "True"]
+
+
+def test_a_command_whose_streams_are_closed_runs_by_itself(folder: Path) -> None:
+    code, output, _ = run(folder, "staying process; staying process <&-; forked say lost >&- </dev/null; "
+                                  "echo on")
+    assert code == 0 and [line.split()[-1] for line in output.splitlines()] == ["True", "False", "on"]
+
+
+def test_errors_are_told_that_are_no_text(folder: Path) -> None:
+    _, _, errors = run(folder, r"forked fail $'\xff'")
+    assert errors == "Error: \\udcff\n"
+
+
+def test_a_long_path_of_temporary_files_is_no_hindrance(folder: Path) -> None:
+    (folder / ("d" * 120)).mkdir()
+    code, output, _ = run(folder, "staying process", TMPDIR=str(folder / ("d" * 120)))
+    assert code == 0 and output.split()[2] == "True"
 
 
 @pytest.mark.parametrize("tool", ["forked", "staying"])
