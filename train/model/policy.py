@@ -71,7 +71,7 @@ class Policy:
         if self.shards and torch.is_grad_enabled():
             # The way back has to go through all of the last layer, as it does in every other process.
             keys, values = prompt_kv[-1]
-            prompt_kv[-1] = keys + 0 * hidden.sum(), values
+            prompt_kv[-1] = keys + 0 * hidden.sum(dtype=torch.float32), values
         return prompt_kv
 
     @property
