@@ -55,11 +55,16 @@ def tier_options(command: Any) -> Any:
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
     from warehouse.store.config_file import read_config
+    from warehouse.store.errors import StageError
 
     if value is not None:
         path = value if parameter.name == "config" else value / "config.toml"
-        table = {key.replace("-", "_"): setting for key, setting in read_config(path).get("score", {}).items()
-                 } if parameter.name == "config" or value.is_dir() else {}
+        try:
+            reads = parameter.name == "config" or value.is_dir()
+            written = read_config(path).get("score", {}) if reads else {}
+        except StageError as error:
+            raise click.ClickException(str(error)) from error
+        table = {key.replace("-", "_"): setting for key, setting in written.items()}
         known = {str(option.name): option for option in context.command.params}
         context.default_map = {**(context.default_map or {}), **{
             name: [setting] if known[name].multiple and isinstance(setting, str) else setting

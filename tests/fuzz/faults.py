@@ -34,7 +34,7 @@ OTHERS = (("warehouse summary {run} --alarm",), ("warehouse watch {run}",), ("re
           ("warehouse discard {run} --iteration 1 --purpose train", "rollout {run}"),
           ("warehouse show {run} 0/t0/0",), ("warehouse results {run} --split train",),
           ("score explain {run} 0/t0/0",), ("train export {run} --output {run}/../exported",),
-          ("reports grid {run} t0",), ("reports compare {run} {run}",))
+          ("reports grid {run} t0",))
 COLUMNS = ("task_id", "sample_index", "completion_ids", "reward", "correct")
 
 

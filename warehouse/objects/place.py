@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from warehouse.store.commit import COPY_MARKER
@@ -12,7 +13,7 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
 
     With `config_only` no more than its config.toml. A local run loads nothing for it.
     """
-    if ":/" not in str(path) and not (Path(path) / COPY_MARKER).exists():
+    if ":/" not in str(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
         return Path(path)
     from warehouse.objects.working_copy import open_copy
     copy = open_copy(path)

@@ -72,3 +72,10 @@ def test_what_a_program_says_cannot_steer_the_terminal() -> None:
     payload = {"entry_point": "f", "tests": ["assert f() == 1"]}
     lines = unit_lines("function", payload, json.loads('[[false, "Error", "\\u001b[31mred", "assertion"]]'))
     assert not any("\x1b" in line for line in lines) and "red" in lines[1]
+
+
+def test_a_config_that_is_no_toml_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[score\n")
+    (tmp_path / "program.py").write_text("x = 1")
+    said = CliRunner().invoke(score, ["try", str(tmp_path), str(tmp_path / "program.py"), "--task", "t0"])
+    assert said.exit_code == 1 and said.output.startswith("Error: ") and "is not valid TOML" in said.output
