@@ -87,6 +87,7 @@ def labelled(text: str, places: list[int], contents: list[tuple[str, str]]) -> l
 
 
 def segment(start: int, length: int, kind: str) -> Segment:
+    """`length` tokens of a kind from a place in the prompt's ids on."""
     return {"start": start, "length": length, "kind": kind}
 
 

@@ -89,4 +89,5 @@ def means(rows: str, keys: str) -> str:
 
 
 def literal(value: Any) -> str:
+    """A number or text as SQL writes it."""
     return str(int(value)) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

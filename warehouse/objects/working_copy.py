@@ -281,6 +281,7 @@ def _stamp(path: Path, found: Found) -> None:
 
 
 def in_parallel(work: Callable[[Work], Answer], items: Iterable[Work]) -> list[Answer]:
+    """The answers in the order of the items; what one of them raises is raised."""
     with ThreadPoolExecutor(REQUESTS) as pool:
         return list(pool.map(work, items))
 
