@@ -44,7 +44,10 @@ class ForeignEngine:
         self.encoder = load_encoder(base, revision)
         self.limit_name = "max_tokens"
         self.places, self.last_answer, self.resting_until = 1, time.monotonic(), 0.0
-        self.key = os.environ.get(key_variable, "")
+        self.key = os.environ.get(key_variable, "").strip()      # of a file's last line break
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise StageError(f"The variable {key_variable} holds no key: it has characters that no key has. "
+                             "Correct it; --api-key-variable names another one.")
         self.loop = asyncio.new_event_loop()
         self.session = self.loop.run_until_complete(_open_session(self.key))
         self.server = Server(url if urlsplit(url).path else f"{url}/v1", self.session)

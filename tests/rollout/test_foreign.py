@@ -211,7 +211,12 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
     monkeypatch.delenv("WISE_KEY")
     with pytest.raises(StageError, match="WISE_KEY, which is empty"):
         ask(warehouse, service, api_key_variable="WISE_KEY")
-    monkeypatch.setenv("WISE_KEY", KEY)
+    for cut in (f"{KEY}\nand more", f"{KEY}\u00fc"):
+        monkeypatch.setenv("WISE_KEY", cut)
+        with pytest.raises(StageError, match="WISE_KEY holds no key") as refusal:
+            ask(warehouse, service, api_key_variable="WISE_KEY")
+        assert KEY not in str(refusal.value)
+    monkeypatch.setenv("WISE_KEY", f"{KEY}\n")
     ask(warehouse, service, api_key_variable="WISE_KEY", cache=tmp_path / "cache")
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
