@@ -2,6 +2,7 @@
 # Train the starter policy by a recipe and go on whatever the alarms say: what docs/collapse.md is made from.
 # usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE names a .toml beside this
 set -euo pipefail
+[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports and engine stay loaded
 run=$(realpath -m "${1:?RUN}") recipe=${2:?RECIPE} iterations=${3:?ITERATIONS} seed=${4:-0}
 cd "$(dirname "$0")/../.."
 [ -e "$run/warehouse.json" ] || warehouse init "$run" --model examples/starter/model \

@@ -81,7 +81,8 @@ def _check(connection: duckdb.DuckDBPyConnection, budget: int) -> None:
                          "then `score`.")
     if held["least"] is None or held["least"] < budget:
         raise StageError(f"A task of '{held['purpose']}' has {held['least'] or 0} first turns: {budget} of "
-                         "them cannot be compared with. Sample more, or give a smaller --budget.")
+                         "them cannot be compared with. Sample more, give a smaller --budget, or keep other "
+                         "rows: --purpose eval, --iteration I.")
     outside = rows_of(connection, f"""
         SELECT base, turn, max(parent) AS parent, {budget} // any_value(turns) AS share
         FROM turns

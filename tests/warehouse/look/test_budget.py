@@ -101,7 +101,8 @@ def test_first_turns_alone_count_where_nobody_asks_for_turns(tmp_path: Path, ver
 def test_budgets_that_compare_unlike_things_are_refused(tmp_path: Path, verdicts: tuple) -> None:
     run = run_with(tmp_path, *verdicts, parent=5)
     for budget, words in ((8, "answers completion 5 of a task; with 8 in all only the first 4 would be"),
-                          (16, "A task of 'eval' has 8 first turns: 16 of them cannot be compared with")):
+                          (16, "A task of 'eval' has 8 first turns: 16 of them cannot be compared with. "
+                               "Sample more, give a smaller --budget, or keep other rows: --purpose eval, ")):
         with pytest.raises(StageError, match=words):
             budget_table(warehouse.open(run.root), budget)
     refused = CliRunner().invoke(cli, ["results", str(run.root), "--purpose", "train", "--budget", "8"])
