@@ -122,7 +122,7 @@ def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None
     assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"
 
 
-@pytest.mark.parametrize("changed", ["ulimit -n 128", "umask 077", "renice -n 5 $BASHPID >&2"])
+@pytest.mark.parametrize("changed", ["ulimit -n 128", "umask 077", "renice -n 19 $BASHPID >&2"])
 def test_a_command_with_other_limits_runs_by_itself(folder: Path, changed: str) -> None:
     _, output, _ = run(folder, f"staying process; ({changed}; staying process); staying process")
     assert [line.split()[2] for line in output.splitlines()] == ["True", "False", "True"]
@@ -187,7 +187,8 @@ for tool in ("forked", "staying", "unknown"):
         for _ in range(5):
             with socket.socket(socket.AF_UNIX) as line:
                 line.connect(os.environ["ROLLHOUSE_WARM"])
-                asked = json.dumps([tool, ["process"], folder, warm.environment(warm.began_with)]).encode()
+                asked = json.dumps([tool, ["process"], folder, warm.environment(warm.began_with),
+                                    warm.limits()]).encode()
                 socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
                 line.sendall(asked[:end])
 """
