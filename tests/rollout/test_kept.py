@@ -55,7 +55,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     door.VllmEngine, door.load_encoder = Loaded, ScriptedEncoder                        # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rollout.engines.vllm_engine", door)
     monkeypatch.setattr("rollout.engines.vllm_engine", door, raising=False)
-    monkeypatch.setattr("rollout.run.prepare_environment", lambda: None)
+    monkeypatch.setattr("rollout.start.prepare_environment", lambda: None)
     monkeypatch.setattr(warm, "stays", True)
     sys.modules.pop("rollout.engines.kept", None)
     Loaded.held, Loaded.engines = [], []

@@ -1,0 +1,125 @@
+"""Which rollout this is: iteration, purpose and policy, and what of it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rollout.options import (
+    RolloutOptions,
+    stage_settings,
+)
+from rollout.parts import Part, missing_parts
+from warehouse.stages.base_model import check_base
+from warehouse.stages.due import rollout_due, turn_due
+from warehouse.stages.shard import Shard
+from warehouse.store.errors import StageError
+from warehouse.store.names import turn_purpose
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # of a model behind an API
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which rollout this is: the iteration, its purpose, and the policy that is sampled."""
+
+    warehouse: Warehouse
+    options: RolloutOptions
+    iteration: int
+    purpose: str
+    policy: dict[str, Any]
+    decided: str | None = None  # how servers serve the policy, where that is theirs to say
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        return {"iteration": self.iteration, "purpose": self.purpose}
+
+    @property
+    def title(self) -> str:
+        return f"iteration {self.iteration} ({self.purpose})"
+
+    @property
+    def stage(self) -> Stage:
+        return self.warehouse.stage("rollout", **self.keys)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return stage_settings(self.warehouse, self.options, self.purpose, self.policy)
+
+    @property
+    def serve(self) -> str | None:
+        """How the adapter is served, 'adapter' or 'merged'; None where the policy is none."""
+        return self.decided or self.settings["serve"]
+
+    @property
+    def model(self) -> str:
+        """The weights to load: a policy whose weights were all trained, else the base."""
+        full = self.policy["kind"] == "full"
+        return str(self.warehouse.policy_dir(self.policy["policy_version"])) if full else self.warehouse.model
+
+    @property
+    def adapter(self) -> Path | None:
+        lora = self.policy["kind"] == "lora"
+        return self.warehouse.policy_dir(self.policy["policy_version"]) if lora else None
+
+    @property
+    def probe(self) -> Path | None:
+        """What the trainer saw the policy say; policies of version 0.2.0 and the base have none."""
+        if self.policy is NO_POLICY:
+            return None
+        path = self.warehouse.policy_dir(self.policy["policy_version"]) / "probe.json"
+        return path if path.exists() else None
+
+    @property
+    def plan_file(self) -> Path:
+        return self.warehouse.folder("prompts", **self.keys) / "plan.json"
+
+    def check(self) -> None:
+        """StageError if it was begun with other settings, or base or policy are not what they were."""
+        if self.stage.settings():
+            self.stage.settle(self.settings, self.options.accept_change)
+        check_base(self.warehouse)
+        if self.policy is not NO_POLICY:
+            self.warehouse.verify_policy(self.policy["policy_version"])
+        self.warehouse.sweep()
+
+    def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
+        """Parts of a share that do not exist yet."""
+        return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
+
+
+def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
+    """The rollout that the options name: for training the next due, for an evaluation the newest policy.
+
+    A later turn belongs to the newest iteration that has the turn before it.
+    """
+    base = "eval" if options.evaluate else "distil" if options.distil else "train"
+    base = f"{base}-{options.label}" if options.label else base
+    purpose = turn_purpose(base, options.turn)
+    if options.iteration is not None:
+        iteration = options.iteration
+    elif options.turn > 1:
+        iteration = turn_due(warehouse, base, options.turn)
+    elif base != "train":
+        newest = warehouse.policy_versions()[-1]
+        iteration = newest if options.policy_version is None else options.policy_version
+    else:
+        iteration = rollout_due(warehouse)
+    version = iteration if options.policy_version is None else options.policy_version
+    if options.model:
+        return Job(warehouse, options, iteration, purpose, NO_POLICY)
+    newest = warehouse.policy_versions()[-1]
+    if version not in warehouse.policy_versions():
+        raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
+                         f"the newest is {newest}. Score and train iteration {newest} first, or name another "
+                         "policy with --policy-version.")
+    return Job(warehouse, options, iteration, purpose, warehouse.policy(version))
+
+
+def read_prompts(job: Job) -> list[dict[str, Any]]:
+    """Rows of the plan that is stored; empty before there is one."""
+    return job.warehouse.read("prompts", **job.keys).to_pylist()

@@ -1,0 +1,135 @@
+"""The engine of a rollout: which one, with which weights, and whether it serves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollout.engines.engine import Engine, EngineSettings
+from rollout.engines.environment import prepare_environment
+from rollout.engines.merged import changes_something, merged_weights
+from rollout.job import Job
+from rollout.options import (
+    RolloutOptions,
+    engine_version,
+    rank_of_adapters,
+)
+from rollout.prompts.plan import Plan
+from warehouse.stages import warm
+from warehouse.stages.space import check_space, rollout_bytes
+from warehouse.stages.stop import StopRequest
+from warehouse.store.config_file import price_of
+from warehouse.store.errors import StageError, check_addresses
+
+StartEngine = Callable[[EngineSettings], Engine]
+LoadEncoder = Callable[[str], Any]
+
+
+@contextmanager
+def engine_to_start(job: Job, stop: StopRequest,
+                    say: Callable[[str], None]) -> Iterator[tuple[Job, LoadEncoder, StartEngine]]:
+    """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
+    options, revision = job.options, job.warehouse.facts.get("model_revision")
+    if options.model:
+        from rollout.endpoint.foreign import ForeignEngine
+        foreign = ForeignEngine(
+            options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
+            key_variable=options.api_key_variable, cache=options.cache,
+            price=price_of(job.warehouse.root / "config.toml", options.model))
+        with closing(foreign):
+            yield job, lambda _model: foreign.encoder, foreign.start
+        return
+    if not options.endpoint:
+        prepare_environment()
+        say(f"rollout of {job.title}: loading {engine_version()}")
+        check_addresses(2, "vLLM")
+        from rollout.engines import vllm_engine
+        if not keeps_engine(options):
+            yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
+            return
+        from rollout.engines.kept import rest, start_kept
+        yield job, vllm_engine.load_encoder, start_kept
+        rest()
+        return
+    from rollout.endpoint.engine import EndpointEngine
+    with stop.excusing("The connection to the servers"):
+        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, say)
+    with closing(servers):
+        serve = servers.serving(job.policy["kind"], options.serve)
+        yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
+
+
+def keeps_engine(options: RolloutOptions) -> bool:
+    """Whether the engine stays for the next rollout: only where its weights can be changed from here."""
+    return (warm.stays and not options.endpoint and options.tensor_parallel_size == 1
+            and not options.quantization)
+
+
+def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
+          say: Callable[[str], None]) -> Engine | None:
+    """The engine; None where nothing is left to sample.
+
+    It is started before settings and plan are stored: options that it cannot serve must not be settled.
+    Half precision hides a missing adapter from the mismatch that `train` measures, so the engine is asked.
+    """
+    parts = job.missing(plan.rows, job.options.shard)
+    if not parts:
+        return None
+    num_missing = sum(len(part.members) for part in parts)
+    check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
+                job.stage.title)
+    longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
+    with served_weights(job) as (model, adapter):
+        settings = engine_settings(job, model, adapter, longest)
+        say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
+            f"{job.policy['policy_version']}" + (f", {job.serve}" if job.adapter else ""))
+        with stop.excusing("The start of the engine"):
+            engine = start_engine(settings)
+            if adapter and not engine.moves(plan.rows[0]["prompt_ids"]) and changes_something(adapter):
+                raise StageError(f"The engine does not serve the adapter of policy "
+                                 f"{job.policy['policy_version']}: with and without it, it says the same in "
+                                 f"{engine.dtype}. Nothing was sampled; use --serve merged.")
+            return engine
+
+
+@contextmanager
+def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
+    """Model and adapter as the engine gets them: apart, or merged for as long as it loads.
+
+    An engine that stays merges them itself.
+    """
+    options, revision = job.options, job.warehouse.facts.get("model_revision")
+    if keeps_engine(options):
+        yield job.model, job.adapter if job.serve == "adapter" else None
+    elif job.adapter is None or job.serve == "adapter":
+        yield job.model, job.adapter
+    else:
+        with merged_weights(job.model, revision, job.adapter, options.dtype) as folder:
+            yield folder, None
+
+
+def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
+    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches.
+
+    An engine that stays has room for all prompts to come and, beside the base, for the adapters to come.
+    """
+    options, stays, facts = job.options, keeps_engine(job.options), job.warehouse.facts
+    base = json.dumps([facts.get(name) for name in ("model_sha256", "tokenizer_sha256", "model_revision")])
+    of_base = job.policy["kind"] == "base" or adapter
+    rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
+    if stays:
+        rank = rank or rank_of_adapters(job.warehouse, options)
+        longest = max(longest, options.max_prompt_tokens or 0)
+    return EngineSettings(
+        model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
+        max_model_len=longest + options.sampling.max_tokens,
+        dtype=options.dtype, max_num_seqs=options.max_num_seqs,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
+        probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,
+        base=base, weights=base if of_base else json.dumps(job.policy),
+        revision=facts.get("model_revision") if model == job.model else None)

@@ -1,0 +1,109 @@
+"""A command in a fork of `warehouse warm`: run as if it had been started by itself."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from warehouse.stages import warm
+from warehouse.stages.children import end_with_parent
+
+
+class Job(NamedTuple):
+    """A command to run: its connection, what it is, where, and its standard streams."""
+
+    line: socket.socket
+    name: str
+    words: list[str]
+    folder: str
+    streams: list[int]
+
+
+def fork(work: Callable[[], int]) -> int:
+    """A process that does some work and ends, whatever happens, with the exit code it gives; its id."""
+    process, code = os.fork(), 1
+    if process == 0:
+        try:
+            become_job()
+            code = work()
+        except ConnectionError:                        # the command was killed: nobody wants to know
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
+    return process
+
+
+def become_job() -> None:
+    """What a fork does first: end with its parent, hear signals as a process of its own, forget clean-ups."""
+    end_with_parent(signal.SIGKILL)
+    os.setsid()
+    atexit._clear()                                    # the parent's, who will run them
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = bool) -> int:
+    """Run a command as if it had been started with these words, in this folder, on these streams."""
+    for number, stream in enumerate(job.streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, buffering, errors=errors, closefd=False)
+        for number, mode, buffering, errors in ((0, "r", -1, None), (1, "w", -1, None),
+                                                (2, "w", 1, "backslashreplace")))
+    os.chdir(job.folder)
+    sys.argv = [job.name, *job.words]
+    warm.started = time.perf_counter()
+    finished = threading.Event()
+    job.line.sendall(warm.number(os.getpid()))
+    threading.Thread(target=end_with_client, args=(job.line.dup(), finished), daemon=True).start()
+    code = call(command, job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)           # whoever reads from the command waits for its end
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    before_the_end(code)
+    finished.set()
+    job.line.sendall(warm.number(code))
+    return code
+
+
+def call(command: Any, job: Job) -> int:
+    """The exit code of a click command."""
+    try:
+        command.main(args=job.words, prog_name=job.name)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def end_with_client(line: socket.socket, finished: threading.Event) -> None:
+    """Kill this process when the command that it runs is killed where it was typed."""
+    with line, contextlib.suppress(OSError):
+        line.recv(1)
+    if not finished.is_set():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(code: int) -> NoReturn:
+    """End a fork: its own clean-ups, not those of the process that it came from."""
+    atexit._run_exitfuncs()
+    os._exit(code)
