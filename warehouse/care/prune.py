@@ -14,7 +14,7 @@ from warehouse.store.commit import bring, file_names
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
-from warehouse.store.parts import read_parts, write_part
+from warehouse.store.parts import part_metadata, read_parts, write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -101,6 +101,7 @@ def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Pa
 def _tokens(table: str, part: Path) -> tuple[int, int]:
     """How many tokens the dropped columns of a part hold, and in how many bytes, from its footer."""
     import pyarrow.parquet as pq
+    part_metadata(part)                                # which says what is wrong with a damaged part
     metadata = pq.read_metadata(part)
     count = num_bytes = 0
     for group in range(metadata.num_row_groups):
