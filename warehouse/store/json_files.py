@@ -34,7 +34,9 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
     """An object with at least these keys of these types; None without a file; StageError if it is damaged."""
     try:
         value = json.loads(_fresh_text(path))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            raise damaged(path, "it is a link to nothing") from error
         return None
     except OSError as error:
         raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same command "
