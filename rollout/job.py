@@ -7,10 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout.options import (
-    RolloutOptions,
-    stage_settings,
-)
+from rollout.options import RolloutOptions, stage_settings
 from rollout.parts import Part, missing_parts
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due

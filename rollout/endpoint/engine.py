@@ -162,13 +162,7 @@ class EndpointEngine:
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
         """One request after the other, as long as the server lives."""
-        while not server.lost:
-            request = work.take()
-            if request is None:
-                if work.is_done():
-                    return
-                await work.change()
-                continue
+        while request := await work.next(lambda: not server.lost):
             life = server.life
             try:
                 drawn = await server.complete(request, sampling)

@@ -82,13 +82,7 @@ class ForeignEngine:
             await asyncio.gather(*hands, return_exceptions=True)
 
     async def _work(self, work: Work, sampling: Sampling) -> None:
-        while True:
-            request = work.take()
-            if request is None:
-                if work.is_done():
-                    return
-                await work.change()
-                continue
+        while request := await work.next():
             try:
                 answer, cost = await self._answer(request, sampling)
             except Unavailable as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 
 from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
@@ -49,6 +49,15 @@ class Work:
             return None
         self.num_under_way += 1
         return request
+
+    async def next(self, wanted: Callable[[], bool] = lambda: True) -> Request | None:
+        """The next request to serve, waited for; None when all are finished, or none is wanted any more."""
+        while wanted():
+            request = self.take()
+            if request is not None or self.is_done():
+                return request
+            await self.change()
+        return None
 
     def finish(self, request: Request, sampled: Sampled) -> None:
         """Take the completion of a request that was taken."""
