@@ -51,11 +51,21 @@ def test_a_digit_that_flips_in_a_document_is_noticed(whole: Path, tmp_path: Path
     before = read_json(whole / name)
     places = [place for place, letter in enumerate(text) if letter in "0123456789"]
     for place in draw.sample(places, min(len(places), 40)):
-        path.write_text(f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1:]}")
+        changed = f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1:]}"
+        if _same_value(changed, text):                      # the last digit of a float can be without meaning
+            continue
+        path.write_text(changed)
         with pytest.raises(StageError, match="is damaged"):
             read_json(path)
     path.write_text(json.dumps(json.loads(text)))           # written anew by another program
     assert read_json(path) == before
+
+
+def _same_value(changed: str, text: str) -> bool:
+    try:
+        return json.loads(changed) == json.loads(text)
+    except json.JSONDecodeError:
+        return False
 
 
 def test_a_damaged_manifest_that_still_is_one_is_found_by_check(whole: Path, tmp_path: Path) -> None:
