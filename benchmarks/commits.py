@@ -7,8 +7,6 @@ the client behaves and are no measure of a real store. `--race` lets all process
 that all but one lose each.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import multiprocessing

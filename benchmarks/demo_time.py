@@ -6,8 +6,6 @@ Work is sampling, running programs, old logprobs and gradients. Starting (interp
 model) is counted apart. The rest is what Rollhouse adds: prompts, metrics, reading and writing.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

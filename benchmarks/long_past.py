@@ -7,8 +7,6 @@ iteration copied; it is built in half a minute, and kept with --folder. The engi
 measured is what a stage does around its work. A stage runs on a copy of the metadata each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -7,8 +7,6 @@ counts from one policy to the next, so that the first, in which the warm loop im
 is told apart.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

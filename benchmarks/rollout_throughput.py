@@ -7,8 +7,6 @@ process (other work on the machine disturbs those less). The stage's side includ
 and writing parts.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -8,8 +8,6 @@ logprobs; nothing compiled on a CPU), `stage` is what `rollout` starts (a seed p
 same with a LoRA adapter beside the base. A merged policy is served as the base is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -7,8 +7,6 @@ away at random, keeps what was saved and starts again. The rest is arithmetic ov
 `measure` measures when this runs, and those below, of the commands beside them.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import heapq

@@ -6,8 +6,6 @@ All ways take turns in every round. A rate is that of the best round, because ot
 away; a ratio is the median over the rounds of two that were measured one after the other.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -5,8 +5,6 @@ But for FROM_SCORER, which forks what a scorer is, they hold no more than a lane
 `python -m benchmarks.score_baselines NAME` reads a number of programs per line and answers with their times.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -5,8 +5,6 @@
 Prints memory, descriptors and processes as it goes, and ends with 1 if anything grew or any outcome differs.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """The ways of running programs that benchmarks/score.py compares: each measures a batch and can be closed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -7,8 +7,6 @@ A completion that the model ended by itself and that the rule would have ended b
 was cut off at the limit, the tokens after that end are saved.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sysconfig

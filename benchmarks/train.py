@@ -11,8 +11,6 @@ prompt what was said; useful FLOPs are what they cost with a frozen base, forwar
 so that every trainer is charged for the same work; a pass for the old logprobs adds one forward.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The other way to share a prompt: FlexAttention over packed rows of the prompt and completions behind it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

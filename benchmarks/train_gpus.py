@@ -8,8 +8,6 @@ The model has random weights, made in memory; every step trains `--groups` group
 seconds on one and on two GPUs tell the scaling.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

@@ -4,8 +4,6 @@
     python -m benchmarks.train_profile --model small --tokens-per-batch 512
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

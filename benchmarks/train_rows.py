@@ -1,7 +1,5 @@
 """A small model and stored rows of a given shape, the same for every trainer that is compared."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from typing import NamedTuple

@@ -4,8 +4,6 @@
     python -m benchmarks.train_start --model small --lora-rank 8 --dtype float32
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """One trainer on stored rows, in its own process: prints seconds per step and peak memory as JSON."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

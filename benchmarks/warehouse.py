@@ -8,8 +8,6 @@ many as a second holds, with warm page cache. Beside other work the CPU seconds,
 than the seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Rows of the warehouse benchmark: made up, but as large and as hard to compress as those of a real run."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 from collections import Counter

@@ -1,7 +1,5 @@
 """Draw the picture of the rooms in the README: python docs/draw_rooms.py writes docs/rooms.svg."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # A room, what it does, what it reads from the warehouse and what it writes there.

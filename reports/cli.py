@@ -1,7 +1,5 @@
 """The `reports` command: pages and pictures of runs."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

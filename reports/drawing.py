@@ -1,7 +1,5 @@
 """Charts as SVG text: lines with bands, stacked bars, heat maps, dots; coloured by classes alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple

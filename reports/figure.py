@@ -1,7 +1,5 @@
 """What a figure is: a question, the SQL that answers it, and how its rows are drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

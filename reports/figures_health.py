@@ -1,7 +1,5 @@
 """Figures of how the text behaves: lengths, entropy, repetition, errors."""
 
-from __future__ import annotations
-
 from reports.drawing import Chart, Series, line_chart, stacked_bars
 from reports.figure import (
     MOST_CELLS,

@@ -1,7 +1,5 @@
 """Figures of what the policy learns: pass@k, reward, tasks solved."""
 
-from __future__ import annotations
-
 from reports.drawing import Chart, Series, line_chart
 from reports.figure import (
     MOST_POINTS,

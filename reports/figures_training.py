@@ -1,7 +1,5 @@
 """Figures of the training itself: mismatch of engine and trainer, steps, time and tokens."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 from reports.drawing import Chart, Segment, ribbons

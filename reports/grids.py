@@ -1,7 +1,5 @@
 """ARC grids as SVG: one path per colour, each different grid defined once and used by reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HTML out of figures and samples; every piece of model text passes through `escape`."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

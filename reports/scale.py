@@ -1,7 +1,5 @@
 """Axes: round ticks, positions and short numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Which rollout this is: iteration, purpose and policy, and what of it is missing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of a rollout: what they are, which combinations are refused, which are fixed once it started."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Parts of a rollout: which completions each holds, and sampling and writing those that are missing."""
 
-from __future__ import annotations
-
 import math
 import platform
 import time

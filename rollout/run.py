@@ -1,7 +1,5 @@
 """The rollout stage: plan the prompts, start the engine, sample what is missing, finish."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Nothing of it is left behind when it ends, fails or is interrupted, nor when this process is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ A spill lies beside its part as `part-00007.parquet.spill-<id>`, a name that no 
 what finished first is short, so a part is only read once its long completions are there too.
 """
 
-from __future__ import annotations
-
 import sys
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine of a rollout: which one, with which weights, and whether it serves them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The command `score`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Canonical solutions: each must be judged right, or its task and this machine do not fit each other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The stage `score`: completions in, one samples part per completions part out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

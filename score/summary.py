@@ -1,7 +1,5 @@
 """What `score` prints at the end of a rollout."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

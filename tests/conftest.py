@@ -1,7 +1,5 @@
 """Slow tests say why they are slow; with --skips-fail a test that could not run is a failed test."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator
 

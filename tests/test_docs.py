@@ -1,7 +1,5 @@
 """The pages link what exists and one another, show what the commands print, and repeat what the code says."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

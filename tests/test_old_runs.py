@@ -1,7 +1,5 @@
 """A run folder that version 0.2.0 wrote is opened, checked, scored, trained and reported by today's code."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

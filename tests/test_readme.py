@@ -1,7 +1,5 @@
 """The README's commands: every one exists with the options it names, and the loop by hand really runs."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

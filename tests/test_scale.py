@@ -1,7 +1,5 @@
 """The simulation behind docs/scale.md: shares by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

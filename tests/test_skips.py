@@ -1,7 +1,5 @@
 """`make test-all` fails when a test could not run, but for want of what the Makefile excepts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A taskset for verifiers: its tasks in a run, its rewards on the completions."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The `train` command: scored groups become the next policy."""
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

@@ -1,7 +1,5 @@
 """A policy as one plain model: the adapter merged into the base in float32, checked by its logprobs."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

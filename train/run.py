@@ -1,7 +1,5 @@
 """One train stage, from stored rows to the next policy, in the order of the algorithm."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

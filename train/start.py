@@ -1,7 +1,5 @@
 """The policy and the optimizer that a stage starts from, checked against its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The `warehouse` command: make a run, ask it questions, look after it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

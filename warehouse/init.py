@@ -1,7 +1,5 @@
 """Make a run folder: read the tasks, identify the base model, write both down."""
 
-from __future__ import annotations
-
 import datetime
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """Command-line pieces that all rooms share: the RUN argument, its config file, and how errors are shown."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -6,8 +6,6 @@ Every run is a process of its own, and adds a line of JSON to FOLDER/results.jso
 there already are not made again, so the same command goes on where the last one stopped.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """Advantages for `train --advantages` that reward being within reach, not only being likely."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import comb
 from typing import Any

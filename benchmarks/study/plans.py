@@ -1,7 +1,5 @@
 """The runs of each study, in the order in which they are started: what matters most comes first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

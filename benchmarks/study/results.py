@@ -1,7 +1,5 @@
 """What the runs of a study left, read back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rewards that are wrong on purpose, for runs that shall be broken by them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

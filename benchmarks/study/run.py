@@ -1,7 +1,5 @@
 """One short run of the starter, its stages called in turn in this process, and what it left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

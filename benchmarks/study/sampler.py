@@ -4,8 +4,6 @@ vLLM takes longer to start than such a model takes to sample, and a study starts
 is drawn depends on a completion's seed alone, by the inverse of the cumulative distribution.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby

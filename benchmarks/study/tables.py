@@ -3,8 +3,6 @@
     python -m benchmarks.study.tables FOLDER
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from math import comb

@@ -1,7 +1,5 @@
 """A run as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

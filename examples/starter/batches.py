@@ -1,7 +1,5 @@
 """Synthetic tasks as training batches: prompt, answer, and how much each token counts in the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from random import Random

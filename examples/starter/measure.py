@@ -1,7 +1,5 @@
 """Measure a starter with vLLM: pass@1, pass@k and greedy on held-out synthetic tasks and on ARC-AGI-1."""
 
-from __future__ import annotations
-
 import json
 import os
 from math import comb

@@ -1,7 +1,5 @@
 """The starter's network, its loss and its optimizers: a standard Qwen2 of 0.9 million parameters."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers spoilt on purpose, so that a policy trained on them behaves like a raw base model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

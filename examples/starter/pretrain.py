@@ -1,7 +1,5 @@
 """Make the starter policy: pretrain a tiny model on synthetic grid tasks, by steps and from fixed seeds."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

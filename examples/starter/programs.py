@@ -1,7 +1,5 @@
 """Run the starter's programs in forked children with limits; no sandbox: `score` is for strangers' code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

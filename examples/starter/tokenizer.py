@@ -1,7 +1,5 @@
 """The starter's tokenizer: bytes without merges, plus a token for each piece its programs are made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """Feedback for a policy that reads example pairs alone, as the starter does: the wrong ones again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

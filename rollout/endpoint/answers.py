@@ -1,7 +1,5 @@
 """Answers of foreign models, kept in a folder so that none is ever asked for twice."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Whether a run may sample from a server: the same base, tokenizer, precision and distribution."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rollout.endpoint.server import Facts, Server

@@ -1,7 +1,5 @@
 """One vLLM server: what it says of itself, whether a run may sample from it, and what it is asked."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

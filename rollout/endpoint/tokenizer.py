@@ -1,7 +1,5 @@
 """The door to transformers' tokenizers, without torch: they load in a second."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a completion ends: what the engine is asked for next, and why a completion is over."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a rollout needs of an engine: one Protocol, so that tests can script it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Environment variables that must be set before torch and vLLM are imported; the user's own settings win."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

@@ -1,7 +1,5 @@
 """An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rollout.engines.engine import EngineSettings

@@ -1,7 +1,5 @@
 """A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

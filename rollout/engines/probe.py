@@ -1,7 +1,5 @@
 """Whether an engine serves its policy: what it says is held against what `train` wrote down."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Call rollout.engines.environment.prepare_environment before importing this.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The compact prompt format: a few small example pairs as bare rows of digits, nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ An encoder is named by a base and modifiers joined with '+', for example `names`
     +block   the grid stands in a code block
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from warehouse.store.errors import StageError

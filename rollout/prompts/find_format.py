@@ -1,7 +1,5 @@
 """Which prompt format is meant: ours, or `def NAME(pairs, test_input, option="..")` in a user's file."""
 
-from __future__ import annotations
-
 import inspect
 from functools import cache, partial
 from typing import Any

@@ -3,8 +3,6 @@
 A format is never edited once rows were sampled with it: a changed wording gets the next version.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The prompt of a next turn: the conversation so far, token for token, then feedback."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol
 
 from rollout.prompts.formats import Messages

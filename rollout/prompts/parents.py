@@ -1,7 +1,5 @@
 """Which completions a next turn answers: those of a query, else the wrong ones of the turn before."""
 
-from __future__ import annotations
-
 from itertools import cycle, islice
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plan of a rollout: which tasks, under which augmentation, as which prompt; all drawn from seeds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

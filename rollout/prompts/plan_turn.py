@@ -1,7 +1,5 @@
 """The plan of a later turn: each parent's conversation with feedback to it, as the prompt of a group."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

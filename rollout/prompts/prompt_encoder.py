@@ -1,7 +1,5 @@
 """Chat messages to a prompt's text and token ids, by the model's own chat template; ids to text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jinja2 import TemplateError

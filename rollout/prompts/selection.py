@@ -1,7 +1,5 @@
 """Which tasks a rollout may sample: those of its splits, or of a query over the warehouse."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Expressions of a test made false on purpose: what stands in the place of which node."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import random

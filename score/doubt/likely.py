@@ -4,8 +4,6 @@ An object can be equal to each of its arguments, to all that has their items, or
 bounds. To such a program values that stand nowhere in the test are as wrong as they are, and these are not.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from typing import Any

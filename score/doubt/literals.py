@@ -1,7 +1,5 @@
 """Other values of the same kind as the literals of a test: what a test that is wrong on purpose expects."""
 
-from __future__ import annotations
-
 import ast
 import random
 import string

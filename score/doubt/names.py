@@ -1,7 +1,5 @@
 """What the names in a test stand for, as far as its text shows."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

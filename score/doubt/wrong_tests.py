@@ -6,8 +6,6 @@ are written in the same way, without comments and messages, so that a program wh
 from the other unless it knows the answer.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The graders of reasoning-gym: what the library says an answer to one of its questions is worth."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether two mathematical expressions are the same: `math-verify`, which parses LaTeX and asks sympy."""
 
-from __future__ import annotations
-
 import logging
 
 from math_verify import parse, verify

@@ -1,7 +1,5 @@
 """A lane inside bubblewrap: namespaces of its own, and no files but the interpreter's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

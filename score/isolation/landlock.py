@@ -1,7 +1,5 @@
 """Landlock by its three system calls: rules on files, ports and scopes that a process puts on itself."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -1,7 +1,5 @@
 """The layers of isolation that a lane and its children put on themselves, outermost first."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

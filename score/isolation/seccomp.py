@@ -4,8 +4,6 @@ Everything not listed fails with EPERM. No open, exec, fork, socket, kill, ioctl
 is memory, the clock, signals of its own, and reading and writing descriptors that it already holds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import platform

@@ -1,7 +1,5 @@
 """One program's process, from the fork to `os._exit`: read the job, lock the doors, run, write one frame."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

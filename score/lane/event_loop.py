@@ -3,8 +3,6 @@
 Imported instead of `asyncio` by what mentions it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 

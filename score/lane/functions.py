@@ -1,7 +1,5 @@
 """Children for function tasks: calls with plain data, and tests that talk to the program over a socket."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What a child does with a program, by kind of job: the foreign code itself runs below here."""
 
-from __future__ import annotations
-
 import atexit
 import builtins
 import io

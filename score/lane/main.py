@@ -3,8 +3,6 @@
 It runs as `python -c "from score.lane.main import main; main(..)"`, holds no targets and reads no job.
 """
 
-from __future__ import annotations
-
 import _socket  # without the module `socket`: what a lane imports, every fork pays for
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Running a program's top level, finding what it defines, and the text of what it raises."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

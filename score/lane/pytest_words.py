@@ -3,8 +3,6 @@
 Imported for what mentions pytest; it then goes by that name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

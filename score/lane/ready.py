@@ -1,7 +1,5 @@
 """The file in which a child tells its lane that preparation is over, before any foreign code runs."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time

@@ -1,7 +1,5 @@
 """Children that hold a program and one of its tests in the same namespace."""
 
-from __future__ import annotations
-
 import json
 import os
 from types import CodeType

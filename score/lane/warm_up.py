@@ -1,7 +1,5 @@
 """Before any job a lane does all that children do: they then have caches full and code specialised."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """The commands of `score` that look at verdicts, at single programs and at this machine."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

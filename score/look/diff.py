@@ -1,7 +1,5 @@
 """What two scorers say about the same completions: rewards, correctness, and the direction of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """What isolation this machine offers, how fast it is, and what would raise it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """One verdict in full: the prompt, the program, its outputs beside what was expected, and the reward."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

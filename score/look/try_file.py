@@ -1,7 +1,5 @@
 """One program from a file on one task, as a completion would be scored."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

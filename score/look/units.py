@@ -1,7 +1,5 @@
 """What a program made of each test, call or case, beside what was expected of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A reward of the user's own: a function in their file, called with whole columns as TRL calls it."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Rewards by name: small functions from what was measured to named terms, whose sum is the reward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 

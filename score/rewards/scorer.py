@@ -1,7 +1,5 @@
 """A scorer: a reward with its parameters, shaping and limits, and the identity its rows are stored under."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What can be done to any reward: weights, nothing for the truncated, less for repetition, a tie-break."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Harmless attacks that are run in the real lanes before anything foreign: none may reach its effect."""
 
-from __future__ import annotations
-
 import tempfile
 import textwrap
 from collections.abc import Iterator

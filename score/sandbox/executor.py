@@ -1,7 +1,5 @@
 """Running programs: equal programs once, with an outcome that they share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A program on its way through a lane: the memory files it is handed in, and what comes back in them."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A lane as the scorer sees it: starting it, what it is working on, and noticing that it is gone."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

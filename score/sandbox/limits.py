@@ -1,7 +1,5 @@
 """What one program may use; part of the scorer's identity, because other limits give other verdicts."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from warehouse.store.errors import StageError

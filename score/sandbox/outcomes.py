@@ -1,7 +1,5 @@
 """Outcomes of programs, from how processes ended and the bytes they left; no byte is believed unchecked."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which isolation this machine offers: seen by starting lanes with it and attacking from inside."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

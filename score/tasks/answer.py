@@ -1,7 +1,5 @@
 """Answer tasks: the text itself is judged, nothing is run."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Function tasks: calls whose results are compared here, or tests apart from or together with the program."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Tasks whose grader needs a library: it runs in a lane, on the text of the answer, as programs do."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable

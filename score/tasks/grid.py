@@ -1,7 +1,5 @@
 """Grid tasks: `transform` is run on every train and test input, as augmented as its prompt was."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

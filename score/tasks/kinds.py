@@ -1,7 +1,5 @@
 """The kinds of task that can be scored, by the name in tasks.kind, and tasks ready to be judged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

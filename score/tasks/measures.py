@@ -1,7 +1,5 @@
 """What was measured about one completion, whatever the kind of its task: what rewards are computed from."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

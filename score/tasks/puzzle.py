@@ -1,7 +1,5 @@
 """Puzzle tasks: several answers in one text, found wherever they stand; the share that is right counts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

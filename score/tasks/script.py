@@ -1,7 +1,5 @@
 """Script tasks: a program reads stdin and writes stdout, once per case, each in its own process."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

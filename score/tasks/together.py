@@ -1,7 +1,5 @@
 """Tests that run in one process with the program, each in a process of its own, and how cheats show."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

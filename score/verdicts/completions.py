@@ -1,7 +1,5 @@
 """Completions together with what judging them needs: the task of each, and how its prompt was augmented."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Golden answers: judged first, in the very lanes that will be used; an answer that fails stops the stage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container
 from typing import Any, NamedTuple

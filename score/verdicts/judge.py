@@ -1,7 +1,5 @@
 """Judging completions: run the distinct programs, measure what they did, and give each its reward."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

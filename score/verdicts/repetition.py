@@ -1,7 +1,5 @@
 """Repetition in token ids, for many completions at once: the first signs of collapse."""
 
-from __future__ import annotations
-
 import numpy as np
 
 MAX_PERIOD = 64

@@ -1,7 +1,5 @@
 """The rows of the samples table: verdicts beside the facts and the repetition metrics of each completion."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Which modules a program may import, and importing them before its process is locked."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The enumerated kinds of failure; imported by lanes, so it may import nothing that costs memory."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -13,8 +13,6 @@
       |  <-- REPLY: verdict, times, memory -- |
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import Any

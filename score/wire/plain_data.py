@@ -1,7 +1,5 @@
 """Plain Python data as tagged JSON: tuples, sets, bytes and odd numbers survive, nothing else passes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import deque

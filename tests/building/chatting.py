@@ -1,7 +1,5 @@
 """A service that speaks OpenAI's chat completions and answers by the request's seed, with troubles."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """This project as it will be when a schema version has added columns: what a run of today has to bear."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """A run with a long past: its first iteration again and again, under other numbers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

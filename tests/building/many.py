@@ -1,7 +1,5 @@
 """Commands in several processes that know each other, as `torchrun` starts them; forked, to load nothing."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -4,8 +4,6 @@ moto looks whether an object stands and writes it in two steps, so of two condit
 win; S3 does it in one step, and so does this server.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run folder for tests, and the one way in which made-up rows get into it."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Scored rows that a tiny random model really sampled, for what `train` makes of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server that speaks as vLLM's does and answers by seed, for tests of what can go wrong with real ones."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

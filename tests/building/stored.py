@@ -1,7 +1,5 @@
 """A run in an object store for tests: made, sampled, and opened from several machines' working copies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

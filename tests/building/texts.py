@@ -1,7 +1,5 @@
 """A rollout of texts that a test names, for what `score` makes of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.building.runs import completion_row, finish, prompt_row, write_rows

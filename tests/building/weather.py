@@ -1,7 +1,5 @@
 """Plausible runs: a healthy one and one for every way to go wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@ Kills of the stages (soak.py) and of the commands that care for a run (care.py),
 up at random (tests/fuzz). `--share 0.05` tries a twentieth of it, to see that it runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -6,8 +6,6 @@ A killed command leaves a run that the next command finishes: `check` finds noth
 the same command ends well, and the files are those that the command leaves when it is not killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

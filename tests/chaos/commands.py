@@ -7,8 +7,6 @@
 An instant is a point of `warehouse.store.commit` (before write, before link, after link, ..) and a file.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

@@ -5,8 +5,6 @@
 A second folder is the same place seen by another client (a second NFS mount): half the processes work there.
 """
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Start one command of the project and kill it, at a named instant, at a random one, or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """A small loop under kills, and what must be the same as in an undisturbed one."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

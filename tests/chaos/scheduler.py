@@ -1,7 +1,5 @@
 """Small stand-ins for batch systems: they start, preempt and requeue jobs as SLURM and HTCondor do."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -6,8 +6,6 @@ Each round takes a fresh run through two iterations of rollout, score, train, co
 command several times, runs it to its end, and compares the whole with an undisturbed run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

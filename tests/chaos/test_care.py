@@ -1,7 +1,5 @@
 """Commands that care for a run, killed at some of the calls that change a file; `make chaos` kills at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that a disk, a person or another version damaged: found by check, put aside by repair, made again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

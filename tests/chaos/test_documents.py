@@ -1,7 +1,5 @@
 """JSON files of a run with another content: a sentence or a finding, no traceback, no row lost unsaid."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

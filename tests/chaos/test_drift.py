@@ -1,7 +1,5 @@
 """What changed between a kill and the next run: refused with both values, or accepted and recorded."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults of the machine: each is one sentence, nothing half-written stays, and the next run finishes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Races and kills on this machine's filesystem; those without hard links are refused."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Too little of something: disk, the size of a file, memory. A sentence, and nothing lost."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import shutil

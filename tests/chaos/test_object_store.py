@@ -1,7 +1,5 @@
 """A run in an object store under kills, and one real iteration on two machines that share only the store."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

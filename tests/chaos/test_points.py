@@ -1,7 +1,5 @@
 """Kill -9 at the named instants of every command, in a chain; the end must be that of an undisturbed run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several processes on the same work at once: the rows are those of one, and each says what it did."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 

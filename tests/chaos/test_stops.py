@@ -1,7 +1,5 @@
 """Stopping in order, for every stage: what is finished is kept, the exit code is 75, the reason is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

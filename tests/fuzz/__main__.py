@@ -1,7 +1,5 @@
 """python -m tests.fuzz [--faults 500] [--inputs 1000] [--seed 0] [--only NUMBER]"""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """One file of a run damaged at random: by the disk, by a person, or by another program."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Faults: one file of a run is damaged, and every command says so, or answers as if nothing had happened."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

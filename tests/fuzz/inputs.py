@@ -1,7 +1,5 @@
 """Inputs: configs, options, files of tasks and of rollouts that nobody should write, answered in time."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

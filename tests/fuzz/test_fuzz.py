@@ -1,7 +1,5 @@
 """A few of the random faults and inputs; `make chaos` tries 500 and 1,000 (python -m tests.fuzz)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

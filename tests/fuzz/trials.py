@@ -1,7 +1,5 @@
 """Commands run in a process of their own, with a time and a memory that they may take, and what they said."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

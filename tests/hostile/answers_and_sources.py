@@ -1,7 +1,5 @@
 """Programs whose answer, or whose source text, is the attack."""
 
-from __future__ import annotations
-
 from tests.hostile.attack import CONTAINED, Attack, program, returns, verbatim
 
 ARRAY = "class Liar(np.ndarray):\n"

@@ -1,7 +1,5 @@
 """What an attack is: a program, and the ways in which it may end."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import dataclass
 

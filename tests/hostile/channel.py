@@ -1,7 +1,5 @@
 """Programs that forge, break or flood the way their answer takes, or look for what passes by."""
 
-from __future__ import annotations
-
 from tests.hostile.attack import CONTAINED, Attack, attempt, program
 
 FRAME = """

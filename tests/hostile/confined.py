@@ -5,8 +5,6 @@
 Puts a seccomp filter on itself that refuses these system calls the way Docker's does, then becomes COMMAND.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """All hostile programs."""
 
-from __future__ import annotations
-
 from tests.hostile import answers_and_sources, channel, files_and_kernel, processes, time_and_crashes
 from tests.hostile.attack import Attack
 

@@ -1,7 +1,5 @@
 """Programs that go for files, the network, or the kernel itself."""
 
-from __future__ import annotations
-
 import platform
 
 from tests.hostile.attack import CONTAINED, Attack, attempt

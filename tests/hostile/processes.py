@@ -1,7 +1,5 @@
 """Programs that start, signal, trace or read other processes."""
 
-from __future__ import annotations
-
 from tests.hostile.attack import CONTAINED, Attack, attempt, program
 
 STARTS = [

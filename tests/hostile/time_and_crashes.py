@@ -1,7 +1,5 @@
 """Programs that do not end, or end in a way that is no answer."""
 
-from __future__ import annotations
-
 from tests.hostile.attack import CONTAINED, Attack, attempt, program
 
 CPU, WALL = "timeout_cpu", "timeout_wall"

@@ -1,7 +1,5 @@
 """Programs that try to pass tests they do not deserve to pass (unearned.txt): none adds, as `f` ought to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 BLOCKS = (Path(__file__).parent / "unearned.txt").read_text().split("=== ")[1:]

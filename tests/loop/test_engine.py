@@ -1,7 +1,5 @@
 """The real loop with the real engine: two small iterations through the installed commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 SLURM, HTCondor and SkyPilot are stand-ins here; test_real_engines.py starts those that are installed.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

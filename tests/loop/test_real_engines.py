@@ -1,7 +1,5 @@
 """Job engines that are installed start the files of examples/jobs for real; those that are not say so."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

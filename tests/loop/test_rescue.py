@@ -1,7 +1,5 @@
 """The loop after an alarm: it stops, or goes back and on with smaller steps."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

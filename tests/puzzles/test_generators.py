@@ -1,7 +1,5 @@
 """Puzzles of our own: what they say is true, leaves one answer, and says nothing that is not needed."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations, product
 from pathlib import Path

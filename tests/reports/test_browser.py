@@ -1,7 +1,5 @@
 """Reports in a real headless browser: drawn, interactive, silent, and deaf to foreign scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

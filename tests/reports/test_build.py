@@ -1,7 +1,5 @@
 """`reports build`: one safe file from whatever a run holds."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 import re

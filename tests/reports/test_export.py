@@ -1,7 +1,5 @@
 """Single figures, grids and comparisons outside the page."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

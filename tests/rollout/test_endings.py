@@ -1,7 +1,5 @@
 """Completions that end early: closed code, loops; what is drawn next, and what is counted as cut off."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing

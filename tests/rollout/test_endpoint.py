@@ -1,7 +1,5 @@
 """Rollouts from servers: what they are asked, which are refused, and what is lost when they die (nothing)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

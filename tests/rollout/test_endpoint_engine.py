@@ -1,7 +1,5 @@
 """Rollouts from a real vLLM server on this machine: the rows are those of an engine in the process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a completion is told: the error, the train pairs as its prompt showed them, or the failing test."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models behind an OpenAI-compatible API: rows without logprobs, nothing asked twice, troubles survived."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

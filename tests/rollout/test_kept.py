@@ -1,7 +1,5 @@
 """An engine that stays from rollout to rollout always holds the weights that the rows will name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

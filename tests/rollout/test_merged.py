@@ -1,7 +1,5 @@
 """Policies served merged into their base: the sum is PEFT's own, and nothing of it stays behind."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

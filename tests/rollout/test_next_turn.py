@@ -1,7 +1,5 @@
 """The tokens of a next turn, against what the chat template gives for the whole conversation."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

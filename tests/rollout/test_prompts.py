@@ -1,7 +1,5 @@
 """Prompts: formats, grid encoders, augmentation, and the draw that decides them."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

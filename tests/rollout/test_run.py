@@ -1,7 +1,5 @@
 """The rollout stage around a scripted engine: what is sampled, written, resumed and refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

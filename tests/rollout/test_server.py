@@ -1,7 +1,5 @@
 """The server of a run: its flags, the command that it serves, and that nothing of it stays behind."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Waves of later turns around a scripted engine: what is answered, planned, resumed and refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Canonical solutions, judged by `score gold` and by `warehouse init --gold`, which stores what they need."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stage `score` from the command line: rows, resuming, what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The study's own sampler against transformers, its plans, and a small part of the drill."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Training on what another model wrote: right answers alone, no ratio and no mismatch invented for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

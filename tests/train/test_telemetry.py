@@ -1,7 +1,5 @@
 """What `train --track` sends, read back from TensorBoard's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """RUN/config.toml: keys are the long options, flags win, mistakes are named."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import entry_points, version
 from pathlib import Path

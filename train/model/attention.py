@@ -7,8 +7,6 @@ it, and they are merged by their log-normalizers. Backward hands the kernels the
 which gives the exact gradients of every part, as ring attention does (Liu et al., 2310.01889).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import accumulate, groupby

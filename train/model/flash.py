@@ -3,8 +3,6 @@
 A GPU has kernels for such sequences; on a CPU neighbours of the same lengths go through a kernel together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any

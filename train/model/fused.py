@@ -1,7 +1,5 @@
 """Layers of an adapter's model in fewer kernels than PEFT and transformers launch, with the same results."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one door to transformers and PEFT: load a base model and a policy, run them, save a policy."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

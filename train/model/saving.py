@@ -1,7 +1,5 @@
 """Policy folders: adapter in PEFT format or full weights, their hash, and the files that go with them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ all of them is kept by all; where another process makes a pass, one without rows
 gradients are zeros.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -10,8 +10,6 @@ pass carries the sum through the prompt. Work falls by N (P + C) / (P - 1 + N C)
 after P prompt tokens, memory to one micro-batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

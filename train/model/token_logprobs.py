@@ -6,8 +6,6 @@ with p = softmax(logits / t), that of a logprob is (onehot - p) / t, and that of
 backward only multiplies; else, and for the entropy, backward computes a chunk again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Group advantages: each reward compared with the mean of its group."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

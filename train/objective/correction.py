@@ -1,7 +1,5 @@
 """Importance correction: weights on rho = pi_old / mu for rows of another engine or an older policy."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

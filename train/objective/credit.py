@@ -1,7 +1,5 @@
 """Which reward a turn is given: its own, or one of the turns that follow from it, discounted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple

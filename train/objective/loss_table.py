@@ -1,7 +1,5 @@
 """What distinguishes the losses beside their formulas; without torch, so that options are checked at once."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """Losses per token, and how they add up to the loss of one optimizer step; pure, logprobs in nats."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Stored rows become groups: prompts, completions and rewards joined by their keys, checked; no torch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

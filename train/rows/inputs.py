@@ -1,7 +1,5 @@
 """What a train stage starts from: which iteration is due, which scorer, which policy; all without torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

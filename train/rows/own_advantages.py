@@ -1,7 +1,5 @@
 """Advantages of the user's own: a function in their file, called with all rows of the stage; no torch."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the rollout, the score and the evaluations of an iteration gave, as numbers for a tracker."""
 
-from __future__ import annotations
-
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 

@@ -1,7 +1,5 @@
 """Turns that follow from each other: the rewards they get, and what their prompts begin with; no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The rows of one stage as tensors: advantages, masks, importance weights, drops, the split into steps."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Tokens that go through together, where nobody says: few on a CPU, what its memory holds on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 

@@ -1,7 +1,5 @@
 """Checkpoints inside a stage: what a killed stage continues from, each a folder renamed into place."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Which completions a gradient comes from: each alone, at the weights that the stage starts from."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Gradients of one optimizer step: the loss of stored rows, group by group, added up in the parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

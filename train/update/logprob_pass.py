@@ -1,7 +1,5 @@
 """The logprob pass: logprobs of stored rows under a fixed policy, before the first update."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

@@ -1,7 +1,5 @@
 """Mismatch of the trainer against the engine, per staleness, before the first gradient; and the drops."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a new policy says to one stored completion: who serves it later is compared with that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from train.model.packs import PromptGroup

@@ -1,7 +1,5 @@
 """The optimizer steps of a stage: gradients, checks, update, checkpoint; and the learning rate of each."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

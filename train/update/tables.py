@@ -1,7 +1,5 @@
 """What a train stage writes to the warehouse: one row per completion, one row per optimizer step."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`warehouse check`: what is wrong with the stored files, and how much there is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from warehouse.care.findings import EXPECTED, TABLES, find_damage

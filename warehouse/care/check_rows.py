@@ -1,7 +1,5 @@
 """Invariants of the rows of one part: lengths, values, keys, and what they refer to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path

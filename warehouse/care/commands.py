@@ -1,7 +1,5 @@
 """Commands of `warehouse` that look after the stored files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -6,8 +6,6 @@ a reader that had listed them asks again. A late twin of a killed worker may sti
 manifest lists it, so it is nobody's row.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

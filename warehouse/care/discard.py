@@ -1,7 +1,5 @@
 """Put aside what one iteration wrote, to make it again with other settings; nothing is deleted."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

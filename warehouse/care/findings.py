@@ -1,7 +1,5 @@
 """Everything that is wrong with the stored files: where, what, the way out, and what follows from it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

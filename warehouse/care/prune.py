@@ -1,7 +1,5 @@
 """Drop token columns of old iterations; every scalar, text and score stays."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import uuid

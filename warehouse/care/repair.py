@@ -4,8 +4,6 @@ Nothing is deleted: files move to RUN/broken/<time>/; after a kill those that ar
 next.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Go back to an earlier policy: the next iteration samples from it; no row and no policy is deleted."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

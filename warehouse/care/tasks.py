@@ -4,8 +4,6 @@ Rows are never changed. A scorer's identity names the tasks that were put in the
 scored before keeps its scorer, and `score` judges again beside it.
 """
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bring the files of a run to this schema version: columns added since are there, empty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

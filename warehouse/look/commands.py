@@ -1,7 +1,5 @@
 """Commands that look deeper: results, one completion, alarms, a shell."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Query results as text: aligned tables, Markdown, CSV, JSON lines and Parquet."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """A prompt for SQL over one run, with history and completion of names."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one door to obstore: the objects below one address, and its errors as sentences."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Copy a run between an object store and another place; run again, it copies what is new or changed."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

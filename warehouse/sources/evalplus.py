@@ -1,7 +1,5 @@
 """EvalPlus (HumanEval+ and MBPP+): a column of tests, or inputs and the solution that says what is right."""
 
-from __future__ import annotations
-
 from warehouse.sources.tables import Row, value_of
 from warehouse.sources.wording import asked, mbpp_entry_point
 from warehouse.tasks.task_files import Task, generic_task

@@ -1,7 +1,5 @@
 """Canonical solutions, judged before a run is made of their tasks."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """LiveCodeBench's code generation files: programs over stdin, and methods of a class `Solution`."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

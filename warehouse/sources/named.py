@@ -12,8 +12,6 @@ A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
 FIRST-LAST chooses by the number that a task's id ends in, as in `mbpp:11-410`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

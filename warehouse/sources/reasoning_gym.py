@@ -1,7 +1,5 @@
 """Questions of the library reasoning-gym: drawn once, stored whole, graded by its own graders in a lane."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rows of the files that data sets are published in: JSON, Parquet, what Hugging Face `datasets` saved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tasks as rows of the run's table: unique by id, in the order in which they were named."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from warehouse.sources.named import Source, parse_source, read_source

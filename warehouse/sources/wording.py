@@ -1,7 +1,5 @@
 """How tasks of published benchmarks are asked, and what is read off their texts."""
 
-from __future__ import annotations
-
 import re
 
 from warehouse.store.errors import StageError

@@ -1,7 +1,5 @@
 """The text that turns stored parts into SQL tables: file lists with absolute paths, and types."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Importance corrections on rho = pi_old / mu: names, usual bounds and weights, for `train` and SQL alike."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

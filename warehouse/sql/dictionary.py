@@ -1,7 +1,5 @@
 """The data dictionary: what every table, view, column and macro means."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

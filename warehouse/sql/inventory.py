@@ -1,7 +1,5 @@
 """Which files make up each table now: parts of complete stages, and what the rollup already holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

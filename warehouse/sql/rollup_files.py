@@ -1,7 +1,5 @@
 """The rollup's files: small tables per group, task and iteration, and which stages they were made from."""
 
-from __future__ import annotations
-
 import hashlib
 from importlib.resources import files
 from pathlib import Path

@@ -4,8 +4,6 @@ DuckDB verifies no checksum of a page. A part is hashed once, and again when its
 what is sound is noted in RUN/iterations/verified.json, which may be removed at any time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The text of every token of the base model, as a small file of the run that SQL joins to token ids."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Identify the base model: where it is, and hashes that show later whether it is still the same."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that end with the one that started them."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import signal

@@ -1,7 +1,5 @@
 """Seconds per phase of a stage, for its manifest and its summary."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which iteration a stage has to work on next, and whether a named one is in order."""
 
-from __future__ import annotations
-
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse

@@ -1,7 +1,5 @@
 """Disk space: what a stage will write compared with what is free, before it starts and while it runs."""
 
-from __future__ import annotations
-
 import math
 import re
 import resource

@@ -1,7 +1,5 @@
 """A function in a file of the user's own: FILE.py:NAME, imported under guard, and known by its hash."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import traceback

@@ -1,7 +1,5 @@
 """A command handed over to `warehouse warm`, whose processes have imported already; see warm_server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A command in a fork of `warehouse warm`: run as if it had been started by itself."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

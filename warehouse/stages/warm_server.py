@@ -12,8 +12,6 @@ A job is a fork of a process that has imported the rooms and opened no GPU. Comm
 COMMAND.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Hashes of stored files, and whether a file is still what was written."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

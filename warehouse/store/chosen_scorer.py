@@ -6,8 +6,6 @@ last. A name is an identity, or what stands before its hash, and then means the 
 asks for a name where only the last of these would decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Atomic writes: a file appears whole under its final name, and the first writer wins."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fnmatch

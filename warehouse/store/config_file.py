@@ -1,7 +1,5 @@
 """RUN/config.toml, the one file of a run that is meant to be edited: its tables, and what they may hold."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -4,8 +4,6 @@ A command that dies in between leaves RUN/intent.json; whoever opens the run nex
 processes may make the same changes at once: a step that finds its work done does nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Each is written with a `checksum` of its other keys, which is compared and taken
 without it is taken as it is: of an earlier version, or changed by a person who took the line out.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

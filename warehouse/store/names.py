@@ -1,7 +1,5 @@
 """Names that become folders: purposes, labels of evaluations, scorers."""
 
-from __future__ import annotations
-
 import re
 
 from warehouse.store.errors import StageError

@@ -1,7 +1,5 @@
 """Parquet parts: how they are encoded, written and read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

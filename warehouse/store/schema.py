@@ -1,7 +1,5 @@
 """The columns of every table with their comments: the contract between the rooms, frozen per version."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A stage of one iteration: its settings, fixed when it starts, and its manifest, written last."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

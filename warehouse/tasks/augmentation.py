@@ -1,7 +1,5 @@
 """Augmentation of coloured grids: a dihedral transform and a permutation of the colours, and the way back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

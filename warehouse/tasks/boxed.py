@@ -1,7 +1,5 @@
 """Where a mathematical text puts its answer."""
 
-from __future__ import annotations
-
 import re
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")

@@ -1,7 +1,5 @@
 """What was done to the tasks of a run since it was made: tasks/change-*.json."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

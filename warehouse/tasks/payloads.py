@@ -1,7 +1,5 @@
 """What the payload of a task must say, by its kind: checked when it is imported and when it is scored."""
 
-from __future__ import annotations
-
 import ast
 import json
 from decimal import Decimal

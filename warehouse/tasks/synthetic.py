@@ -1,7 +1,5 @@
 """Synthetic grid tasks with the program that solves them, drawn from a seed: no data set needed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from random import Random

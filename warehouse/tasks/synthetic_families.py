@@ -1,7 +1,5 @@
 """The families of synthetic grid tasks: each a template of one or two numpy steps and the inputs it suits."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Random input grids for synthetic tasks: dense, sparse, rectangles, one blob, or two masks side by side."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Read tasks from files, checking every field, so that a damaged file is named by line and field."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

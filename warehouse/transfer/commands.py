@@ -1,7 +1,5 @@
 """Commands that move rows in and out of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """Lines of rollouts that were sampled elsewhere, each checked against what would be stored of it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

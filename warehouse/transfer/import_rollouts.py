@@ -1,7 +1,5 @@
 """Rollouts that were sampled elsewhere: JSON lines with token ids become one complete rollout stage."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

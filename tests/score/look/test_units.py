@@ -1,7 +1,5 @@
 """`score try` and `score explain`: what a person reads of tests, calls and cases."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

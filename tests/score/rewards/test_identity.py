@@ -1,7 +1,5 @@
 """The scorer's identity: what keeps it, what changes it, and which files decide verdicts."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

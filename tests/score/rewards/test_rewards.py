@@ -1,7 +1,5 @@
 """Shaping, rewards of the user's own, and the commands that look at verdicts."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

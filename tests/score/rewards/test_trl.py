@@ -1,7 +1,5 @@
 """Reward functions of TRL as `--reward-file` calls them: they want completions as chat messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

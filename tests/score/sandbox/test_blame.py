@@ -1,7 +1,5 @@
 """Who is to blame for what cannot be judged: a program can choose to be wrong, never to have no reward."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

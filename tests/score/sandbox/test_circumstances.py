@@ -1,7 +1,5 @@
 """The hostile corpus again, a share of it, as another user and as inside a container."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Answers made to break or to hold up the scorer itself: each is only wrong, and soon."""
 
-from __future__ import annotations
-
 import json
 import time
 

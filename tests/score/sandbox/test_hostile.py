@@ -1,7 +1,5 @@
 """Every hostile program in every tier this machine offers: how it ends, what it leaves, and who it harms."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a program can learn from its lane, and what becomes of it when the lane is gone."""
 
-from __future__ import annotations
-
 import os
 import struct
 import tempfile

@@ -1,7 +1,5 @@
 """Honest programs in a locked process, frames, the filter, limits, lost lanes, and what is left behind."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Programs that leave the link to their tests: one verdict, whatever happens first."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Right programs that a locked process could judge wrong: each of them passes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

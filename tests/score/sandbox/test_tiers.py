@@ -1,7 +1,5 @@
 """Which tier is chosen when a layer is missing, refused, or does not hold."""
 
-from __future__ import annotations
-
 import pytest
 
 from score.isolation.lockdown import Layer

@@ -1,7 +1,5 @@
 """Programs that try to pass tests unearned, in both modes and against tests of many forms."""
 
-from __future__ import annotations
-
 import pytest
 
 from score.isolation.lockdown import Layer

@@ -1,7 +1,5 @@
 """Unit tests in the shapes that people write them in (shapes.txt), each with a right program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Tasks that somebody's library grades, in a lane; a made-up grader stands for the libraries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version

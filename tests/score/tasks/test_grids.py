@@ -1,7 +1,5 @@
 """Augmentation, the ARC metrics and the rewards."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

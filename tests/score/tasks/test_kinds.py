@@ -1,7 +1,5 @@
 """Function, script and answer tasks, and how programs try to pass tests they do not deserve."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What a payload may say besides its tests: code before the program, dotted names, any order, checkers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Puzzle tasks: right answers in any harmless wording are right, garbage is not, and the share counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

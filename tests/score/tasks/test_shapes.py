@@ -1,7 +1,5 @@
 """Unit tests as people write them, judged in both modes."""
 
-from __future__ import annotations
-
 import pytest
 
 from score.isolation.lockdown import Layer

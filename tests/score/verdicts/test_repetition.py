@@ -1,7 +1,5 @@
 """Repetition metrics against plain Python, and on texts whose answer is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

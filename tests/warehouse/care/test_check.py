@@ -1,7 +1,5 @@
 """`warehouse check`: every broken invariant is named with its file, and a good run passes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

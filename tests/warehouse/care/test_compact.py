@@ -1,7 +1,5 @@
 """`warehouse compact`: the same rows in fewer files, at every instant, whoever is killed or late."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

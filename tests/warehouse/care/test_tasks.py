@@ -1,7 +1,5 @@
 """`warehouse tasks`: a task that is wrong is corrected in the run that has it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

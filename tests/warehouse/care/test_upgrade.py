@@ -1,7 +1,5 @@
 """A run of today under a later schema: it opens, answers and goes on; `warehouse upgrade` writes it again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Alarms on runs of every shape, and going back to an earlier policy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`warehouse results --budget`: first turns against shares of every turn, at equal numbers of completions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

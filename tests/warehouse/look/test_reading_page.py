@@ -1,7 +1,5 @@
 """The SQL and the names on docs/reading.md are those that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Values of every kind in every format: what is no number, dates in lists, equal names, short lists."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """The result table, one completion in the terminal, saved queries and the shell."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

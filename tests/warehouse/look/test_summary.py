@@ -1,7 +1,5 @@
 """How the summary ends: what the run waits for, and whether it goes wrong."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The shell and Ctrl-C through a real terminal: completion with Tab, history, and queries that are ended."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

@@ -1,7 +1,5 @@
 """The S3 server that the tests of this folder share."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Objects: who wins a put, what is retried, and what a store that cannot be used says."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

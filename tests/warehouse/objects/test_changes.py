@@ -1,7 +1,5 @@
 """Care commands on a run in an object store: their changes are one, also where a kill falls into them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs in an object store: what one machine commits every other sees, and nobody loses a row."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

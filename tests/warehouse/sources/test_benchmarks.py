@@ -1,7 +1,5 @@
 """Published benchmarks as sources: made-up files of the shapes in which they are published."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

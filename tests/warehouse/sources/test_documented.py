@@ -1,7 +1,5 @@
 """docs/tasks.md: every example line is a task that can be imported, and every kind and source has its row."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Task sources and `warehouse init`: what is read, what is refused and how it is said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The curve with the tasks' difficulty taken out: against known truth, and against nothing to go by."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """SQL over a damaged run: no answer from a damaged file, an answer from the others, and a word about it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

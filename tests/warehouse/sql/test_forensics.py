@@ -1,7 +1,5 @@
 """Votes, intervals, comparisons, corrections and token gaps against numbers worked out in Python."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from math import exp

@@ -1,7 +1,5 @@
 """`warehouse sql`, `summary` and `schema` as a person at a terminal meets them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

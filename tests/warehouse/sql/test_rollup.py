@@ -1,7 +1,5 @@
 """The rollup answers as the rows do, notices when they change, and can be thrown away."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

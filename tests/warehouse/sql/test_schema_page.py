@@ -1,7 +1,5 @@
 """docs/schema.md says what the SQL says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from warehouse.sql.dictionary import dictionary_lines

@@ -1,7 +1,5 @@
 """Views and macros against the same numbers worked out in Python, and the plans they run by."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`warehouse warm`: commands run in forks as they run by themselves, and no process is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a run's intent may do to whoever opens the run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

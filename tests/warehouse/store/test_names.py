@@ -1,7 +1,5 @@
 """Purposes, labels and scorers become folders: whatever is given, nothing is written outside of the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Atomic parts, stages and policies: the first writer wins, a kill leaves nothing half-written."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

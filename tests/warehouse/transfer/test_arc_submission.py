@@ -1,7 +1,5 @@
 """A submission to the ARC Prize: two attempts by vote, and the table that scores them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A rollout exported from a run and imported into another of the same base model is trained on there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

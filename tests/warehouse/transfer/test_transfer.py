@@ -1,7 +1,5 @@
 """Rows out of a run and into another: JSON lines, TRL's files, datasets folders; pruning old tokens."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
