@@ -138,20 +138,26 @@ def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:
     num_rows, size = 0, row_group_size(table)
     merged = f"{part_number(old[0])}-{part_number(old[-1])}"
     with part_writer(path, table, {"run_id": run_id, "merged": merged}) as writer:
-        for batch in _batches(old, size):
-            writer.write_table(batch.cast(writer.schema), row_group_size=size)
+        for batch in _batches(old, size, writer.schema):
+            writer.write_table(batch, row_group_size=size)
             num_rows += batch.num_rows
     written = pq.read_metadata(path).num_rows
     assert written == num_rows == sum(pq.read_metadata(part).num_rows for part in old), "rows were lost"
 
 
-def _batches(paths: list[Path], size: int) -> Iterator[pa.Table]:
-    """Rows of the parts in order, small row groups together until they are `size` rows."""
+def _batches(paths: list[Path], size: int, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows of the parts in order, small row groups together until they are `size` rows.
+
+    A part of an earlier schema version has null in the columns that were added since.
+    """
     held: list[pa.Table] = []
     for path in paths:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
-                held.append(file.read_row_group(group).replace_schema_metadata(None))
+                rows = file.read_row_group(group)
+                held.append(pa.table([rows[field.name] if field.name in rows.column_names
+                                      else pa.nulls(rows.num_rows, field.type) for field in schema],
+                                     names=schema.names).cast(schema))
                 if sum(batch.num_rows for batch in held) >= size:
                     yield pa.concat_tables(held)
                     held = []

@@ -1,5 +1,6 @@
 """`warehouse compact`: the same rows in fewer files, at every instant, whoever is killed or late."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,12 @@ def test_what_is_under_way_is_not_merged(run: Warehouse) -> None:
     with pytest.raises(StageError, match=r"scorer other-1 is not complete. Run it to its end, then compact"):
         compact_run(run, iteration=0)
     assert len(run.parts("completions", **KEYS)) == 6
+
+
+def test_a_run_of_version_0_2_0_is_merged_with_the_columns_added_since_empty(tmp_path: Path) -> None:
+    shutil.copytree("tests/fixtures/run-0.2.0", tmp_path / "run")
+    run = open_warehouse(tmp_path / "run")
+    before = tables(run)
+    assert compact_run(run)[0] == "iteration 0 (train): 4 files merged into 2"
+    assert tables(run) == before and "cost" in pq.read_schema(run.parts("completions", **KEYS)[0]).names
+    assert check_run(run).problems == []
