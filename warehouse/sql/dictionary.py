@@ -88,9 +88,9 @@ def _aligned(rows: list[tuple[str, str, str]]) -> list[str]:
 
 
 def _macros() -> dict[str, tuple[str, str]]:
-    """Macros of the shipped SQL: name -> (call, the comment above it)."""
+    """Macros of the shipped SQL that are asked with arguments: name -> (call, the comment above it)."""
     macros = {}
-    pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\)", re.MULTILINE)
+    pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
     for file in SQL_FILES:
         sql = files("warehouse.sql.texts").joinpath(file).read_text()
         for comment, name, arguments in pattern.findall(sql):

@@ -13,11 +13,50 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
               AND gross_value IS NOT NULL,
  'meaning': explanation};
 
+-- DuckDB checks a view by planning all that it stands on, which for `judged_signals` is long: the views are made over
+-- its columns alone, and it comes last.
+CREATE OR REPLACE MACRO judged_signals() AS TABLE
+SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS signal, NULL::DOUBLE AS value,
+       NULL::DOUBLE AS level, NULL::BOOLEAN AS above, NULL::BOOLEAN AS raised, NULL::BOOLEAN AS immediate,
+       NULL::VARCHAR AS meaning WHERE false;
+CREATE OR REPLACE VIEW signals AS FROM judged_signals();
+
+CREATE OR REPLACE VIEW collapse AS
+SELECT stats.*, coalesce(raised.flags, []) AS flags
+FROM iteration_stats AS stats
+LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
+    ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
+
+-- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
+-- rollback ends every row: what was raised before it says nothing of the policy that was taken up again.
+CREATE OR REPLACE VIEW raised_signals AS
+WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
+                  WHERE rolled_back_to IS NOT NULL),
+     held AS (
+    SELECT signals.*,
+           raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
+                       OR coalesce(lead(raised) OVER beside, false)) AS fired
+    FROM signals, restarts
+    WINDOW beside AS (
+        PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
+        ORDER BY iteration))
+SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
+
+CREATE OR REPLACE VIEW fired_signals AS
+SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
+
+CREATE OR REPLACE VIEW alarms AS
+SELECT signal, purpose, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
+       count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
+       any_value(above) AS above, any_value(meaning) AS meaning
+FROM fired_signals
+GROUP BY signal, purpose;
+
 -- What every iteration and evaluation is held against: the lowest and highest mean of three in a row of the last
 -- thirty of its purpose, and the median of the first three. The very first is the floor: whatever the run's own next
 -- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
 -- report keep this order.
-CREATE OR REPLACE VIEW signals AS
+CREATE OR REPLACE MACRO judged_signals() AS TABLE
 WITH steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
@@ -106,34 +145,3 @@ FROM (SELECT iteration, purpose, unnest([
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward falls, the last thing to move')]) AS held
     FROM history);
-
-CREATE OR REPLACE VIEW collapse AS
-SELECT stats.*, coalesce(raised.flags, []) AS flags
-FROM iteration_stats AS stats
-LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
-    ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
-
--- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
--- rollback ends every row: what was raised before it says nothing of the policy that was taken up again.
-CREATE OR REPLACE VIEW raised_signals AS
-WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
-                  WHERE rolled_back_to IS NOT NULL),
-     held AS (
-    SELECT signals.*,
-           raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
-                       OR coalesce(lead(raised) OVER beside, false)) AS fired
-    FROM signals, restarts
-    WINDOW beside AS (
-        PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
-        ORDER BY iteration))
-SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
-
-CREATE OR REPLACE VIEW fired_signals AS
-SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
-
-CREATE OR REPLACE VIEW alarms AS
-SELECT signal, purpose, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
-       count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
-       any_value(above) AS above, any_value(meaning) AS meaning
-FROM fired_signals
-GROUP BY signal, purpose;
