@@ -57,9 +57,12 @@ def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...]
               help="Most rows; 0 for all. Default: 200 of a table or Markdown on the terminal, else all.")
 @click.option("--full", is_flag=True, help="Show lists and long text whole.")
 @click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
+@click.option("--in-place", is_flag=True,
+              help="Read columns out of the object store: parts are neither brought nor verified.")
 @strict_option
 @shows_errors
-def sql(run: Path, query: str | None, file: Path | None, partial: bool, strict: bool, **options: Any) -> None:
+def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place: bool, strict: bool,
+        **options: Any) -> None:
     """Run QUERY over the run's tables and views.
 
     `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
@@ -72,7 +75,8 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, strict: 
     warehouse = open_warehouse(run)
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
-    write_answers(warehouse, connect(warehouse, partial=partial, strict=strict), script, **options,
+    connection = connect(warehouse, partial=partial, strict=strict, in_place=in_place)
+    write_answers(warehouse, connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 

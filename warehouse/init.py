@@ -1,7 +1,6 @@
 """Make a run folder: read the tasks, identify the base model, write both down."""
 
 import datetime
-import shutil
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ from warehouse.sources.gold import judged_tasks
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.commit import commit_bytes, commit_json, twin_of
+from warehouse.store.commit import commit_bytes, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
@@ -72,11 +71,8 @@ def _remove_unfinished(warehouse: Warehouse) -> None:
     if warehouse.iterations("completions"):
         raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
                          "copy, or choose another folder.")
-    if twin := twin_of(warehouse.root):
-        twin.remove(warehouse.folder("tasks"))
-        twin.remove(warehouse.policy_dir(0))
-    shutil.rmtree(warehouse.folder("tasks"), ignore_errors=True)
-    shutil.rmtree(warehouse.policy_dir(0), ignore_errors=True)
+    remove_folder(warehouse.folder("tasks"))
+    remove_folder(warehouse.policy_dir(0))
 
 
 def _same_run(warehouse: Warehouse, facts: dict[str, Any], config: Path | None) -> list[str]:

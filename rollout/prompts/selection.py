@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
+from warehouse.store.commit import bring
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
@@ -49,9 +50,10 @@ def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
 
     One column of each plan is read, its pages verified; hashing whole plans would read the past again.
     """
+    plans = [warehouse.parts("prompts", iteration=iteration, purpose="train")
+             for iteration in warehouse.iterations("completions") if iteration < before]
+    bring(part for plan in plans for part in plan)
     visits: Counter[str] = Counter()
-    for iteration in warehouse.iterations("prompts"):
-        if iteration < before:
-            parts = warehouse.parts("prompts", iteration=iteration, purpose="train")
-            visits.update(read_parts(parts, "prompts", ["task_id"])["task_id"].unique().to_pylist())
+    for plan in plans:
+        visits.update(read_parts(plan, "prompts", ["task_id"])["task_id"].unique().to_pylist())
     return visits

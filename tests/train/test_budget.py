@@ -7,6 +7,7 @@ import torch
 
 from train.update import budget
 from train.update.budget import LEAST, MOST, ON_CPU, choose_tokens, tokens_that_fit
+from warehouse.store.errors import StageError
 
 
 @pytest.mark.parametrize(("room", "largest", "prompt", "expected"), [
@@ -34,5 +35,10 @@ def test_on_a_gpu_two_probes_tell_what_a_token_takes(monkeypatch):
         raise torch.OutOfMemoryError("no")
     monkeypatch.setattr(budget, "_peak", full)
     assert choose_tokens(policy, [group]) == LEAST
+    policy.shards = SimpleNamespace(sharding=SimpleNamespace(num_processes=1, offload=False))
+    assert choose_tokens(policy, [group]) == LEAST
+    policy.shards.sharding.num_processes = 2    # another may not be full, and waits for the next layer
+    with pytest.raises(StageError, match="Start with --tokens-per-batch 512"):
+        choose_tokens(policy, [group])
     policy.device = torch.device("cpu")
     assert choose_tokens(policy, [group]) == ON_CPU

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from typing import Any, NamedTuple
 
 from train.rows.groups import Group
@@ -13,6 +12,7 @@ from warehouse.stages.base_model import check_base
 from warehouse.stages.due import train_due
 from warehouse.stages.user_code import load_function
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
+from warehouse.store.commit import file_names, remove_folder
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
@@ -116,8 +116,9 @@ def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -
 
 def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
-    for checkpoint in inputs.stage.folder.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint, ignore_errors=True)   # a twin may be removing it too
+    folder = inputs.stage.folder
+    for name in {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}:
+        remove_folder(folder / name)
     inputs.stage.complete(facts)
 
 

@@ -10,6 +10,7 @@ from train.model.policy import Policy
 from train.model.sharding import GRADIENT, local
 from train.model.shared_prompt import backward_pack, passes_of
 from train.rows.groups import Group
+from warehouse.store.errors import StageError
 
 ON_CPU, LEAST, MOST = 1024, 512, 32768      # beyond MOST a forward gains nothing
 WARM_UP, *PROBES = 64, 1024, 2048       # the first one brings the workspaces of libraries, which stay
@@ -18,12 +19,19 @@ MOMENT_BYTES = 8                # of AdamW, for each parameter that is trained
 
 
 def choose_tokens(policy: Policy, groups: Sequence[Group]) -> int:
-    """The budget for these groups; on a GPU by what gradients of two small packs take of its memory."""
+    """The budget for these groups; on a GPU by what gradients of two small packs take of its memory.
+
+    StageError if they do not fit and others, who share the weights, are in the middle of the same pass.
+    """
     if policy.device.type != "cuda":
         return ON_CPU
     try:
         _, less, more = (_peak(policy, tokens) for tokens in (WARM_UP, *PROBES))
-    except torch.OutOfMemoryError:
+    except torch.OutOfMemoryError as error:
+        if policy.shards and policy.shards.sharding.num_processes > 1:     # they would wait for ever
+            raise StageError(f"{PROBES[-1]:,} tokens do not fit a GPU beside its share of the weights. "
+                             f"Start with --tokens-per-batch {LEAST}, with more GPUs, or with "
+                             "examples/many-gpus/offload.yaml.") from error
         return LEAST
     per_token = max((more - less) / (PROBES[1] - PROBES[0]), 1.0)
     fixed = less - per_token * PROBES[0]

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 from train.model.policy import Policy
 from train.update.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
-from warehouse.store.commit import commit_directory
+from warehouse.store.commit import bring, commit_directory, remove_folder
 from warehouse.store.run_folder import Warehouse
 
-LOGPROBS, WEIGHTS, STATE = "logprobs.safetensors", "weights", "state.json"
+LOGPROBS, WEIGHTS = "logprobs.safetensors", "weights"
+STATE = "checkpoint.json"       # written last: in an object store it makes the folder a checkpoint
 TOKENS = "tokens.safetensors"
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled")      # a single process is meant
@@ -37,11 +37,13 @@ class Checkpoints:
         """Keep what was computed under the first policy of the stage: later it cannot be had again."""
         scratch = self._warehouse.scratch("checkpoint-0")
         save_file(logprobs, str(scratch / LOGPROBS))
+        (scratch / STATE).write_text(json.dumps({"step": 0}))
         commit_directory(scratch, self._path(0))
 
     def logprobs(self) -> dict[str, Tensor] | None:
         """The logprobs kept, or None if the stage did not get that far."""
         path = self._path(0) / LOGPROBS
+        self._processes.by_first(lambda: bring([self._path(0)]))
         return load_file(str(path)) if path.exists() else None
 
     def holds_steps(self) -> bool:
@@ -68,9 +70,8 @@ class Checkpoints:
             (scratch / STATE).write_text(json.dumps(state))
             commit_directory(scratch, self._path(step))
             for older in self._numbers():
-                if 0 < older < step:
-                    # Half of an older one is harmless: the newest is read. A twin may be removing it too.
-                    shutil.rmtree(self._path(older), ignore_errors=True)
+                if 0 < older < step:    # half of an older one is harmless: the newest is read
+                    remove_folder(self._path(older))
             check_space(root, num_bytes, f"What follows step {step}, which is saved,")
 
         scratch = self._processes.by_first(begin)
@@ -82,13 +83,19 @@ class Checkpoints:
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
-        while latest := max(self._numbers(), default=0):
+        while latest := self._processes.by_first(self._bring_latest):
             try:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
                 if self._path(latest).exists():
                     raise       # else a twin that is further on has just removed it for a newer one
         return [], {}
+
+    def _bring_latest(self) -> int:
+        """Have the latest checkpoint here; its number, 0 if there is none."""
+        latest = max(self._numbers(), default=0)
+        bring([self._path(latest)])
+        return latest
 
     def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         trained = policy.trainable()
@@ -105,9 +112,9 @@ class Checkpoints:
         return self._folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
-        numbers = [path.name.removeprefix("checkpoint-") for path in self._folder.glob("checkpoint-*")
-                   if path.name == "checkpoint-0" or (path / WEIGHTS).is_dir()]     # version 0.2.0 had others
-        return sorted(int(number) for number in numbers if number.isdigit())
+        names = [path.parent.name.removeprefix("checkpoint-")
+                 for path in self._folder.glob(f"checkpoint-*/{STATE}")]     # version 0.2.0 had others
+        return sorted(int(name) for name in names if name.isdigit())
 
 
 @contextlib.contextmanager

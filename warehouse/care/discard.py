@@ -44,8 +44,8 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
 
 def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> None:
     """StageError if the plan of a later turn stands on rows of this rollout."""
-    waves = [(number, wave) for number in warehouse.iterations("prompts")
-             for wave in warehouse.purposes("prompts", number) if turn_of(wave) > 1]
+    waves = [(number, wave) for number in warehouse.iterations("completions")
+             for wave in warehouse.purposes("completions", number) if turn_of(wave) > 1]
     for number, wave in waves:
         parents = warehouse.read("prompts", ["parent_iteration", "parent_purpose"], iteration=number,
                                  purpose=wave)

@@ -1,6 +1,5 @@
 """The one door to obstore: the objects below one address, and its errors as sentences."""
 
-import hashlib
 import os
 import re
 import time
@@ -67,10 +66,11 @@ class Bucket:
         own = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
         if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
             raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
-        client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
-                  **({"allow_http": True} if own.startswith("http:") else {})}
+        self._client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
+                        **({"allow_http": True} if own.startswith("http:") else {})}
         with self.explained():
-            self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
+            self._store = self._api.store.from_url(self.address, client_options=self._client,
+                                                   retry_config=RETRIES)
 
     def create(self, key: str, content: Path | bytes) -> Found | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
@@ -158,6 +158,12 @@ class Bucket:
             return False
         return True
 
+    def filesystem(self) -> Any:
+        """All buckets of this kind of store, with these credentials, as an fsspec filesystem: for DuckDB."""
+        from obstore.fsspec import FsspecStore
+        of_any_kind: Any = FsspecStore
+        return of_any_kind(self.scheme, client_options=self._client, retry_config=RETRIES)
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are gone already do not matter."""
         for key in keys:
@@ -220,12 +226,6 @@ def normal_address(path: str | Path) -> str:
         raise StageError(f"{path} is no address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
                          "az://CONTAINER/RUN.")
     return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
-
-
-def policy_files(document: Path) -> str:
-    """The folder of a policy's files in the store, named after its policy.json."""
-    content = document.read_bytes() if document.exists() else b""
-    return f"files-{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def mark_of(e_tag: str | None) -> int:

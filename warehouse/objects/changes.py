@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.objects.bucket import policy_files
+from warehouse.objects.keys import files_of
 from warehouse.store.commit import json_bytes, reached
 from warehouse.store.errors import StageError
 
@@ -108,7 +108,7 @@ def _staged(copy: WorkingCopy, path: Path, target: Path, staging: str) -> Iterat
     for file in files:
         place = target.relative_to(copy.root).as_posix() if path.is_dir() else ""
         if (path / "policy.json").exists() and file.name != "policy.json":
-            copy.bucket.put(f"{place}/{policy_files(path / 'policy.json')}/{file.name}", file)
+            copy.bucket.put(f"{place}/{files_of(path / 'policy.json')}/{file.name}", file)
         else:
             copy.bucket.put(f"{staging}/{file.name}", file)
             yield f"{staging}/{file.name}", f"{place}/{file.name}" if place else copy.key_of(target)

@@ -1,15 +1,19 @@
 """Copy a run between an object store and another place; run again, it copies what is new or changed."""
 
 import hashlib
+import json
 from pathlib import Path
 
 from warehouse.objects.bucket import Found, is_address, mark_of
-from warehouse.objects.working_copy import DOCUMENT, TABLES, TOP_FILES, WorkingCopy, bar, in_parallel
+from warehouse.objects.fetch import bar, in_parallel
+from warehouse.objects.keys import DOCUMENT, TABLES, TOP_FILES
+from warehouse.objects.working_copy import WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 
+UNDER_WAY = "/checkpoint-"      # of a training: not copied
 LAST = ("settings.json", "manifest.json", "policy.json", "warehouse.json")  # what makes the rest count
 
 
@@ -53,8 +57,8 @@ def _pull(run: str, folder: Path) -> str:
     if run_id is None:
         raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
     _check_same_run(run_id, (read_json(folder / "warehouse.json") or {}).get("run_id"), str(folder))
-    listed = copy.listing()
-    listed.pop("intent.json", None)
+    listed = {key: found for key, found in copy.listing().items()
+              if key != "intent.json" and UNDER_WAY not in key}
     before = {copy.key_of(path) for path in _files(copy)}
     _check_not_ahead(before, set(listed), str(folder))
     ranks = {key: _rank(key.rpartition("/")[2]) for key in listed}
@@ -67,10 +71,10 @@ def _pull(run: str, folder: Path) -> str:
 
 
 def _files(copy: WorkingCopy) -> list[Path]:
-    """The committed files in the folder, but for a change under way."""
+    """The committed files in the folder, but for a change or a training under way."""
     files = [path for table in TABLES for path in (copy.root / table).rglob("*")]
     files += [copy.root / name for name in TOP_FILES if name != "intent.json"]
-    return [path for path in files if path.is_file() and copy.holds(path)]
+    return [path for path in files if path.is_file() and copy.holds(path) and UNDER_WAY not in str(path)]
 
 
 def _rank(name: str) -> int:
@@ -79,7 +83,6 @@ def _rank(name: str) -> int:
 
 def _run_id(copy: WorkingCopy) -> str | None:
     """The run that lies at the address; None if there is none."""
-    import json
     answer = copy.bucket.get("warehouse.json")
     return json.loads(answer[0])["run_id"] if answer else None
 
@@ -102,7 +105,7 @@ def _same(copy: WorkingCopy, key: str, path: Path, found: Found | None) -> bool:
     """Whether the object is the file: parts of one name and size are, documents are compared."""
     if found is None or found.size != path.stat().st_size:
         return False
-    if not DOCUMENT.search(path.name):
+    if not DOCUMENT.fullmatch(path.name):
         return True
     content = path.read_bytes()
     if found.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3

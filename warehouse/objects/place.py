@@ -2,8 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from warehouse.store.commit import COPY_MARKER
+from warehouse.store.commit import COPY_MARKER, TWINS, json_bytes, replace_bytes, saying_why
+from warehouse.store.json_files import read_json
+
+if TYPE_CHECKING:
+    from warehouse.objects.working_copy import WorkingCopy
 
 
 def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
@@ -13,10 +18,35 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
     """
     if ":/" not in str(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
         return Path(path)
-    from warehouse.objects.working_copy import open_copy
     copy = open_copy(path)
     if config_only:
         copy.bring_config()
     else:
         copy.sync()
     return copy.root
+
+
+def open_copy(path: str | Path) -> WorkingCopy:
+    """The working copy that an address names, made if there is none, or that a folder is."""
+    from warehouse.objects.bucket import is_address, normal_address
+    from warehouse.objects.working_copy import WorkingCopy
+    if is_address(path):
+        address = normal_address(path)
+        root = folder_of(address)
+        if not (root / COPY_MARKER).exists():
+            with saying_why(root):
+                root.mkdir(parents=True, exist_ok=True)
+            replace_bytes(root / COPY_MARKER, json_bytes({"address": address}))
+    else:
+        root = Path(path).resolve()
+        address = (read_json(root / COPY_MARKER, address=str) or {})["address"]
+    twin = TWINS.get(root)
+    if not isinstance(twin, WorkingCopy):
+        twin = TWINS[root] = WorkingCopy(root, address)
+    return twin
+
+
+def folder_of(address: str) -> Path:
+    """Where the working copy of an address lies: below $ROLLHOUSE_CACHE, or ~/.cache/rollhouse."""
+    cache = Path(os.environ.get("ROLLHOUSE_CACHE") or Path.home() / ".cache" / "rollhouse")
+    return cache.resolve() / address.replace("://", "/")

@@ -10,6 +10,7 @@ from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
+from warehouse.store.commit import TWINS, by_address
 from warehouse.store.schema import SEGMENTS, TABLES, VERSION_SEGMENTS, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -142,8 +143,10 @@ def _file_list(paths: list[Path]) -> str:
 
 
 def _literal(path: Path) -> str:
-    # DuckDB reads every entry as a glob: brackets and stars in the run's own path must be taken literally.
-    return re.sub(r"([\[*?])", r"[\1]", str(path))
+    # What was not brought here is read where it lies. DuckDB reads every entry as a glob: brackets and stars
+    # in the run's own path must be taken literally.
+    place = str(path) if not TWINS or path.exists() else by_address(str(path))
+    return re.sub(r"([\[*?])", r"[\1]", place)
 
 
 def _part_files(root: Path) -> str:

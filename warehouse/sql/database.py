@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import Inventory, empty_inventory, take_inventory
-from warehouse.store.commit import readable, replace_bytes
+from warehouse.store.commit import readable, replace_bytes, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -65,16 +65,19 @@ def _keep(warehouse: Warehouse, text: str) -> None:
             replace_bytes(path, text.encode())
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False,
+def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False, in_place: bool = False,
             inventory: Inventory | None = None) -> duckdb.DuckDBPyConnection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
     With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
-    are damaged are left out and named on stderr; with `strict` they are a StageError.
+    are damaged are left out and named on stderr; with `strict` they are a StageError. With `in_place` parts
+    stay in the object store where they lie, and nothing compares them with their hashes.
     """
-    inventory = inventory or take_inventory(warehouse, partial=partial)
+    inventory = inventory or take_inventory(warehouse, partial=partial, in_place=in_place)
     import duckdb
     connection = duckdb.connect()
+    if in_place and (twin := twin_of(warehouse.root)):
+        connection.register_filesystem(twin.filesystem())
     connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
     if strict and inventory.left_out:
         raise StageError(inventory.left_out[0])
@@ -84,7 +87,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
         print(f"warning: {len(inventory.left_out) - MOST_WARNINGS} more; `warehouse check` lists them",
               file=sys.stderr)
     text = _text_of(warehouse, inventory)
-    if not partial:
+    if not (partial or in_place):
         _keep(warehouse, text)
     with explained():
         connection.execute(text)

@@ -7,7 +7,7 @@ from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices
-from warehouse.store.commit import bring, file_names
+from warehouse.store.commit import TWINS, bring, file_names
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.schema import SCHEMA_VERSION
@@ -51,11 +51,14 @@ def empty_inventory() -> Inventory:
     return Inventory({name: [] for name in TABLES}, [], None, [], [], [])
 
 
-def take_inventory(warehouse: Warehouse, *, partial: bool = False) -> Inventory:
-    """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup."""
+def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: bool = False) -> Inventory:
+    """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup.
+
+    With `in_place` parts that are in an object store and not here stay there, and are not verified.
+    """
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
-    tasks, stages = _sound_stages(warehouse, left_out, partial)
+    tasks, stages = _sound_stages(warehouse, left_out, partial, in_place)
     manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
     choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
@@ -95,7 +98,8 @@ def table_of(stage: Stage, part: Path) -> str:
     return "samples" if stage.name == "score" else f"train_{part.name.partition('-')[0]}"
 
 
-def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool) -> tuple[list[Path], list[Held]]:
+def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
+                  in_place: bool) -> tuple[list[Path], list[Held]]:
     """The parts of tasks, and every stage with its parts in order; what is damaged is told and left out."""
     stages = []
     for stage in all_stages(warehouse):
@@ -108,7 +112,9 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool) -> t
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
     asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
-    bring([*asked, *(part for held in stages if partial for part in held.parts)])
+    if in_place and TWINS:
+        asked = {part: facts for part, facts in asked.items() if part in tasks or part.exists()}
+    bring([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
     damage = find_damage(warehouse, asked)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     for number, held in enumerate(stages):

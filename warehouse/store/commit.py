@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
@@ -28,7 +28,7 @@ class Twin(Protocol):
         """Put the object of `path`; False if one stood, whose content `temporary` has then."""
 
     def create_folder(self, folder: Path, final: Path) -> bool:
-        """Put the objects of a policy's folder; False if that policy stood."""
+        """Put the objects of a policy's or checkpoint's folder; False if one of that name stood."""
 
     def file_names(self, folder: Path) -> list[str]:
         """Names of the objects of a folder now."""
@@ -38,6 +38,9 @@ class Twin(Protocol):
 
     def bring_all(self) -> None:
         """Have every file of the run here."""
+
+    def filesystem(self) -> Any:
+        """What reads objects where they lie, by their addresses: an fsspec filesystem."""
 
     def remove(self, path: Path) -> None:
         """Delete the objects of a file or folder."""
@@ -189,6 +192,13 @@ def _link(temporary: Path, path: Path) -> bool:
 def _drop(temporary: Path) -> None:
     with contextlib.suppress(OSError):  # the error before it counts; what cannot be removed is swept later
         temporary.unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what nobody needs any more; another process may be doing the same."""
+    if twin := twin_of(folder):
+        twin.remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def flush_folder(folder: Path) -> None:

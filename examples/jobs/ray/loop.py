@@ -8,9 +8,10 @@ RUN is a folder that all nodes see under this name, or a bucket. `pip install 'r
 import argparse
 import os
 import subprocess
-from pathlib import Path
 
 import ray
+
+from warehouse.store.run_folder import open_warehouse
 
 WORK = "examples/jobs/work.sh"
 
@@ -41,8 +42,9 @@ def main() -> None:
     cores, device = {"num_cpus": options.cpus}, {"num_gpus": options.gpus}
     stages = (("rollout", options.rollouts, cores | device), ("score", options.scores, cores),
               ("learn", 1, cores | device))
+    warehouse = open_warehouse(options.run)
     for iteration in range(options.iterations):
-        if Path(options.run, "train", f"iteration={iteration}", "manifest.json").exists():
+        if warehouse.stage("train", iteration=iteration).is_complete():
             continue
         for stage, shares, needs in stages:
             ray.get([work.options(**needs, name=f"{stage} {iteration} {share}/{shares}").remote(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rollout.prompts.selection import training_visits
 from tests.building.object_server import keys
 from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
@@ -46,9 +47,23 @@ def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path:
     sample(second, Shard(1, 2))
     assert second.stage("rollout", **KEYS).is_complete()
     third = machine("c")
+    assert training_visits(third, before=1) == training_visits(alone, before=1) != {}
     assert contents(third) == contents(alone)
     assert check_run(third).problems == []
     assert not [key for key in keys(f"s3://runs/{third.root.name}") if ".tmp-" in key or "spill" in key]
+
+
+def test_sql_reads_columns_where_they_lie_and_brings_no_part(machine, address: str) -> None:
+    sample(machine("a"))
+    question = ("SELECT iteration, purpose, count(*) AS n, sum(num_completion_tokens) FROM completions "
+                "JOIN tasks USING (task_id) GROUP BY ALL")
+    machine("b")
+    there = CliRunner().invoke(cli, ["sql", address, question, "--in-place", "--format", "csv"])
+    fresh = machine("b").root
+    assert not list((fresh / "completions").rglob("*.parquet")) and not (fresh / "warehouse.sql").exists()
+    brought = CliRunner().invoke(cli, ["sql", address, question, "--format", "csv"])
+    assert list((fresh / "completions").rglob("*.parquet"))
+    assert there.output == brought.output != "" and brought.output.splitlines()[1].startswith("0,train,32,")
 
 
 def test_of_many_machines_one_commits_a_file_and_all_have_its_content(machine) -> None:

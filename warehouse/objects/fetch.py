@@ -1,0 +1,68 @@
+"""Objects brought to files, many at once, and how a file is known to be its object.
+
+An object's e-tag is kept in the fraction of the second of its file's time: a file whose size or fraction
+differ from the object is another.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from warehouse.objects.bucket import Bucket, Found
+from warehouse.store.commit import TEMPORARY_MARK, saying_why
+
+REQUESTS = 32                   # at the same time
+Work = TypeVar("Work")
+Answer = TypeVar("Answer")
+
+
+def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
+    """Write the objects of these keys to their files; of what the store has not, nothing appears."""
+    def download(item: tuple[str, Path]) -> None:
+        key, path = item
+        temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+        try:
+            with saying_why(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if found := bucket.download(key, temporary):
+                    temporary.chmod(0o444)
+                    stamp(temporary, found)
+                    os.replace(temporary, path)
+                    progress.update()
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    with bar(f"from {bucket.address}", len(wanted), "file", worth=REQUESTS) as progress:
+        in_parallel(download, wanted.items())
+
+
+def fits(path: Path, found: Found | None) -> bool:
+    """Whether a file is the object that a listing tells of."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return found is not None and found == Found(stat.st_size, stat.st_mtime_ns // 1000 % 1_000_000)
+
+
+def stamp(path: Path, found: Found) -> None:
+    """Keep the mark of its object with a file."""
+    second = int(path.stat().st_mtime)
+    os.utime(path, ns=(second * 10**9, second * 10**9 + found.mark * 1000))
+
+
+def in_parallel(work: Callable[[Work], Answer], items: Iterable[Work]) -> list[Answer]:
+    """The answers in the order of the items; what one of them raises is raised."""
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(work, items))
+
+
+def bar(what: str, total: int, unit: str, *, worth: int) -> tqdm[Any]:
+    """A progress bar for work of at least `worth`; for less it stays silent."""
+    return tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B", leave=False,
+                disable=True if total < worth else None)

@@ -1,0 +1,47 @@
+"""Which files of a run are objects, and under which keys."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from warehouse.store.commit import TEMPORARY_MARK
+
+TABLES = ("tasks", "prompts", "completions", "samples", "train", "policies")
+TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")
+DOCUMENT = re.compile(r"(?!.*/files-).*\.(json|jsonl|toml)")     # brought when the run is opened
+OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # this machine's alone, never an object
+WHOLE = re.compile(r"(policies/[^/]+|train/[^/]+/checkpoint-\d+)(?:/(.+))?")    # a folder that is one thing
+
+
+def is_object(name: str) -> bool:
+    """True for a file of the run, named by its path in it; False for what is this machine's alone."""
+    return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
+
+
+def key_of(root: Path, path: Path) -> str:
+    """The key of a file's object.
+
+    The files of a policy or checkpoint lie below a name that its document gives: two trainings may write the
+    same one at once, and the one whose document is first has its files complete and its own.
+    """
+    name = path.relative_to(root).as_posix()
+    inside = WHOLE.fullmatch(name)
+    if not inside or inside[2] in (None, document_of(root / inside[1]).name):
+        return name
+    return f"{inside[1]}/{files_of(document_of(root / inside[1]))}/{inside[2]}"
+
+
+def name_of(key: str) -> str:
+    """The path in the run of an object's file."""
+    return re.sub(r"/files-[0-9a-f]{16}/", "/", key)
+
+
+def document_of(folder: Path) -> Path:
+    """The file that makes a policy or a checkpoint of a folder; it is put last."""
+    return folder / ("policy.json" if folder.parent.name == "policies" else "checkpoint.json")
+
+
+def files_of(document: Path) -> str:
+    """Where the other files lie in the store, beside their document and named after it."""
+    content = document.read_bytes() if document.exists() else b""
+    return f"files-{hashlib.sha256(content).hexdigest()[:16]}"
