@@ -4,6 +4,8 @@ An object's e-tag is kept in the fraction of the second of its file's time: a fi
 differ from the object is another.
 """
 
+from __future__ import annotations
+
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping

@@ -1,5 +1,7 @@
 """Where a run is worked on: its folder, or the working copy of what lies in an object store."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
