@@ -15,6 +15,7 @@ from tqdm import tqdm
 from rollout.engines.engine import Engine, Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
 from rollout.spill import Spill
+from warehouse.stages.clock import bar_interval
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest, first_line
@@ -79,7 +80,8 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
     results = _and_its_failure(engine.sample(_requests(members, missing), sampling), stop)
     with closing(results), tqdm(total=len(members), initial=num_kept, unit="completion",
-                                desc=f"rollout {keys['iteration']} {keys['purpose']}") as progress:
+                                desc=f"rollout {keys['iteration']} {keys['purpose']}",
+                                mininterval=bar_interval()) as progress:
         for part in parts:
             writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
         for sampled in results:

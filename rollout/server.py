@@ -26,6 +26,7 @@ from rollout.engines.environment import prepare_environment
 from rollout.options import RolloutOptions, engine_version, on_cpu, rank_of_adapters
 from warehouse.options import HELP_NAMES, shows_errors
 from warehouse.stages.children import SECONDS_TO_END, child
+from warehouse.stages.clock import bar_interval
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -108,7 +109,7 @@ def served(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[by
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
     """Wait until it answers, then let it sleep until a rollout wakes it; StageError if it ends."""
     with tqdm(desc="starting the server", bar_format="{desc}: {elapsed}",
-              mininterval=0.5 if sys.stderr.isatty() else 30) as progress:
+              mininterval=bar_interval()) as progress:
         while not answers(url + "/health"):
             if server.poll() is not None:
                 log.seek(0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tqdm import tqdm
 
 from rollout.cli import rollout
 from rollout.engines.engine import Sampling
@@ -53,6 +54,17 @@ def test_every_task_gets_its_group_with_ids_and_logprobs_as_sampled(tmp_path: Pa
     assert [request.prompt_ids for request in engine.served if request.index == 0] == [
         prompts[completions[0]["group_id"]]["prompt_ids"]]
     assert len({request.seed for request in engine.served}) == 20
+
+
+@pytest.mark.parametrize(("terminal", "seconds"), [(True, 0.1), (False, 30)])
+def test_a_log_gets_a_line_of_progress_now_and_then(terminal: bool, seconds: float, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr("rollout.parts.tqdm", lambda **options: given.append(options["mininterval"]) or
+                        tqdm(**options))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    sample(small_run(tmp_path))
+    assert given == [seconds]
 
 
 def test_a_killed_rollout_ends_with_the_rows_of_an_undisturbed_one(tmp_path: Path) -> None:

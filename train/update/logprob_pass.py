@@ -12,6 +12,7 @@ from train.model.shared_prompt import pack_logprobs, passes_of
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, conversations, prompt_groups
+from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
@@ -33,7 +34,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     members = [[groups[number] for number in pack] for pack in packs]
     with (in_step(policy, members, processes, settings, backward=False),
           tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
-               disable=not (processes.first and mine)) as bar):
+               mininterval=bar_interval(), disable=not (processes.first and mine)) as bar):
         for pack, pack_members in zip(packs, members, strict=True):
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "

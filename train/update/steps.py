@@ -18,6 +18,7 @@ from train.update.batch import Row, RowGroup, has_gradient, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
 from train.update.logprob_pass import STEP_COLUMNS, collect, hand_out
+from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.stage import Stage
@@ -57,7 +58,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         plan_step(learner.batch, groups, step, learner.settings)
         log(steps[step])        # what a tracker got after the checkpoint is void
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
-                     leave=False):
+                     leave=False, mininterval=bar_interval()):
         try:
             metrics, reason = take_step(learner, step, stop, before_update)
         except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before

@@ -1,8 +1,14 @@
-"""Seconds per phase of a stage, for its manifest and its summary."""
+"""Seconds per phase of a stage, for its manifest and its summary, and between lines about its progress."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def bar_interval() -> float:
+    """Seconds between updates of a progress bar: a terminal draws over the former, a log keeps every one."""
+    return 0.1 if sys.stderr.isatty() else 30
 
 
 class Clock:
