@@ -84,5 +84,5 @@ def grid(run: Path, name: str, output: Path) -> None:
     from reports.export import export_grids
     from warehouse.sql.database import connect
     from warehouse.store.run_folder import open_warehouse
-    export_grids(connect(open_warehouse(run)), name, output)
+    export_grids(connect(open_warehouse(run)), run, name, output)
     click.echo(output)

@@ -16,7 +16,7 @@ from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks, grid_pairs, is_grid
 from reports.page import page_style
-from warehouse.look.show import parse_name
+from warehouse.look.show import completion_row
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 
@@ -79,20 +79,16 @@ def _style(colors: dict[str, str]) -> str:
     return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"
 
 
-def export_grids(connection: duckdb.DuckDBPyConnection, name: str, output: Path) -> None:
+def export_grids(connection: duckdb.DuckDBPyConnection, run: Path, name: str, output: Path) -> None:
     """Write the grids of a task, or of a completion (ITERATION/TASK/SAMPLE) with its outputs."""
     outputs: dict[str, Any] = {}
     task = name
     if re.fullmatch(r"\d+/.+/\d+", name):
-        iteration, purpose, task, index = parse_name(name)
-        rows = rows_of(connection, "SELECT outputs FROM one_completion($1, $2, $3, of_purpose := $4)",
-                       [iteration, task, index, purpose])
-        if not rows:
-            raise StageError(f"There is no completion {name} in complete rollouts.")
-        outputs = json.loads(rows[0]["outputs"] or "{}")
+        row = completion_row(connection, run, name)
+        task, outputs = row["task_id"], json.loads(row["outputs"] or "{}")
     known = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     if not known:
-        raise StageError(f"There is no task '{task}'. Which there are: SELECT task_id FROM tasks")
+        raise StageError(f"There is no task '{task}'. Which there are: `warehouse tasks list {run}`")
     write_picture(grid_sheet(json.loads(known[0]["payload"] or "{}"), outputs), output)
 
 

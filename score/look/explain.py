@@ -7,9 +7,8 @@ from typing import Any
 from score.look.units import unit_lines
 from score.tasks.together import mode_of
 from warehouse.look.render import printable
-from warehouse.look.show import pair_lines, parse_name
+from warehouse.look.show import no_completion, pair_lines, parse_name
 from warehouse.store.chosen_scorer import choose_scorer
-from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MODES = {"apart": "apart: in a process of their own, which sees plain data alone",
@@ -24,6 +23,8 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
     answer = row_of(warehouse, "completions", task_id, sample_index, **keys)
+    if sample is None or answer is None:
+        raise no_completion(run, completion)
     prompts = warehouse.read("prompts", columns=["group_id", "prompt"], **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
     tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
@@ -64,13 +65,11 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
     return lines
 
 
-def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int, **keys: Any) -> dict[str, Any]:
-    """One row of samples or completions; StageError if it does not exist."""
+def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
+           **keys: Any) -> dict[str, Any] | None:
+    """One row of samples or completions, or None."""
     import pyarrow.compute as pc
 
     rows = warehouse.read(table, **keys)
     rows = rows.filter(pc.field("task_id") == task_id).filter(pc.field("sample_index") == sample_index)
-    if rows.num_rows == 0:
-        raise StageError(f"There is no completion {sample_index} of task {task_id} in {table} of iteration "
-                         f"{keys['iteration']} {keys['purpose']}.")
-    return rows.slice(0, 1).to_pylist()[0]
+    return next(iter(rows.slice(0, 1).to_pylist()), None)

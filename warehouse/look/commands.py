@@ -69,7 +69,7 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
     """
     from warehouse.look.show import completion_lines
     colored = sys.stdout.isatty() if color is None else color
-    lines = completion_lines(warehouse.open(run), completion, color=colored, prompt=prompt)
+    lines = completion_lines(warehouse.open(run), run, completion, color=colored, prompt=prompt)
     click.echo("\n".join(lines), color=colored)
 
 

@@ -35,8 +35,8 @@ def write_answers(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, s
     for number, statement in enumerate(statements, start=1):
         try:
             if number == len(statements) and changes(connection, statement):
-                raise StageError("Nobody could read that: it is in memory until the command ends, and SQL "
-                                 "changes no row of the run. Select from it in the same script.")
+                raise StageError("SQL changes no row of the run, and what this makes is gone when the "
+                                 "command ends. Select from it in the same script.")
             if text := write_answer(warehouse, connection, statement, **options):
                 print(text)
         except StageError as error:

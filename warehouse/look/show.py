@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from warehouse.look.render import printable
@@ -35,19 +36,30 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
     return iteration, "train", "/".join(pieces[1:-1]), index
 
 
-def completion_lines(connection: duckdb.DuckDBPyConnection, name: str, *, color: bool,
-                     prompt: bool = False) -> list[str]:
-    """The lines to print about the completion `name`."""
+def completion_row(connection: duckdb.DuckDBPyConnection, run: Path, name: str) -> dict[str, Any]:
+    """The columns of the completion `name` but its tokens; StageError where there is none."""
     iteration, purpose, task, index = parse_name(name)
     rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
                                "one_completion($1, $2, $3, of_purpose := $4)",
                    [iteration, task, index, purpose])
     if not rows:
-        raise StageError(f"There is no completion {name} in complete rollouts. Which there are: `warehouse "
-                         f"sql RUN \"SELECT task_id, count(*) AS completions FROM completions WHERE "
-                         f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY task_id "
-                         f"ORDER BY task_id\"`")
-    row = rows[0]
+        raise no_completion(run, name)
+    return rows[0]
+
+
+def no_completion(run: Path, name: str) -> StageError:
+    """What is said where nothing is called `name`."""
+    iteration, purpose, _, _ = parse_name(name)
+    return StageError(f"There is no completion {name} in complete stages. Which there are: `warehouse sql "
+                      f"{run} \"SELECT task_id, count(*) AS completions FROM completions WHERE iteration = "
+                      f"{iteration} AND purpose = '{purpose}' GROUP BY task_id ORDER BY task_id\"`")
+
+
+def completion_lines(connection: duckdb.DuckDBPyConnection, run: Path, name: str, *, color: bool,
+                     prompt: bool = False) -> list[str]:
+    """The lines to print about the completion `name`."""
+    iteration, purpose, task, index = parse_name(name)
+    row = completion_row(connection, run, name)
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
         f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
     lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]

@@ -146,6 +146,11 @@ def test_one_completion_and_its_tokens(run: Warehouse, connection: duckdb.DuckDB
     assert [row["token_id"] for row in tokens] == wanted["completion_ids"]
     assert [row["behaviour_logprob"] for row in tokens] == wanted["behaviour_logprobs"]
     assert all(row["old_logprob"] is not None for row in tokens)
+    connection.execute("CREATE OR REPLACE TEMP VIEW vocabulary AS SELECT i AS token_id, 'piece ' || i AS "
+                       "token FROM range(100000) numbers(i)")
+    texts = [row["token"] for row in rows_of(connection, "FROM tokens(1, 'task-002', 5)")]
+    connection.execute("DROP VIEW temp.vocabulary")
+    assert texts == [f"piece {token}" for token in wanted["completion_ids"]]
 
 
 def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None:

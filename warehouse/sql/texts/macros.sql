@@ -55,17 +55,17 @@ FROM (SELECT * FROM completions WHERE iteration = at_iteration AND purpose = of_
 LEFT JOIN (SELECT * FROM samples WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task
                                    AND sample_index = index) AS samples USING (task_id, sample_index);
 
--- The tokens of one completion with both logprobs.
+-- The tokens of one completion with their text and both logprobs.
 CREATE OR REPLACE MACRO tokens(at_iteration, task, index, of_purpose := 'train') AS TABLE
-SELECT unnest(range(len(completion_ids)))::INTEGER AS position,
-       unnest(completion_ids) AS token_id,
-       unnest(behaviour_logprobs) AS behaviour_logprob,
-       unnest(coalesce(old_logprobs, [NULL::FLOAT])) AS old_logprob
-FROM (SELECT completion_ids, behaviour_logprobs FROM completions
-      WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index)
-LEFT JOIN (SELECT old_logprobs FROM train_samples
-           WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index
-           ORDER BY trained_iteration LIMIT 1) ON true;
+SELECT position, token_id, token, behaviour_logprob, old_logprob
+FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(completion_ids) AS token_id,
+             unnest(behaviour_logprobs) AS behaviour_logprob,
+             unnest(coalesce(old_logprobs, [NULL::FLOAT])) AS old_logprob
+      FROM (SELECT completion_ids, behaviour_logprobs FROM completions
+            WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index)
+      LEFT JOIN (SELECT old_logprobs FROM train_samples WHERE iteration = at_iteration AND purpose = of_purpose
+                     AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
+LEFT JOIN vocabulary USING (token_id) ORDER BY position;
 
 -- Completions of an iteration that were cut off, and how they end.
 CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
