@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from train.cli import train as train_command
+from train.model.loading import DTYPES, load_lora
 from train.model.packs import PromptGroup, pack_groups
-from train.model.policy import DTYPES, Policy, load_lora
+from train.model.policy import Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import pack_logprobs
 from train.rows.groups import Group, Rollout

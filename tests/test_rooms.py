@@ -18,7 +18,8 @@ HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duck
 # The door to each heavy library: the only files of the rooms that import it.
 DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
          "obstore": ("warehouse/objects/bucket.py",),
-         "transformers": ("train/model/policy.py", "train/model/saving.py", "rollout/endpoint/tokenizer.py"),
+         "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/saving.py",
+                          "rollout/endpoint/tokenizer.py"),
          "aiohttp": ("rollout/endpoint/engine.py", "rollout/endpoint/foreign.py",
                      "rollout/endpoint/server.py"),
          "accelerate": ("train/update/accelerator.py",)}

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from train.model.policy import DTYPES, load_lora
+from train.model.loading import DTYPES, load_lora
 from train.model.saving import copy_tokenizer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from train.model.policy import CACHED_PROMPT, Policy, load_full
+from train.model.loading import load_full
+from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import OPTIMIZER, Whole, save_policy, whole_policy
 from train.rows.inputs import (
     Inputs,

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from train.model.policy import Policy, load_full, load_lora
+from train.model.loading import load_full, load_lora
+from train.model.policy import Policy
 from train.model.saving import OPTIMIZER
 from train.model.sharding import part_like
 from train.rows.inputs import Inputs

@@ -11,7 +11,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
 from train.cli import train as train_command
-from train.model.policy import Policy, load_lora
+from train.model.loading import load_lora
+from train.model.policy import Policy
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 

@@ -16,8 +16,9 @@ from tests.building.sampled import OPTIONS, sample_rows, tiny_run
 from tests.train.model.test_packing import dense, visible
 from train.cli import train as train_command
 from train.model.attention import Packed, PackedAttention
+from train.model.loading import load_full, load_lora
 from train.model.packs import PromptGroup, pack_groups
-from train.model.policy import SHARED_PROMPT, load_full, load_lora
+from train.model.policy import SHARED_PROMPT
 from train.model.shared_prompt import backward_pack, pack_logprobs
 from train.update.budget import MOST, choose_tokens
 

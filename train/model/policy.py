@@ -1,26 +1,20 @@
-"""The one door to transformers and PEFT: load a base model and a policy, run them, save a policy."""
+"""A policy is run and differentiated: prompts by themselves or shared, logits, precision, loss scale."""
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache, DynamicLayer
-from transformers.utils.logging import disable_progress_bar
 
-from train.model.attention import Packed, PromptKV, attend, is_supported
-from train.model.fused import fuse_adapter, fuse_norms
+from train.model.attention import Packed, PromptKV, attend
 from train.model.sharding import Sharding, Shards
-from warehouse.store.errors import StageError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHARED_PROMPT, CACHED_PROMPT = "shared_prompt", "cached_prompt"
 FLOAT16_LOSS_SCALE = 2.0**14
-disable_progress_bar()
 AttentionInterface.register(SHARED_PROMPT, attend)
 
 
@@ -44,7 +38,7 @@ class Policy:
         self.why_copied = ""        # why prompts are not shared without copies, for who wonders
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         self.loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
-        # What some architectures do after the head; `_choose_attention` refuses those that do anything else.
+        # What some architectures do after the head; `loading` refuses those that do anything else.
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
@@ -164,81 +158,6 @@ class Policy:
         return torch.autocast(self.device.type, dtype=self._autocast)
 
 
-def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
-              alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
-              revision: str | None = None, sharding: Sharding | None = None) -> Policy:
-    """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
-
-    `revision` is the commit of a base that comes from the hub.
-    """
-    from peft import LoraConfig, PeftModel, get_peft_model
-    model = _load_pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
-    if parent is not None:
-        try:
-            adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise StageError(f"The adapter in {parent} cannot be loaded: {reason} Restore it, or go back to "
-                             "an earlier policy with `warehouse rollback`.") from error
-        return _adapter_policy(adapted, dtype, device, sharding)
-    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
-    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
-                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
-    torch.manual_seed(seed)
-    try:
-        adapted = get_peft_model(model, config)
-    except ValueError as error:
-        raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
-                         "Name modules of the model, or 'all-linear'.") from error
-    return _adapter_policy(adapted, dtype, device, sharding)
-
-
-def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
-              sharding: Sharding | None = None) -> Policy:
-    """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
-    model = _load_pretrained(weights, revision, dtype=torch.float32)
-    autocast = None if dtype == "float32" else DTYPES[dtype]
-    return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast,
-                                    sharding=sharding))
-
-
-def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
-                ) -> nn.Module:
-    options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": "sdpa"}
-    if load_in_4bit:
-        from transformers import BitsAndBytesConfig
-        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                                                            bnb_4bit_compute_dtype=dtype)
-    try:
-        try:
-            return AutoModelForCausalLM.from_pretrained(source, **options)
-        except ValueError as error:
-            if "scaled_dot_product_attention" not in str(error):
-                raise
-            return AutoModelForCausalLM.from_pretrained(source, **{**options, "attn_implementation": "eager"})
-    except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in "
-                         "warehouse.json, and that its weights are there.") from error
-
-
-def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, sharding: Sharding | None
-                    ) -> Policy:
-    """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
-    whole = fuse_adapter(adapted)
-    if whole and device.type == "cuda" and not sharding:     # a gathered weight is another tensor each time
-        fuse_norms(adapted.to(device))
-    if dtype == "float32" or whole:
-        return _choose_attention(Policy(adapted, is_adapter=True, device=device, sharding=sharding))
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    for module in adapted.modules():
-        if isinstance(module, BaseTunerLayer):
-            # Else PEFT makes a float32 copy of every activation.
-            module.cast_input_dtype_enabled = False  # type: ignore[assignment]
-    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype],
-                                    sharding=sharding))
-
-
 class RepeatableLayer(DynamicLayer):
     """Keys and values of a prompt in a layer, which stay what they are: a layer may be forwarded again."""
 
@@ -271,49 +190,3 @@ def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
         layer.values = values.expand(num_rows, -1, -1, -1)
         cache.layers.append(layer)
     return cache
-
-
-def _choose_attention(policy: Policy) -> Policy:
-    """The policy with the first way of sharing prompts that gives the model's own logits on a probe.
-
-    StageError if not even the prompt in a cache, which suits most architectures, gives them.
-    """
-    probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
-    ways = [SHARED_PROMPT, CACHED_PROMPT]
-    if not is_supported(policy.config, policy.device, policy.compute_dtype):
-        ways.remove(SHARED_PROMPT)
-        policy.why_copied = "its attention, the dtype or the device has no kernel for it"
-    with torch.no_grad():
-        expected = policy.full_logits(probe[None])[0, 5:].float()
-        for way in ways:
-            policy.use_attention(way)
-            try:
-                reason = _difference(policy, probe, expected)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:     # architectures with another cache fail in every way
-                reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason'])[0]}"
-            if reason is None:
-                return policy
-            policy.why_copied = reason
-    raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
-                     f"({reason}), so it cannot be trained here. "
-                     "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
-
-
-def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
-    """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
-    exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
-    prompt, row = probe[:5].cpu(), probe[5:].cpu()
-    hidden = [policy.hidden([row], [None], policy.prompt_kv(prompt, []))]
-    if policy.can_pack:     # two groups, and a row that goes on from a row
-        texts: list[tuple[Tensor, int | None]] = [
-            (prompt[:3], None), (prompt, None), (row[:1], 0), (row, 1), (row[:4], 1), (row[4:], 4)]
-        states = policy.hidden([text for text, _ in texts], [parent for _, parent in texts], [])
-        hidden += [states[-len(row):], states[-2 * len(row):-len(row)]]
-    spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
-    for states in hidden:
-        difference = policy.logits(states).float() - expected
-        if not difference.norm() <= (1e-3 if exact else 0.1) * spread:
-            return f"difference {difference.abs().max():.2g}"
-    return None

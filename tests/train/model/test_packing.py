@@ -19,8 +19,9 @@ from tests.train.model.test_shared_prompt import (
 )
 from train.model import flash as flash_module
 from train.model.attention import Packed, PackedAttention
+from train.model.loading import load_full
 from train.model.packs import PromptGroup, pack_groups
-from train.model.policy import CACHED_PROMPT, load_full
+from train.model.policy import CACHED_PROMPT
 from train.model.shared_prompt import backward_pack, pack_logprobs
 
 torch.set_num_threads(1)

@@ -19,8 +19,9 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from train.model.loading import load_full, load_lora
 from train.model.packs import PromptGroup, lay_out, micro_batches
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, load_full, load_lora
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT
 from train.model.shared_prompt import backward_pack, pack_logprobs
 from train.model.token_logprobs import CHUNK_ELEMENTS, token_logprobs
 from train.start import position_limit
