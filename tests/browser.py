@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -26,12 +24,11 @@ class Browser:
     """One headless window; `script` runs JavaScript in the page, `errors` are its console's."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 900) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self._driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL,
+        self._driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL)
-        self._address = f"http://127.0.0.1:{port}"
+        assert self._driver.stdout
+        started = next(line for line in self._driver.stdout if "started successfully on port" in line)
+        self._address = f"http://127.0.0.1:{started.split()[-1].rstrip('.')}"
         scheme = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
         options = {"binary": shutil.which("chromium") or shutil.which("google-chrome"),
                    "args": ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *scheme,
@@ -41,7 +38,6 @@ class Browser:
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL"},
         }
-        self._wait_for_driver()
         self._session = self._send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
 
     def __enter__(self) -> Browser:
@@ -53,7 +49,7 @@ class Browser:
             self._send("DELETE", f"/session/{self._session}")
         finally:
             self._driver.terminate()
-            self._driver.wait(timeout=10)
+            self._driver.wait(timeout=120)
 
     def open(self, path: Path) -> None:
         """Load a file and wait until it is loaded."""
@@ -85,16 +81,7 @@ class Browser:
                                          data=json.dumps(body).encode() if body is not None else None,
                                          headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return json.loads(answer.read())["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(error.read().decode()[:500]) from error
-
-    def _wait_for_driver(self) -> None:
-        for _ in range(100):
-            try:
-                self._send("GET", "/status")
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise RuntimeError("chromedriver did not start")

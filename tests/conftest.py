@@ -4,6 +4,11 @@ import re
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# Every run of the tests tries the same examples, in whatever time a busy machine takes for them.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,7 +30,7 @@ def in_processes(count: int, work: Callable[[], object], outputs: Path,
         process.start()
         processes.append(process)
     for process in processes:
-        process.join(120)
+        process.join(600)
         if process.is_alive():
             process.kill()
             process.join()

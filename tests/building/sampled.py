@@ -82,8 +82,8 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
     policy = load_policy(warehouse, version)
     completions, samples = [], []
     for number, prompt in enumerate(prompts):
-        for sample_index in range(prompt["group_size"]):
-            ids, logprobs = sample(policy, torch.tensor(prompt["prompt_ids"]), max_tokens, generator)
+        group = sample_group(policy, prompt, max_tokens, generator)
+        for sample_index, (ids, logprobs) in enumerate(group):
             reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
             completions.append(completion_row(
                 prompt, prompt["group_index"] * prompt["group_size"] + sample_index, ids, logprobs,
@@ -123,15 +123,18 @@ def load_policy(warehouse: Warehouse, version: int) -> Policy:
                      device=torch.device("cpu"), seed=0, rank=4, alpha=8, rslora=False, targets="all-linear")
 
 
-def sample(policy: Policy, prompt_ids: torch.Tensor, max_tokens: int,
-           generator: torch.Generator) -> tuple[list[int], list[float]]:
-    """Draw one completion token by token: ids and their logprobs."""
-    ids: list[int] = []
-    logprobs: list[float] = []
+def sample_group(policy: Policy, prompt: dict[str, Any], max_tokens: int,
+                 generator: torch.Generator) -> list[tuple[list[int], list[float]]]:
+    """Draw the completions of a prompt side by side, token by token: ids and logprobs of each, to its end."""
+    tokens = torch.tensor([prompt["prompt_ids"]] * prompt["group_size"])
+    logprobs = torch.empty(len(tokens), 0)
     with torch.no_grad():
-        while len(ids) < max_tokens and (not ids or ids[-1] != END):
-            tokens = torch.cat([prompt_ids, torch.tensor(ids, dtype=torch.long)])
-            scores = policy.full_logits(tokens[None])[0, -1].log_softmax(dim=-1)
-            ids.append(int(torch.multinomial(scores.exp(), 1, generator=generator)))
-            logprobs.append(float(scores[ids[-1]]))
-    return ids, logprobs
+        for _ in range(max_tokens):
+            scores = policy.full_logits(tokens)[:, -1].log_softmax(dim=-1)
+            drawn = torch.multinomial(scores.exp(), 1, generator=generator)
+            tokens = torch.cat([tokens, drawn], dim=1)
+            logprobs = torch.cat([logprobs, scores.gather(1, drawn)], dim=1)
+    completions = tokens[:, len(prompt["prompt_ids"]):].tolist()
+    lengths = [(*ids, END).index(END) + 1 for ids in completions]
+    return [(ids[:length], values[:length])
+            for ids, values, length in zip(completions, logprobs.tolist(), lengths, strict=True)]

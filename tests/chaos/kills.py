@@ -65,8 +65,8 @@ def at_random(step: Step, warehouse: Warehouse, seconds: float, draw: random.Ran
 
 
 def orphans(warehouse: Warehouse) -> list[str]:
-    """Processes that still name the run a few seconds after its commands ended."""
-    until = time.monotonic() + 10
+    """Processes that still name the run well after its commands ended."""
+    until = time.monotonic() + 120
     while True:
         alive = [f"process {path.parent.name}" for path in Path("/proc").glob("[0-9]*/cmdline")
                  if str(warehouse.root).encode() in _content(path)]

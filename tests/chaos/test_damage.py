@@ -74,8 +74,10 @@ def samples(run: Warehouse) -> str:
     return f"samples/iteration=0/purpose=train/scorer={scorer}"
 
 
-@pytest.mark.parametrize("damage", [torn, flipped, missing, newer, older])
-@pytest.mark.parametrize("where", ["completions", "samples"])
+@pytest.mark.parametrize(("where", "damage"), [
+    *(("completions", damage) for damage in (torn, flipped, missing, newer, older)), ("samples", torn),
+    *(pytest.param("samples", damage, marks=pytest.mark.slow("one way to read parts serves every table"))
+      for damage in (flipped, missing, newer, older))])
 def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
                                                          where: str) -> None:
     folder = COMPLETIONS if where == "completions" else samples(run)
@@ -149,7 +151,9 @@ def test_damage_of_a_policy_that_was_sampled_from_is_not_hidden_by_training_it_a
     assert run.policy_dir(1).exists()
 
 
-@pytest.mark.parametrize("damage", [flipped, missing, emptied])
+@pytest.mark.parametrize("damage", [
+    flipped, *(pytest.param(damage, marks=pytest.mark.slow("the rest is the same for every damage"))
+               for damage in (missing, emptied))])
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.pt"])
 def test_each_file_of_a_policy_is_verified_where_it_decides(run: Warehouse, name: str,
                                                             damage: Damage) -> None:

@@ -21,10 +21,17 @@ def run(scored, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def stale(scored, tmp_path_factory):
-    """With policy 1 and iteration 1 sampled by policy 0, so that no ratio is 1; never to be written to."""
+def trained(scored, tmp_path_factory):
+    """With policy 1; never to be written to."""
     warehouse = copy_run(scored, tmp_path_factory.mktemp("runs") / "demo")
     assert run_train(warehouse).exit_code == 0
+    return warehouse
+
+
+@pytest.fixture(scope="session")
+def stale(trained, tmp_path_factory):
+    """With iteration 1 sampled by policy 0 as well, so that no ratio is 1; never to be written to."""
+    warehouse = copy_run(trained, tmp_path_factory.mktemp("runs") / "demo")
     sample_rows(warehouse, 1, num_groups=7, sampled_by=0)
     return warehouse
 

@@ -25,7 +25,7 @@ from train.update import gradients
 from train.update.accelerator import Processes
 from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
 from train.update.gradients import accumulate
-from train.update.logprob_pass import fill_logprobs
+from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.steps import learning_rate
 
 
@@ -121,23 +121,30 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES if loss != "nll"),
                 ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
 
 
-@pytest.mark.parametrize("options", STEP_OPTIONS, ids=" ".join)
-def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(stale, options):
-    settings = settings_of(stale, *options)
-    policy = load_policy(stale, 1)
+@pytest.fixture(scope="module")
+def moved(stale):
+    """A policy away from pi_old, so that ratios and clips matter, and the logprobs from before that."""
+    policy, settings = load_policy(stale, 1), settings_of(stale)
     batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
     fill_logprobs(policy, batch, Processes("cpu"), settings, "old_logprobs")
-    if settings.kl_beta:
-        with policy.without_adapter():
-            fill_logprobs(policy, batch, Processes("cpu"), settings, "ref_logprobs")
-    weigh_rows([row for group in batch for row in group.rows], settings)
-    for parameter in policy.trainable().values():       # away from pi_old, so that ratios and clips matter
+    with policy.without_adapter():
+        fill_logprobs(policy, batch, Processes("cpu"), settings, "ref_logprobs")
+    for parameter in policy.trainable().values():
         parameter.data.mul_(1.1)
+    return policy, collect(batch)
+
+
+@pytest.mark.parametrize("options", STEP_OPTIONS, ids=" ".join)
+def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(stale, moved, options):
+    settings, (policy, logprobs) = settings_of(stale, *options), moved
+    batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
+    hand_out(batch, logprobs)
+    weigh_rows([row for group in batch for row in group.rows], settings)
     plan_step(batch, list(range(len(batch))), 0, settings)
     expected_loss, expected = plain_gradient(policy, batch, settings)
     assert any(not has_gradient(row, settings) for group in batch for row in group.rows) or settings.kl_beta \
         or settings.entropy_coef or settings.loss == "oapl"     # whose regression no row leaves out
-    for budget in (1, 4096):
+    for budget in (64, 4096):       # less than a group, and several groups
         packed = settings_of(stale, *options, "--tokens-per-batch", str(budget))
         loss, actual = step_gradient(policy, batch, packed)
         assert loss == pytest.approx(expected_loss, rel=1e-4, abs=1e-6)
@@ -171,7 +178,7 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_pa
 
 def test_a_step_tried_again_shares_every_group_once_between_processes(stale, monkeypatch):
     """A process that drops a group by its weights tells the others, who take other shares else."""
-    settings, barrier = settings_of(stale, "--veto", "0.5"), threading.Barrier(2, timeout=60)
+    settings, barrier = settings_of(stale, "--veto", "0.5"), threading.Barrier(2, timeout=600)
     told, taken = {}, {0: [], 1: []}
 
     class Two:
@@ -222,7 +229,7 @@ def test_two_processes_train_the_same_adapter_as_one(run, stale, tmp_path, updat
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
                "-m", "train.cli"]
     result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-batch", updates],
-                            capture_output=True, text=True, timeout=120)
+                            capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert run.stage("train", iteration=1).manifest()["facts"]["num_processes"] == 2
     assert_same_update(adapter(alone, 1), adapter(run, 2), adapter(alone, 2), 1e-4)

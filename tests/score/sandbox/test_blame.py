@@ -113,7 +113,7 @@ def test_keys_that_collide_cost_the_scorer_no_time(forged):
     result = json.loads(forged % ", ".join(keys))
     started = time.process_time()
     assert not kind.measure(task, Answer("", "x"), [Outcome(result=[["value", result]])]).correct
-    assert time.process_time() - started < 3.0
+    assert time.process_time() - started < 10     # every key against every other would take longer
 
 
 def test_an_allowed_module_that_cannot_be_imported_stops_the_lanes(tmp_path):

@@ -12,6 +12,7 @@ from score.tasks.measures import Answer, Measures, first_code_block
 from score.wire.frames import BadFrame, decode_json
 
 LONG = 100_000
+IN_TIME = 20.0      # CPU seconds; a hundred times what is needed, and less than LONG ** 2 steps take
 HUGE = hex(10**400)
 
 
@@ -68,7 +69,7 @@ def test_the_deepest_plain_data_is_an_answer():
 def test_numbers_without_bounds_are_wrong(text):
     started = time.process_time()
     assert not answer_is_right(text, "12")
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < IN_TIME
 
 
 @pytest.mark.parametrize("text", ["12e0", "1.2E+01", "0.0012e4", "1e-400 12", "120e-0001"])
@@ -89,7 +90,7 @@ def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label)
     task = AnswerKind().load({"answer": "12", "match": match, "label": label})
     started = time.process_time()
     given_answer(task, text)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < IN_TIME
 
 
 @pytest.mark.parametrize("text", ["```python" + " " * LONG, "```python\n" * (LONG // 10),
@@ -97,7 +98,7 @@ def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label)
 def test_a_block_is_found_in_time_that_grows_with_the_text(text):
     started = time.process_time()
     first_code_block(text)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < IN_TIME
 
 
 @pytest.mark.parametrize("line", ["**Answer:** 12 **", "Answer: 12\r", " `Answer` = 12 ` \r", "answer 12"])

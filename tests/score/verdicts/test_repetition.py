@@ -3,7 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from score.verdicts.repetition import loop_tokens, top_share, unique_ratio
@@ -31,7 +31,6 @@ def loop_by_definition(row: list[int]) -> int:
 
 
 @given(COMPLETIONS, st.sampled_from([1, 3, 4]))
-@settings(max_examples=150, deadline=None)
 def test_ngram_ratios_agree_with_tuple_sets(completions, size):
     tokens, lengths = flat(completions)
     found = [grams(row, size) for row in completions]
@@ -42,7 +41,6 @@ def test_ngram_ratios_agree_with_tuple_sets(completions, size):
 
 
 @given(COMPLETIONS)
-@settings(max_examples=150, deadline=None)
 def test_loop_tokens_agree_with_the_definition(completions):
     tokens, lengths = flat(completions)
     assert loop_tokens(tokens, lengths).tolist() == [loop_by_definition(row) for row in completions]

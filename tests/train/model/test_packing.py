@@ -41,22 +41,29 @@ def ragged_groups(*shapes, temperature=TEMPERATURE, seed=7):
 SHAPES = (5, (3, 9, 1)), (17, (6, 6, 6, 2)), (2, (11,)), (9, (1, 1))
 
 
-@pytest.mark.parametrize("token_budget", [1, 30, 64, 10_000])
-def test_packs_give_what_rows_forwarded_one_by_one_give(base, token_budget):    # noqa: F811
-    groups = ragged_groups(*SHAPES)
-    packs = assert_packs_give_what_rows_give(lora(base), groups, token_budget)
-    assert (len(packs) < len(groups)) == (token_budget >= 30)
+def test_packs_give_what_rows_forwarded_one_by_one_give(base):    # noqa: F811
+    policy, groups = lora(base), ragged_groups(*SHAPES)
+    rows = by_rows(policy, groups)
+    for token_budget in (1, 30, 64, 10_000):
+        packs = assert_packs_give_what_rows_give(policy, groups, token_budget, rows)
+        assert (len(packs) < len(groups)) == (token_budget >= 30)
 
 
-def assert_packs_give_what_rows_give(policy, groups, token_budget):
+def by_rows(policy, groups):
+    """Weights of the tokens of all rows; their logprobs and entropies by themselves; the summed gradients."""
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
     weights = token_weights([len(ids) for _, ids in rows])
-    starts = [sum(len(group.completions) for group in groups[:number]) for number in range(len(groups))]
-    expected = {}
+    gradients = {}
     for (prompt_ids, ids), weight in zip(rows, weights, strict=True):
-        gradients = plain_gradients(policy, prompt_ids, [ids], [weight])
-        expected = {name: expected.get(name, 0) + gradient for name, gradient in gradients.items()}
+        of_row = plain_gradients(policy, prompt_ids, [ids], [weight])
+        gradients = {name: gradients.get(name, 0) + gradient for name, gradient in of_row.items()}
+    with torch.no_grad():
+        return weights, [plain_logprobs(policy, *row) for row in rows], gradients
 
+
+def assert_packs_give_what_rows_give(policy, groups, token_budget, rows):
+    weights, scores, expected = rows
+    starts = [sum(len(group.completions) for group in groups[:number]) for number in range(len(groups))]
     policy.model.zero_grad()
     packs = pack_groups(policy, groups, token_budget)
     for pack in packs:
@@ -69,10 +76,7 @@ def assert_packs_give_what_rows_give(policy, groups, token_budget):
             return (logprobs * padded).sum() - 0.3 * entropy.sum()
         scored = pack_logprobs(policy, members, token_budget=token_budget)
         for place, logprobs, entropies in zip(places, *scored, strict=True):
-            with torch.no_grad():
-                wanted, wanted_entropy = plain_logprobs(policy, *rows[place])
-            torch.testing.assert_close(logprobs, wanted, rtol=1e-5, atol=1e-5)
-            torch.testing.assert_close(entropies, wanted_entropy, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close((logprobs, entropies), tuple(scores[place]), rtol=1e-5, atol=1e-5)
         backward_pack(policy, members, rows_loss, token_budget=token_budget)
     assert_same({name: parameter.grad for name, parameter in policy.trainable().items()}, expected)
     return packs
@@ -115,10 +119,11 @@ def turns():
     return [third[1], second[0], first, third[0], ragged_groups((5, (3, 6)))[0], *second[1:], third[2]]
 
 
-@pytest.mark.parametrize(("token_budget", "num_packs"), [(1, 8), (30, 5), (60, 2), (90, 2), (160, 1)])
-def test_turns_give_what_rows_forwarded_one_by_one_give(base, token_budget, num_packs):    # noqa: F811
-    packs = assert_packs_give_what_rows_give(lora(base), turns(), token_budget)
-    assert len(packs) == num_packs
+def test_turns_give_what_rows_forwarded_one_by_one_give(base):    # noqa: F811
+    policy, groups = lora(base), turns()
+    rows = by_rows(policy, groups)
+    for token_budget, num_packs in ((1, 8), (30, 5), (60, 2), (90, 2), (160, 1)):
+        assert len(assert_packs_give_what_rows_give(policy, groups, token_budget, rows)) == num_packs
 
 
 def test_what_turns_begin_with_goes_through_once(base, monkeypatch):    # noqa: F811

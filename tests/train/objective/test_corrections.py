@@ -18,6 +18,11 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def connection(run):
+    return connect(run)
+
+
+@pytest.fixture(scope="module")
 def stored(run):
     """Padded pi_old, mu, mask and advantages of the rows that iteration 7 trained on."""
     mu = {(row["task_id"], row["sample_index"]): row["behaviour_logprobs"]
@@ -47,13 +52,13 @@ TIGHT = {"veto": (0.6, None), "off-policy": (None, 0.01), "none": (None, None), 
 
 @pytest.mark.parametrize("bounds", ["usual", "tight"])
 @pytest.mark.parametrize("name", [*CORRECTIONS, *DROPS])
-def test_sql_weighs_stored_rows_as_train_does(run, stored, name, bounds):
+def test_sql_weighs_stored_rows_as_train_does(connection, stored, name, bounds):
     usual = {**CORRECTIONS, **DROPS}[name]
     low, high = (usual.low, usual.high) if bounds == "usual" else TIGHT.get(name, (0.98, 1.02))
     query = f"FROM whatif(7, '{name}'" + "".join(
         f", {side} := {bound}" for side, bound in (("low", low), ("high", high))
         if bound is not None and bounds == "tight") + ")"
-    outcome, = rows_of(connect(run), query)
+    outcome, = rows_of(connection, query)
     weights, kept = correct(name, low, high, *stored)
     mask, advantages = stored[2].bool(), stored[3]
     assert outcome["kept_fraction"] == pytest.approx(float(kept[mask].double().mean()))
@@ -66,8 +71,8 @@ def test_sql_weighs_stored_rows_as_train_does(run, stored, name, bounds):
         assert effective_sample_size((stored[0] - stored[1])[mask]) < outcome["weight_ess"] == 1
 
 
-def test_the_macro_corrections_lists_them_all_in_order(run):
-    listed = [row["correction"] for row in rows_of(connect(run), "FROM corrections(7)")]
+def test_the_macro_corrections_lists_them_all_in_order(connection):
+    listed = [row["correction"] for row in rows_of(connection, "FROM corrections(7)")]
     assert listed == [*CORRECTIONS, *DROPS]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
@@ -213,7 +213,6 @@ def test_advantages_per_token_are_used_token_by_token():
             torch.testing.assert_close(losses[:, place], whole[:, place])
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=9), st.sampled_from([-1.0, 1.0]))
 def test_the_suffix_after_an_unlikely_token_is_left_out_of_bad_completions_alone(gaps, advantage):
     first = next((place for place, gap in enumerate(gaps) if abs(gap) > math.log(4)), len(gaps))
@@ -244,7 +243,6 @@ LOG_RATIOS = st.lists(st.lists(st.floats(-30, 30) | st.floats(-0.1, 0.1), min_si
                       max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=LOG_RATIOS, correction=st.sampled_from(["token-truncate", "token-mask", "sequence-truncate",
                                                     "sequence-mask", "geometric-mask"]),
        bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0)]))
@@ -264,7 +262,6 @@ def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction,
         assert kept[:len(row)].tolist() == [not bound for bound in changed]
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=LOG_RATIOS, limit=st.sampled_from([0.0, 1e-3, 0.04, 2.0]))
 def test_second_moment_mask_removes_as_few_tokens_as_meet_the_limit(rows, limit):
     tokens = torch.tensor([gap for row in rows for gap in row], dtype=torch.float64)
@@ -305,7 +302,6 @@ def test_entropies_that_differ_by_rounding_alone_are_in_together_or_out_together
         assert mask[:20].sum() in (0, 20)
 
 
-@settings(max_examples=60, deadline=None)
 @given(groups=st.lists(st.lists(st.none() | st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2,
                                 max_size=6), min_size=1, max_size=5),
        scale=st.sampled_from(["group", "none"]))

@@ -30,7 +30,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self.descriptor, keys.encode())
 
-    def wait_for(self, words: str, seconds: float = 20) -> str:
+    def wait_for(self, words: str, seconds: float = 300) -> str:
         """What was shown up to and including `words`, which must come in time."""
         deadline = time.monotonic() + seconds
         while words not in self.unread:

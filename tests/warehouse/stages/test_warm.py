@@ -73,7 +73,7 @@ def start(folder: Path, script: str, **variables: str) -> subprocess.Popen[str]:
 def run(folder: Path, script: str, **variables: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a script whose commands are handed over."""
     process = start(folder, script, **variables)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 
 
@@ -158,7 +158,7 @@ def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, too
 
 @pytest.mark.parametrize("tool", ["forked", "staying"])
 def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 600
     with start(folder, f"{tool} wait there") as process:
         while not (folder / "there").exists() or not (folder / "there").read_text():
             assert time.monotonic() < end

@@ -62,7 +62,7 @@ def test_eight_processes_racing_for_twenty_parts_write_each_once(tmp_path: Path)
     processes = [context.Process(target=race, args=(str(warehouse.root), barrier, wins)) for _ in range(8)]
     for process in processes:
         process.start()
-    won = sorted(wins.get(timeout=60) for _ in range(20))
+    won = sorted(wins.get(timeout=600) for _ in range(20))
     for process in processes:
         process.join()
     assert won == list(range(20)) and wins.empty()
