@@ -31,8 +31,10 @@ REASONS = (  # what an error of a store contains, why that is, and the way out
      "there is no such bucket", "Make it first, or mend the address"),
     ("RequestTimeTooSkewed", "this machine's clock is wrong by more than the store allows",
      "Set it (`timedatectl`)"),
+    ("PermanentRedirect|without LOCATION|AuthorizationHeaderMalformed|IllegalLocationConstraint",
+     "the bucket lies in another region", "Name that one in AWS_REGION"),
     ("169.254.169.254|MissingAccount|token request|MissingCredentials|InvalidAccessKeyId|"
-     "SignatureDoesNotMatch|AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
+     "Invalid Access Key|SignatureDoesNotMatch|AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
      "there are no credentials for it, or wrong ones", "To give some, {credentials}"),
     ("AccessDenied|403 Forbidden|PermissionDenied|not have .*access", "the store does not permit it",
      "Ask for the rights to list, read, write and delete below it"),

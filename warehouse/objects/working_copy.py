@@ -65,9 +65,13 @@ class WorkingCopy:
                 self._drop(path)
 
     def bring_config(self) -> None:
-        """Have config.toml here as it is now: commands read it before they open the run."""
-        if (found := self.bucket.head("config.toml")) and not fits(self.root / "config.toml", found):
-            fetch(self.bucket, {"config.toml": self.root / "config.toml"})
+        """Have config.toml here as it is now: commands read it before they open the run.
+
+        It is listed, for an error that answers a listing says more than one that answers a question for it.
+        """
+        found, path = self.bucket.list_top().get("config.toml"), self.root / "config.toml"
+        if found and not fits(path, found):
+            fetch(self.bucket, {"config.toml": path})
 
     def listing(self) -> dict[str, Found]:
         """Every object of the run by its key, those aside in `discarded/` and `broken/` left out."""

@@ -1,7 +1,9 @@
 """Objects: who wins a put, what is retried, and what a store that cannot be used says."""
 
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -56,6 +58,40 @@ def test_a_store_that_cannot_be_used_says_why_in_one_sentence(
     for name, value in environment.items():
         monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
     ended = CliRunner().invoke(cli, ["check", run])
+    assert ended.exit_code == 1 and words in ended.output and ended.output.count("\n") == 1, ended.output
+
+
+@pytest.mark.parametrize(("status", "code", "words"), [
+    (403, "RequestTimeTooSkewed", "clock is wrong by more than the store allows. Set it"),
+    (403, "InvalidAccessKeyId", "no credentials for it, or wrong ones"),
+    (403, "SignatureDoesNotMatch", "no credentials for it, or wrong ones"),
+    (400, "ExpiredToken", "no credentials for it, or wrong ones"),
+    (403, "AccessDenied", "does not permit it. Ask for the rights"),
+    (301, "PermanentRedirect", "lies in another region. Name that one in AWS_REGION"),
+    (400, "AuthorizationHeaderMalformed", "lies in another region"),
+    (404, "NoSuchBucket", "there is no such bucket")])
+def test_what_a_store_refuses_is_told_by_its_reason(
+        server: str, status: int, code: str, words: str, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(f"<Error><Code>{code}</Code></Error>".encode())
+
+        def do_HEAD(self) -> None:      # as with every store, without the reason
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+        Thread(target=refusing.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.server_port}")
+        monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path))
+        ended = CliRunner().invoke(cli, ["check", "s3://runs/run"])
+        refusing.shutdown()
     assert ended.exit_code == 1 and words in ended.output and ended.output.count("\n") == 1, ended.output
 
 
