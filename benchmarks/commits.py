@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.objects.bucket import Bucket
-from warehouse.objects.working_copy import open_copy
+from warehouse.objects.place import open_copy
 from warehouse.store.commit import commit_bytes
 
 SIZE = 64 << 10     # bytes of a file
