@@ -136,7 +136,10 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
              "num_completions": "completions", "pass_at_1": "pass@1", "pass_at_max_k": "pass@k", "max_k": "k",
              "reward_mean": "reward", "truncated_share": "truncated", "tokens_mean": "tokens",
              "zero_variance_share": "zero variance", "mismatch_kl": "mismatch"}
-    rows = [[str(row[key]) if isinstance(row[key], int | str) else number(row[key]) for key in names]
+    digits = {"pass_at_1": 3, "pass_at_max_k": 3, "reward_mean": 3, "truncated_share": 3, "tokens_mean": 1,
+              "zero_variance_share": 3}
+    rows = [[f"{row[key]:.{digits[key]}f}" if key in digits and row[key] is not None else
+             str(row[key]) if isinstance(row[key], int | str) else number(row[key]) for key in names]
             for row in stats]
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
@@ -149,7 +152,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def _subtitle(warehouse: Warehouse) -> str:
-    return f"base {Path(str(warehouse.facts['model'])).name} · run {warehouse.run_id[:8]} · {warehouse.root}"
+    return f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
 
 
 def _navigation() -> str:

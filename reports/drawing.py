@@ -50,7 +50,7 @@ def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = Fal
     for level, label in levels:
         y = up(level)
         marks += [f'<path class="level" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>',
-                  _text(WIDTH - RIGHT, y - 4, label, kind="note", anchor="end")]
+                  _text(WIDTH - RIGHT, y - 4 if y > TOP + 8 else y + 12, label, kind="note", anchor="end")]
     for index, line in enumerate(series):
         tone = _tone(line, index)
         marks += [f'<path class="band t{tone}" d="{path}"/>' for path in _bands(xs, line, across, up)]

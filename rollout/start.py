@@ -1,6 +1,7 @@
 """The engine of a rollout: which one, with which weights, and whether it serves them."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -39,7 +40,8 @@ def engine_to_start(job: Job, stop: StopRequest,
         return
     if not options.endpoint:
         prepare_environment()
-        say(f"rollout of {job.title}: loading {engine_version()}")
+        if "rollout.engines.vllm_engine" not in sys.modules:    # a warm process has loaded it
+            say(f"rollout of {job.title}: loading {engine_version()}")
         check_addresses(2, "vLLM")
         from rollout.engines import vllm_engine
         if not keeps_engine(options):

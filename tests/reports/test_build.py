@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from reports import build
 from reports.build import build_report
 from reports.cli import cli
+from reports.drawing import Series, line_chart
+from reports.scale import NO_VALUE
 from tests.building.runs import table
 from tests.building.weather import Weather, build_run, empty_run, write_iteration
 from warehouse.care.rollback import roll_back
@@ -195,3 +197,23 @@ def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: 
 
 def test_a_page_stays_small(page: str) -> None:
     assert len(page.encode()) < 500_000
+
+
+def test_the_label_of_a_level_at_the_top_of_a_chart_is_inside_of_it() -> None:
+    svg = line_chart([0, 1], [Series("a", [0.1, 0.5])], levels=[(1.0, "alarm")], share=True).svg
+    [height] = re.findall(r'y="([\d.]+)"[^>]*>alarm<', svg)
+    assert float(height) > 12
+
+
+def test_numbers_of_a_column_have_the_same_digits() -> None:
+    row = {"iteration": 0, "purpose": "train", "policy_version": 0, "num_tasks": 2, "num_completions": 8,
+           "pass_at_1": 0.5, "pass_at_max_k": 1.0, "max_k": 4, "reward_mean": None, "truncated_share": 0.0,
+           "tokens_mean": 13.0, "zero_variance_share": 0.25, "mismatch_kl": 3.2e-13}
+    cells = re.findall(r"<td>(.*?)</td>", build.stats_table([row]))
+    assert cells[5:] == ["0.500", "1.000", "4", NO_VALUE, "0.000", "13.0", "0.250", "3.2e-13"]
+
+
+@pytest.mark.parametrize(("model", "shown"), [("/models/starter/model", "starter/model"), ("Qwen/Qwen3-0.6B",
+                                              "Qwen/Qwen3-0.6B"), ("base", "base")])
+def test_a_run_names_its_base_so_that_it_is_known(model: str, shown: str, tmp_path: Path) -> None:
+    assert Warehouse(tmp_path, {"model": model}).base_name == shown

@@ -99,7 +99,8 @@ def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     firing = [alarm for alarm in alarms if alarm.fired]
     counts = [f"{len(firing)} {'signal' if len(firing) == 1 else 'signals'} since iteration "
               f"{firing[0].first_iteration}"] if firing else []
-    counts += [f"{len(alarms) - len(firing)} raised once"] if len(alarms) > len(firing) else []
+    once = len(alarms) - len(firing)
+    counts += [f"{once} {'signal' if once == 1 else 'signals'} raised once"] if once else []
     return [f"{', '.join(counts)}: warehouse watch {warehouse.root}"] if counts else []
 
 

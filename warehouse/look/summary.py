@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
@@ -107,7 +106,7 @@ def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventor
     parts |= {part: {} for part in inventory.parts["tasks"]}
     size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
                if facts or part.exists())
-    return (f"{warehouse.root}  base {Path(warehouse.facts['model']).name}  {counts['tasks']:,} tasks  "
+    return (f"{warehouse.root}  base {warehouse.base_name}  {counts['tasks']:,} tasks  "
             f"{counts['done'] or 0:,} completions  {size / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 

@@ -50,6 +50,11 @@ class Warehouse:
         inside = self.root / model
         return str(inside) if not Path(model).is_absolute() and inside.exists() else model
 
+    @property
+    def base_name(self) -> str:
+        """The base model in a line: its id on the hub, or the last two names of its folder."""
+        return "/".join(Path(self.facts["model"]).parts[-2:])
+
     def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
                scorer: str | None = None) -> Path:
         """Folder of a table's parts; `tasks` take no key, train tables take the iteration alone."""
