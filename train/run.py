@@ -1,25 +1,21 @@
 """One train stage, from stored rows to the next policy, in the order of the algorithm."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
-from importlib import metadata
-from typing import Any
 
 import torch
 
+from train.finish import WAITING, finish, is_waiting
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
-from train.model.saving import OPTIMIZER, Whole, save_policy, whole_policy
+from train.model.saving import whole_policy
 from train.rows.inputs import (
     Inputs,
-    complete_stage,
-    finish_committed,
     mismatch_floor,
     num_rollbacks,
     stage_settings,
 )
-from train.rows.settings import Settings, correction_of
+from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
 from train.start import check_fits, check_sharding, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
@@ -29,20 +25,14 @@ from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.update.probe import PROBE, make_probe
+from train.update.probe import make_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
-from train.update.tables import sample_table, step_table, token_table
-from warehouse.care.prune import prune_policies
-from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
-from warehouse.stages.space import check_space, checkpoint_bytes, training_bytes
+from warehouse.stages.space import check_space, training_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
 
-WAITING = "waiting"         # why rows are not trained on that a later iteration takes
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
 
 
@@ -80,12 +70,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             gate(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
-            if not (learner.plan or settings.keep_if_nothing or is_waiting(learner.batch)):
-                raise without_signal(inputs, learner.batch)
-            if settings.explain:
-                for line in explain_lines(learner, settings.explain):
-                    say(line)
-            say("dry run: nothing was written")
+            end_dry_run(inputs, learner, say)
             processes.close()
             return
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
@@ -96,17 +81,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
     if processes.first:
-        facts, won = write(warehouse, inputs, learner, steps, whole, probe)
-        clock.lap("writing")
-        if won:
-            complete_stage(inputs, {**facts, "seconds": clock.seconds})
-            say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
-        else:
-            finish_committed(warehouse, inputs, settings)
-            say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
-                "made is dropped")
-        refresh_sql(warehouse)
-        prune_policies(warehouse, settings.keep_policies)
+        finish(warehouse, inputs, learner, steps, whole, probe, clock, say)
     processes.close()
 
 
@@ -162,11 +137,6 @@ def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
         f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
 
 
-def is_waiting(batch: list[RowGroup]) -> bool:
-    """Whether the rows are put off until a later iteration."""
-    return any(row.drop_reason == WAITING for group in batch for row in group.rows)
-
-
 def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
     """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
     rollouts = [row.rollout for group in batch for row in group.rows]
@@ -179,6 +149,16 @@ def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
                           f"`warehouse rollback RUN --to POLICY`. If tasks are too hard, "
                           f"roll out others, or {keep}")
     return StageError(f"{why}Roll out more or other tasks, or {keep}")
+
+
+def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+    """Refuse what the stage would refuse, and explain the completions that were asked for."""
+    if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
+        raise without_signal(inputs, learner.batch)
+    if learner.settings.explain:
+        for line in explain_lines(learner, learner.settings.explain):
+            say(line)
+    say("dry run: nothing was written")
 
 
 def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
@@ -219,56 +199,6 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
         learner.checkpoints.save_logprobs(collect(learner.batch))
     if not settings.dry_run:
         learner.processes.by_first(open_stage)
-
-
-def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
-          probe: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
-    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest.
-
-    The facts come back, and whether the policy is this process's own: a twin may have been first.
-    """
-    batch = learner.batch
-    check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
-                keep_reserve=False)
-    facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
-             "num_processes": learner.processes.count, "groups": group_counts(batch),
-             "waiting": is_waiting(batch),
-             "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
-             "mismatch": [line._asdict() for line in mismatch_table(batch)]}
-    warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
-                         iteration=inputs.iteration)
-    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
-    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-    return facts, commit_policy(warehouse, learner, inputs, facts, whole, probe)
-
-
-def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
-                  probe: dict[str, Any] | None) -> bool:
-    """Write policy I + 1 beside its place and rename it there; False if a twin was first, its one is kept."""
-    policy, settings = learner.policy, learner.settings
-    scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
-    save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
-    if probe:
-        (scratch / PROBE).write_text(json.dumps(probe) + "\n")
-    torch.save(whole.optimizer, scratch / OPTIMIZER)
-    versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
-               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",
-               "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
-               "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
-               "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
-    (scratch / "policy.json").write_bytes(json_bytes(lineage))
-    return warehouse.commit_policy(inputs.iteration + 1, scratch)
-
-
-def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, clock: Clock) -> str:
-    """What the stage did, in one line."""
-    count = max(1, len(steps))
-    loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
-    phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
-    return (f"iteration {inputs.iteration}: {len(steps)} steps, loss {loss:.4f}, grad norm {norm:.4f}, "
-            f"mismatch k3 {mismatch_kl:.1e}, wrote policy {inputs.iteration + 1} "
-            f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 
 @contextlib.contextmanager

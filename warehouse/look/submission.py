@@ -25,56 +25,34 @@ def submission_table(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple
     """
     submission = read_json(path)
     if submission is None:
-        raise StageError(
-            f"There is no {path}. Write it with `warehouse export RUN {path} --to arc-submission`."
-        )
-    tasks = [
-        row | {"expected": [pair["output"] for pair in json.loads(row["payload"])["test"]]}
-        for row in rows_of(connection, "SELECT task_id, split, payload FROM tasks WHERE kind = 'grid'")
-    ]
+        raise StageError(f"There is no {path}. Write it with `warehouse export RUN {path} --to "
+                         "arc-submission`.")
+    tasks = [row | {"expected": [pair["output"] for pair in json.loads(row["payload"])["test"]]}
+             for row in rows_of(connection, "SELECT task_id, split, payload FROM tasks WHERE kind = 'grid'")]
     if not {task["task_id"] for task in tasks} & submission.keys():
         raise StageError(f"{path} has no task of this run. Give a submission for its tasks.")
-    splits = dict.fromkeys(task["split"] for task in tasks if task["task_id"] in submission)
-    rows = [
-        _row(split, [task for task in tasks if task["split"] == split], submission, path) for split in splits
-    ]
-    if len(rows) > 1:
-        rows.append(
-            _row("all of these", [task for task in tasks if task["split"] in splits], submission, path)
-        )
-    return COLUMNS, rows
+    by_split: dict[str, list[dict[str, Any]]] = {
+        split: [task for task in tasks if task["split"] == split]
+        for split in dict.fromkeys(task["split"] for task in tasks if task["task_id"] in submission)}
+    if len(by_split) > 1:
+        by_split["all of these"] = [task for tasks in by_split.values() for task in tasks]
+    return COLUMNS, [_row(title, tasks, submission, path) for title, tasks in by_split.items()]
 
 
 def _row(title: str, tasks: list[dict[str, Any]], submission: dict[str, Any], path: Path) -> list[Any]:
     first, either = [], []
     for task in tasks:
-        given = submission.get(task["task_id"], [{}] * len(task["expected"]))
-        if (
-            not isinstance(given, list)
-            or len(given) != len(task["expected"])
-            or not all(isinstance(each, dict) for each in given)
-        ):
-            raise StageError(
-                f"{path}: task {task['task_id']} has not one object of attempts for each of its "
-                f"{len(task['expected'])} test inputs. Correct it."
-            )
-        first.append(
-            [each.get("attempt_1") == grid for each, grid in zip(given, task["expected"], strict=True)]
-        )
-        either.append(
-            [
-                grid in (each.get("attempt_1"), each.get("attempt_2"))
-                for each, grid in zip(given, task["expected"], strict=True)
-            ]
-        )
+        expected = task["expected"]
+        given = submission.get(task["task_id"], [{}] * len(expected))
+        if (not isinstance(given, list) or len(given) != len(expected)
+                or not all(isinstance(each, dict) for each in given)):
+            raise StageError(f"{path}: task {task['task_id']} has not one object of attempts for each of its "
+                             f"{len(expected)} test inputs. Correct it.")
+        attempts = [(each.get("attempt_1"), each.get("attempt_2")) for each in given]
+        first.append([grid == pair[0] for pair, grid in zip(attempts, expected, strict=True)])
+        either.append([grid in pair for pair, grid in zip(attempts, expected, strict=True)])
     inputs = sum(map(len, first))
-    return [
-        title,
-        len(tasks),
-        sum(task["task_id"] in submission for task in tasks),
-        inputs,
-        sum(map(sum, first)) / inputs,
-        sum(map(sum, either)) / inputs,
-        sum(sum(right) / len(right) for right in either) / len(tasks),
-        sum(map(all, either)) / len(tasks),
-    ]
+    return [title, len(tasks), sum(task["task_id"] in submission for task in tasks), inputs,
+            sum(map(sum, first)) / inputs, sum(map(sum, either)) / inputs,
+            sum(sum(right) / len(right) for right in either) / len(tasks),
+            sum(map(all, either)) / len(tasks)]

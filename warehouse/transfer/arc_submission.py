@@ -27,53 +27,32 @@ FROM samples WHERE valid_outputs AND {where} GROUP BY task_id, outputs
 Submission = dict[str, list[dict[str, Any]]]
 
 
-def export_submission(
-    connection: duckdb.DuckDBPyConnection,
-    output: Path,
-    *,
-    vote: str = "solved",
-    challenges: Path | None = None,
-    iterations: tuple[int, ...] = (),
-    purpose: str | None = None,
-) -> list[str]:
+def export_submission(connection: duckdb.DuckDBPyConnection, output: Path, *, vote: str = "solved",
+                      challenges: Path | None = None, iterations: tuple[int, ...] = (),
+                      purpose: str | None = None) -> list[str]:
     """Write the submission; lines to print. With `challenges`, for exactly the tasks of that file.
 
     StageError where no completion of a grid task fits, or a task of the file is another one in the run.
     """
+    grids = rows_of(connection, "SELECT task_id, payload FROM tasks WHERE kind = 'grid'")
+    tests = {row["task_id"]: [pair["input"] for pair in json.loads(row["payload"])["test"]] for row in grids}
     conditions = [f"iteration IN ({', '.join(map(str, iterations))})"] if iterations else []
     conditions += [f"purpose = {quoted(purpose)}"] if purpose else []
-    tests = {
-        row["task_id"]: [pair["input"] for pair in json.loads(row["payload"])["test"]]
-        for row in rows_of(connection, "SELECT task_id, payload FROM tasks WHERE kind = 'grid'")
-    }
-    candidates = [
-        row
-        for row in rows_of(connection, CANDIDATES.format(where=" AND ".join(conditions) or "true"))
-        if row["task_id"] in tests
-    ]
+    query = CANDIDATES.format(where=" AND ".join(conditions) or "true")
+    candidates = [row for row in rows_of(connection, query) if row["task_id"] in tests]
     if not candidates:
-        raise StageError(
-            "No completion with valid outputs of a grid task fits. See what there is: SELECT "
-            "iteration, purpose, count(*) FROM samples WHERE valid_outputs GROUP BY ALL"
-        )
+        raise StageError("No completion with valid outputs of a grid task fits. See what there is: SELECT "
+                         "iteration, purpose, count(*) FROM samples WHERE valid_outputs GROUP BY ALL")
     ballots = count_votes(candidates)
-    wanted = tests if challenges is None else read_challenges(challenges, tests)
-    if challenges is None:
-        wanted = {name: inputs for name, inputs in tests.items() if (name, 0) in ballots}
-    submission: Submission = {
-        name: [attempts(ballots.get((name, place), {}), vote) for place in range(len(inputs))]
-        for name, inputs in wanted.items()
-    }
+    wanted = (read_challenges(challenges, tests) if challenges else
+              {name: inputs for name, inputs in tests.items() if (name, 0) in ballots})
+    submission: Submission = {name: [attempts(ballots.get((name, place), {}), vote)
+                                     for place in range(len(inputs))] for name, inputs in wanted.items()}
     replace_bytes(output, json.dumps(submission).encode())
     empty = sum((name, 0) not in ballots for name in wanted)
-    lines = [
-        f"{output}: two attempts for {sum(map(len, wanted.values()))} test inputs of {len(wanted)} tasks"
-    ]
-    if empty:
-        lines.append(
-            f"{empty} of the tasks have no completion with valid outputs: their attempts are placeholders"
-        )
-    return lines
+    return [f"{output}: two attempts for {sum(map(len, wanted.values()))} test inputs of {len(wanted)} tasks",
+            *([f"{empty} of the tasks have no completion with valid outputs: their attempts are placeholders"]
+              if empty else [])]
 
 
 def count_votes(candidates: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, dict[str, float]]]:
@@ -81,9 +60,8 @@ def count_votes(candidates: list[dict[str, Any]]) -> dict[tuple[str, int], dict[
     ballots: dict[tuple[str, int], dict[str, dict[str, float]]] = defaultdict(dict)
     for row in candidates:
         for place, grid in enumerate(json.loads(row["outputs"])["test"]):
-            votes = ballots[row["task_id"], place].setdefault(
-                json.dumps(grid), dict.fromkeys(("solved", "share", "num"), 0.0)
-            )
+            votes = ballots[row["task_id"], place].setdefault(json.dumps(grid),
+                                                              dict.fromkeys(VOTES["solved"], 0.0))
             for name in votes:
                 votes[name] += row[name]
     return ballots
@@ -105,10 +83,8 @@ def read_challenges(path: Path, tests: dict[str, list[Any]]) -> dict[str, list[A
         except (TypeError, KeyError) as error:
             raise StageError(f"{path}: task {name} has no list 'test' of inputs. Correct it.") from error
         if name in tests and tests[name] != wanted[name]:
-            raise StageError(
-                f"{path}: the test inputs of task {name} are not those of the run. It is another "
-                "edition of the set: name the challenges that the run was made from."
-            )
+            raise StageError(f"{path}: the test inputs of task {name} are not those of the run. It is "
+                             "another edition of the set: name the challenges that the run was made from.")
     if not wanted.keys() & tests.keys():
         raise StageError(f"{path} has no task of this run. Name the challenges that the run was made from.")
     return wanted

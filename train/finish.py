@@ -1,0 +1,97 @@
+"""What a train stage leaves: rows, steps, the policy with its lineage, and last the manifest."""
+
+import json
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from train.model.saving import OPTIMIZER, Whole, save_policy
+from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
+from train.rows.settings import correction_of
+from train.update.batch import RowGroup
+from train.update.mismatch import group_counts, mismatch_table
+from train.update.probe import PROBE
+from train.update.steps import Learner
+from train.update.tables import sample_table, step_table, token_table
+from warehouse.care.prune import prune_policies
+from warehouse.sql.database import refresh_sql
+from warehouse.stages.clock import Clock
+from warehouse.stages.space import check_space, checkpoint_bytes
+from warehouse.store.checksums import file_hashes, weights_sha256
+from warehouse.store.json_files import json_bytes
+from warehouse.store.run_folder import Warehouse
+
+WAITING = "waiting"         # why rows are not trained on that a later iteration takes
+
+
+def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
+           probe: dict[str, Any] | None, clock: Clock, say: Callable[[str], None]) -> None:
+    """Write rows, steps and policy, complete the stage, and say so; a twin that was first has the say."""
+    facts, won = write(warehouse, inputs, learner, steps, whole, probe)
+    clock.lap("writing")
+    if won:
+        complete_stage(inputs, {**facts, "seconds": clock.seconds})
+        say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
+    else:
+        finish_committed(warehouse, inputs, learner.settings)
+        say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
+            "made is dropped")
+    refresh_sql(warehouse)
+    prune_policies(warehouse, learner.settings.keep_policies)
+
+
+def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
+          probe: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest.
+
+    The facts come back, and whether the policy is this process's own: a twin may have been first.
+    """
+    batch = learner.batch
+    check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
+                keep_reserve=False)
+    facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
+             "num_processes": learner.processes.count, "groups": group_counts(batch),
+             "waiting": is_waiting(batch),
+             "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
+             "mismatch": [line._asdict() for line in mismatch_table(batch)]}
+    warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
+                         iteration=inputs.iteration)
+    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
+    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
+    return facts, commit_policy(warehouse, learner, inputs, facts, whole, probe)
+
+
+def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
+                  probe: dict[str, Any] | None) -> bool:
+    """Write policy I + 1 beside its place and rename it there; False if a twin was first, its one is kept."""
+    policy, settings = learner.policy, learner.settings
+    scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
+    save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
+    if probe:
+        (scratch / PROBE).write_text(json.dumps(probe) + "\n")
+    torch.save(whole.optimizer, scratch / OPTIMIZER)
+    versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
+    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
+               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",
+               "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
+               "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
+               "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
+    (scratch / "policy.json").write_bytes(json_bytes(lineage))
+    return warehouse.commit_policy(inputs.iteration + 1, scratch)
+
+
+def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, clock: Clock) -> str:
+    """What the stage did, in one line."""
+    count = max(1, len(steps))
+    loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
+    phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
+    return (f"iteration {inputs.iteration}: {len(steps)} steps, loss {loss:.4f}, grad norm {norm:.4f}, "
+            f"mismatch k3 {mismatch_kl:.1e}, wrote policy {inputs.iteration + 1} "
+            f"({sum(clock.seconds.values()):.1f} s: {phases})")
+
+
+def is_waiting(batch: list[RowGroup]) -> bool:
+    """Whether the rows are put off until a later iteration."""
+    return any(row.drop_reason == WAITING for group in batch for row in group.rows)
