@@ -40,7 +40,7 @@ learn() {
 
 wait_until_complete() {   # STAGE ITERATION
   local query="SELECT count(*) AS n FROM stages WHERE stage = '$1' AND iteration = $2 AND ifnull(purpose, 'train') = 'train'"
-  until [[ $(warehouse sql "$run" --format csv "$query" | tail -n 1) == 1 ]]; do
+  until [[ $(warehouse sql "$run" --in-place --format csv "$query" | tail -n 1) == 1 ]]; do
     stage sleep "${POLL_SECONDS:-20}"
   done
 }
