@@ -68,11 +68,10 @@ class Bucket:
         own = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
         if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
             raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
-        self._client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
-                        **({"allow_http": True} if own.startswith("http:") else {})}
+        client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
+                  **({"allow_http": True} if own.startswith("http:") else {})}
         with self.explained():
-            self._store = self._api.store.from_url(self.address, client_options=self._client,
-                                                   retry_config=RETRIES)
+            self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
 
     def create(self, key: str, content: Path | bytes) -> Found | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
@@ -160,11 +159,10 @@ class Bucket:
             return False
         return True
 
-    def filesystem(self) -> Any:
-        """All buckets of this kind of store, with these credentials, as an fsspec filesystem: for DuckDB."""
-        from obstore.fsspec import FsspecStore
-        of_any_kind: Any = FsspecStore
-        return of_any_kind(self.scheme, client_options=self._client, retry_config=RETRIES)
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Bytes of an object."""
+        with self.explained():
+            return bytes(self._api.get_range(self._store, key, start=start, length=length))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are gone already do not matter."""

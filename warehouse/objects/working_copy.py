@@ -167,7 +167,8 @@ class WorkingCopy:
 
     def filesystem(self) -> Any:
         """What reads objects by their addresses."""
-        return self.bucket.filesystem()
+        from warehouse.objects.in_place import ObjectFilesystem
+        return ObjectFilesystem(self.bucket)
 
     def remove(self, path: Path) -> None:
         """Delete the objects of a file or a folder."""

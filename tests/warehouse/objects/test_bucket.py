@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.building.object_server import keys
 from warehouse.cli import cli
 from warehouse.objects.bucket import Bucket, normal_address
+from warehouse.objects.in_place import ObjectFilesystem
 from warehouse.store.errors import StageError
 
 
@@ -29,6 +30,16 @@ def test_a_put_whose_answer_was_lost_is_known_by_its_content(server: str) -> Non
     assert not any(bucket.create(str(number), b"another's") for number in range(15))
     assert {key: bucket.get(key)[0] for key in keys("s3://shaky/run")} == {
         str(number): b"%d" % number for number in range(15)}
+
+
+def test_threads_that_read_one_open_object_have_a_place_each(address: str) -> None:
+    """As DuckDB does: obstore's own file has one place, and gave rows of other places."""
+    Bucket(address).put("part", bytes(range(100)))
+    part = ObjectFilesystem(Bucket(address)).open(f"{address}/part")
+    part.seek(10)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (part.seek(50), part.read(2))).result() == (50, bytes([50, 51]))
+    assert (part.read(2), part.read(1), part.tell()) == (bytes([10, 11]), bytes([12]), 13)
 
 
 def test_a_store_without_conditional_puts_is_refused(server: str) -> None:

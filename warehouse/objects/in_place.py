@@ -1,0 +1,70 @@
+"""Objects read where they lie: what DuckDB asks of a filesystem, answered by ranges of bytes."""
+
+import datetime
+import threading
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from warehouse.objects.bucket import Bucket
+
+
+class Ranges:
+    """An object open for reading. DuckDB seeks and reads one handle from several threads at once.
+
+    Hence each thread has its own place, and a read is one request that knows of no other; obstore's own file
+    has one place for all and hands bytes of others out.
+    """
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key, self._thread = bucket, key, threading.local()
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        """Go to a place, from the start."""
+        assert whence == 0
+        self._thread.place = place
+        return place
+
+    def tell(self) -> int:
+        """This thread's place."""
+        return getattr(self._thread, "place", 0)
+
+    def read(self, length: int) -> bytes:
+        """The next bytes."""
+        content = self._bucket.get_range(self._key, self.tell(), length)
+        self._thread.place = self.tell() + len(content)
+        return content
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ObjectFilesystem(AbstractFileSystem):
+    """The objects below one address, for reading; paths are addresses."""
+
+    cachable = False        # fsspec would hand the one of another run's bucket out again
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__()
+        self.protocol, self._bucket = bucket.scheme, bucket
+        self._sizes: dict[str, int] = {}    # of parts, which never change and are asked for several times
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Name and size; FileNotFoundError if there is no such object."""
+        if path not in self._sizes:
+            found = self._bucket.head(self._key(path))
+            if found is None:
+                raise FileNotFoundError(path)
+            self._sizes[path] = found.size
+        return {"name": path, "size": self._sizes[path], "type": "file"}
+
+    def modified(self, path: str) -> datetime.datetime:
+        """The same for all: an object that is read in place never changes."""
+        return datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Ranges:
+        return Ranges(self._bucket, self._key(path))
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(f"{self._bucket.address}/").removeprefix(
+            f"{self._bucket.address.partition('://')[2]}/")
