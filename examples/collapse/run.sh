@@ -3,7 +3,8 @@
 # usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE names a .toml beside this
 set -euo pipefail
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports and engine stay loaded
-run=$(realpath -m "${1:?RUN}") recipe=${2:?RECIPE} iterations=${3:?ITERATIONS} seed=${4:-0}
+usage="usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]"
+run=$(realpath -m "${1:?$usage}") recipe=${2:?$usage} iterations=${3:?$usage} seed=${4:-0}
 cd "$(dirname "$0")/../.."
 [ -e "$run/warehouse.json" ] || warehouse init "$run" --model examples/starter/model \
   --config "examples/collapse/$recipe.toml" --tasks arc-agi-1:training@examples/demo/pool.txt
