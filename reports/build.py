@@ -16,7 +16,7 @@ from reports.grids import GridSheet
 from reports.page import alarm_notice, figure_block, page, sample_anchor, sample_browser, table, tiles
 from reports.samples import chosen_samples
 from reports.scale import duration, number
-from warehouse.look.alarms import judged_lines, last_rollback, raised_alarms
+from warehouse.look.alarms import advice_lines, judged_lines, last_rollback, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
@@ -72,7 +72,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
     if stats:
-        body.append(alarm_notice(alarms, judged_lines(connection, since), shown))
+        advice = advice_lines(warehouse, connection, alarms)
+        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), shown))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)

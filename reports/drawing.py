@@ -121,12 +121,13 @@ def with_events(chart: Chart, events: Sequence[Event]) -> Chart:
     """The chart with a line at every event within its iterations."""
     places = dict(zip(chart.hover["x"], chart.hover["px"], strict=True))
     height = float(chart.svg.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
+    top = chart.hover.get("top", TOP) - 9        # below the scale of a heat map
     marks = []
     for event in events:
         before = [x for x in places if x <= event.iteration]
         if before and event.iteration <= max(places):
             x = places[max(before)]
-            path = f"M{x - 4} 1H{x + 4}L{x} 7V{height - BOTTOM}V7Z"
+            path = f"M{x - 4} {top}H{x + 4}L{x} {top + 6}V{height - BOTTOM}V{top + 6}Z"
             marks.append(f'<path class="event {event.kind}" d="{path}">'
                          f"<title>{escape(event.title)}</title></path>")
     cursor = '<path class="cursor"'

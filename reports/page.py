@@ -54,8 +54,9 @@ def _swatch(chart: Chart, index: int, tone: int) -> str:
     return f"hollow t{tone}" if index in chart.hollow else f"b{tone}"
 
 
-def alarm_notice(alarms: Sequence[Alarm], judged: Sequence[str], shown: set[str]) -> str:
-    """What fired since when, with links to the completions on this page that show it; what was judged."""
+def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
+                 shown: set[str]) -> str:
+    """What fired since when, with links to the completions on this page that show it; what to do."""
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, shown) for alarm in group)}</ul>"
                     for title, group in (
@@ -64,7 +65,8 @@ def alarm_notice(alarms: Sequence[Alarm], judged: Sequence[str], shown: set[str]
                         ("Raised once; a second time in a row is an alarm",
                          [alarm for alarm in alarms if not alarm.fired])) if group)
     quiet = "" if firing else "<b>No alarm.</b> "
-    notes = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
+    notes = "".join(f"<p>{escape(line)}</p>" for line in advice)
+    notes += "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
     kind = "notice" if firing else "notice once" if alarms else "notice good"
     return f'<div class="{kind}">{quiet}{lists}{notes}</div>'
 

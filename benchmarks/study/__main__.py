@@ -33,6 +33,7 @@ def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path,
     from benchmarks.study.results import name_of, read_results
     from benchmarks.study.run import OUT_OF_TIME
     from benchmarks.study.work import work
+    from train.cli import LOADS
     deadline = time.time() + seconds
     output.mkdir(parents=True, exist_ok=True)
     done = {name_of(result) for result in read_results(output) if result["ended"] != OUT_OF_TIME}
@@ -41,7 +42,7 @@ def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path,
     waiting = [plan for plan in plans if plan.name not in done]
     click.echo(f"{len(waiting)} runs to make, {len(plans) - len(waiting)} made")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.study.work"])
+    context.set_forkserver_preload(["benchmarks.study.work", *LOADS])
     running = []
     while waiting or running:
         while waiting and len(running) < processes and time.time() < deadline - SECONDS_TO_BEGIN:

@@ -127,19 +127,21 @@ def own(name: str) -> tuple[str, ...]:
 MANY = {"num_tasks": 32, "group_size": 16}
 RECIPES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "demo": (MANY, trained(rate="2e-3")),
+    "full, 1e-4": (MANY, trained("--full", rate="1e-4")),
+    "pass@8": (MANY, trained(*own("pass_at_8"), rate="1e-3")),
+    "64 tasks of 8": ({"num_tasks": 64, "group_size": 8}, trained(rate="1e-3")),
     "rate 5e-4": (MANY, trained(rate="5e-4")),
     "rate 1e-3, one update": (MANY, trained(rate="1e-3", updates="1")),
-    "64 tasks of 8": ({"num_tasks": 64, "group_size": 8}, trained(rate="1e-3")),
     "KL .05": (MANY, trained("--kl-beta", "0.05", rate="1e-3")),
     "KL .3": (MANY, trained("--kl-beta", "0.3", rate="2e-3")),
     "entropy .02": (MANY, trained("--entropy-coef", "0.02", rate="1e-3")),
     "pass@4": (MANY, trained(*own("pass_at_4"), rate="1e-3")),
-    "pass@8": (MANY, trained(*own("pass_at_8"), rate="1e-3")),
     "rare": (MANY, trained(*own("rare"), rate="1e-3")),
     "no division by std": (MANY, trained("--scale-rewards", "none", rate="2e-3")),
     "nll": (MANY, trained("--loss", "nll", rate="1e-3")),
     "gspo": (MANY, trained("--loss", "gspo", rate="1e-3")),
     "rank 32": (MANY, trained(rate="5e-4", rank="32")),
+    "rate 1e-3": (MANY, trained(rate="1e-3")),
 }
 
 
@@ -147,8 +149,11 @@ def recipe() -> Iterator[Plan]:
     """Recipes on two thousand synthetic tasks, evaluated on two hundred others of the same kind."""
     for seed in SEEDS:
         yield recipe_plan("base", seed, Stages(), 0)
+        for temperature in (0.8, 0.6, 0.4):
+            cooler = recipe_plan(f"base, temperature {temperature}", seed, Stages(), 0)
+            yield replace(cooler, drawn={"temperature": temperature})
         for kind, (rollout, options) in RECIPES.items():
-            yield recipe_plan(kind, seed, Stages(rollout, train=(*options, KEEP)), 20)
+            yield recipe_plan(kind, seed, Stages(rollout, train=(*options, KEEP)), 10)
 
 
 def recipe_plan(kind: str, seed: int, stages: Stages, iterations: int) -> Plan:

@@ -58,6 +58,7 @@ class Plan:
     heldout: tuple[str, ...] = ()
     evaluated: dict[int, int] = field(default_factory=dict)      # completions per held-out task, by policy
     final: int = 0                     # completions per task of all tasks by the last policy
+    drawn: dict[str, Any] = field(default_factory=dict)          # how completions that measure are sampled
 
     @property
     def name(self) -> str:
@@ -104,7 +105,7 @@ def measure(plan: Plan, warehouse: Warehouse, score_options: tuple[str, ...]) ->
     """Sample the held-out tasks, or all that are trained on, with the last policy."""
     last = plan.iterations
     if last in plan.evaluated:
-        sample(plan, Stages(), warehouse, iteration=last, evaluate=True, num_tasks=None,
+        sample(plan, Stages(plan.drawn), warehouse, iteration=last, evaluate=True, num_tasks=None,
                group_size=plan.evaluated[last])
         score(warehouse, last, "eval", *REWARD, *score_options)
     if plan.final:

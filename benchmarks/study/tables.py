@@ -26,7 +26,8 @@ def main(folder: Path) -> None:
     """Print a table of every study whose runs FOLDER holds."""
     runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in read_results(folder):
-        if result["ended"] != OUT_OF_TIME and len(result["looks"]) > result["onset"]:
+        judged = result["evaluations"] or len(result["looks"]) > result["onset"]
+        if result["ended"] != OUT_OF_TIME and judged:
             runs[result["study"]][result["kind"]].append(result)
     for study, lines in (("drill", drill_lines), ("healthy", healthy_lines), ("long", long_lines),
                          ("claims", claim_lines), ("recipe", recipe_lines)):

@@ -173,7 +173,6 @@ def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, ala
                 since: int) -> list[str]:
     """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
     lines = []
-    firing = [alarm for alarm in alarms if alarm.fired]
     for alarm in alarms:
         if alarm is next((other for other in alarms if not other.fired), None):
             lines.append("Raised once; a second time in a row is an alarm:")
@@ -181,8 +180,9 @@ def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, ala
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
         lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
-    if firing:
-        return [*lines, "", *_advice(warehouse, connection, firing)]
+    advice = advice_lines(warehouse, connection, alarms)
+    if advice:
+        return [*lines, "", *advice]
     return ["No alarm.", *lines, *judged_lines(connection, since)]
 
 
@@ -229,11 +229,15 @@ def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> 
     return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
 
 
-def _advice(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm]) -> list[str]:
-    """The policy to go back to: the last one that no alarm speaks against."""
-    first = min(alarm.first_iteration for alarm in alarms)
+def advice_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
+                 alarms: list[Alarm]) -> list[str]:
+    """What to mend, and the last policy that no alarm speaks against; no lines where none fired."""
+    firing = [alarm for alarm in alarms if alarm.fired]
+    if not firing:
+        return []
+    first = min(alarm.first_iteration for alarm in firing)
     newest = max(warehouse.policy_versions(), default=0)
-    causes = [alarm.signal for alarm in alarms if alarm.first_iteration == first and alarm.spoils_next]
+    causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
     lines = []
     changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
     if changed:

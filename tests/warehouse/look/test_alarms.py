@@ -241,6 +241,32 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
+def falls(curve: list[float]) -> dict[int, bool]:
+    """Where pass@1 with a standard error of .03 raises solving_falls, and whether it fires at once."""
+    connection = empty_connection()
+    connection.execute("CREATE TABLE curve AS SELECT (place - 1)::INTEGER AS iteration, value AS solving "
+                       "FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)", [curve])
+    known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03"}
+    for view in ("iteration_stats", "adjusted"):
+        columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
+                            connection.execute(f"DESCRIBE {view}").fetchall())
+        connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM curve")
+    return dict(connection.execute("SELECT iteration, immediate FROM signals WHERE raised AND "
+                                   "signal = 'solving_falls' ORDER BY iteration").fetchall())
+
+
+def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:
+    best = [0.49, 0.5, 0.5, 0.5, 0.5]
+    assert falls([*best, 0.44, 0.46]) == {}                  # two errors below, then one
+    assert falls([*best, 0.42, 0.46]) == {5: False}          # 2.7 errors below, once
+    assert falls([*best, 0.44, 0.42]) == {6: True}           # neither alone, both together
+    assert falls([*best, 0.2]) == {5: True}
+
+
+def test_a_dip_that_is_over_raises_nothing() -> None:
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.36, 0.5, 0.5]) == {5: True}
+
+
 def test_bad_first_iterations_are_held_against_the_very_first(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=())
     for iteration in (1, 2, 3):
@@ -324,8 +350,7 @@ def test_the_drill_in_small_broken_runs_fire_in_time(name: str) -> None:
     onset = 1 if name == "bad first iterations" else DRILL_ONSET
     outcome = judge(empty_connection(), BROKEN[name], seed=1, first_look=onset)
     assert outcome.fired is not None
-    # A fifth is the aim, which a slow decline misses by little: docs/collapse.md.
-    assert outcome.lost < 0.25 or outcome.fired - onset <= 1
+    assert outcome.lost <= 0.2 or outcome.fired - onset <= 1
 
 
 def test_the_drill_in_small_a_healthy_run_does_not_fire() -> None:

@@ -71,8 +71,10 @@ known AS (
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
-           avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3
-    FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING)),
+           avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
+           avg(solving) OVER last_4 AS solving_4, sum(pow(solving_error, 2)) OVER last_4 / pow(count(*) OVER last_4, 2) AS variance_4
+    FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING),
+                      last_4 AS (PARTITION BY purpose ORDER BY iteration ROWS 3 PRECEDING)),
 history AS (
     SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
            least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
@@ -84,13 +86,19 @@ history AS (
            greatest(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_high,
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
            median(solving) FILTER (place <= 3) OVER past AS first_solving,
+           -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
+           -- row before them, and the iteration itself lies one below: a dip that is over raises nothing.
+           least(2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
+                      + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
+                 - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) AS two_fall,
            max(solving_3) OVER recent AS best_solving, max(reach_3) OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
            arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER recent AS usual_clipped
     FROM smooth
     WINDOW past AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-           recent AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING))
+           recent AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
+           earlier AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
 SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
        held.raised AND held.immediate AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
@@ -115,9 +123,9 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates that each completion was used for'),
     signal_of('empty', empty_share, 0.05, true, 0.05, 'Share of empty completions'),
     signal_of('truncation', truncated_share, 2 * usual_truncated + chance(usual_truncated, num_groups, num_completions), true,
-              usual_truncated + 0.3, 'Share of truncated completions'),
-    signal_of('loops', loop_share, 2 * usual_loops + chance(usual_loops, num_groups, num_completions), true, usual_loops + 0.3,
-              'Share of completions that end in a loop'),
+              usual_truncated + 2 * chance(usual_truncated, num_groups, num_completions), 'Share of truncated completions'),
+    signal_of('loops', loop_share, 2 * usual_loops + chance(usual_loops, num_groups, num_completions), true,
+              usual_loops + 1.5 * chance(usual_loops, num_groups, num_completions), 'Share of completions that end in a loop'),
     signal_of('repetition', ngram4_unique_ratio, usual_ngram4 - 0.1, false, usual_ngram4 - 0.3,
               'Distinct 4-grams over 4-grams'),
     signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
@@ -139,8 +147,8 @@ FROM (SELECT iteration, purpose, unnest([
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
               'pass@k falls while pass@1 does not: sharpening'),
-    signal_of('solving_falls', solving, best_solving - greatest(0.02, 2.5 * solving_error), false,
-              least(0.5 * best_solving, best_solving - 5 * solving_error), 'pass@1 falls, like tasks with like'),
+    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error), two_fall), false,
+              greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 falls, like tasks with like'),
     signal_of('reward_falls', reward, best_reward - 3 * reward_error, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward falls, the last thing to move')]) AS held
