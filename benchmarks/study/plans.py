@@ -126,11 +126,12 @@ def own(name: str) -> tuple[str, ...]:
 
 MANY = {"num_tasks": 32, "group_size": 16}
 RECIPES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
-    "demo": (MANY, trained(rate="2e-3")),
+    "full, 3e-4": (MANY, trained("--full", rate="3e-4")),
+    "rate 5e-4": (MANY, trained(rate="5e-4")),
     "full, 1e-4": (MANY, trained("--full", rate="1e-4")),
+    "demo": (MANY, trained(rate="2e-3")),
     "pass@8": (MANY, trained(*own("pass_at_8"), rate="1e-3")),
     "64 tasks of 8": ({"num_tasks": 64, "group_size": 8}, trained(rate="1e-3")),
-    "rate 5e-4": (MANY, trained(rate="5e-4")),
     "rate 1e-3, one update": (MANY, trained(rate="1e-3", updates="1")),
     "KL .05": (MANY, trained("--kl-beta", "0.05", rate="1e-3")),
     "KL .3": (MANY, trained("--kl-beta", "0.3", rate="2e-3")),
