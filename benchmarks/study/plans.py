@@ -120,8 +120,8 @@ def claimed(staleness: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def own(name: str) -> tuple[str, ...]:
-    """Advantages of this folder."""
-    return ("--advantages", f"{HERE}/advantages.py:{name}")
+    """Advantages of the examples."""
+    return ("--advantages", f"{HERE.parents[1]}/examples/advantages/pass_at_k.py:{name}")
 
 
 MANY = {"num_tasks": 32, "group_size": 16}

@@ -1,0 +1,1 @@
+"""Advantages of your own, for `train --advantages FILE.py:NAME`."""

@@ -1,4 +1,7 @@
-"""Advantages for `train --advantages` that reward being within reach, not only being likely."""
+"""Advantages for `train --advantages` that reward being within reach, not only being likely.
+
+    train RUN --advantages examples/advantages/pass_at_k.py:pass_at_8
+"""
 
 from collections import Counter
 from math import comb

@@ -5,14 +5,17 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.study.advantages import pass_at_4
 from benchmarks.study.plans import STUDIES
 from benchmarks.study.run import STARTER, execute
 from benchmarks.study.sampler import SmallSampler, processed_logprobs
+from examples.advantages.pass_at_k import pass_at_4
+from examples.advantages.prime import prime
+from examples.advantages.value_head import value_head
 from rollout.engines.engine import EngineSettings, Request, Sampling
 
 MODEL = str(STARTER / "model")
@@ -67,6 +70,42 @@ def test_an_advantage_for_pass_at_4_is_what_a_completion_adds_to_it():
         others = [other for other in range(7) if other != place]
         with_it = share([(*three, place) for three in combinations(others, 3)])
         assert advantage == pytest.approx(with_it - share(combinations(others, 4)))
+
+
+def completions(groups: int, size: int) -> list[dict]:
+    """Completions of six tokens; what begins with an odd id is right."""
+    ids = np.random.default_rng(0).integers(10, 14, (groups * size, 6))
+    return [{"iteration": 3, "group_id": f"g{row % groups:02d}", "prompt_ids": np.arange(20, 30),
+             "completion_ids": own, "reward": float(own[0] % 2), "correct": bool(own[0] % 2)}
+            for row, own in enumerate(ids)]
+
+
+def test_a_value_head_judges_a_token_by_what_stands_before_it_alone():
+    rows = completions(16, 8)
+    before = value_head(rows)
+    for row in rows[::2]:                             # one half of the groups is judged by the other
+        row["completion_ids"] = [*row["completion_ids"][:3], 7, 8, 9]
+    after = value_head(rows)
+    assert any(len(set(own.tolist())) > 1 for own in before)
+    for old, new in zip(before[::2], after[::2], strict=True):
+        assert len(new) == 6 and new[:4].tolist() == pytest.approx(old[:4].tolist())
+
+
+def test_implicit_rewards_tell_right_completions_from_wrong_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("PRIME_MODEL", MODEL)
+    monkeypatch.setenv("PRIME_FOLDER", str(tmp_path))
+    rows = completions(2, 24)
+    outcome = np.array([row["correct"] for row in rows])
+    first = prime(rows)
+    assert (tmp_path / "4" / "model.safetensors").exists()
+    for row in rows:
+        row["iteration"] = 4                            # goes on from there
+    second = prime(rows)
+
+    def apart(advantages):
+        first = np.array([float(own[0]) for own in advantages])
+        return first[outcome].mean() - first[~outcome].mean()
+    assert all(len(own) == 6 for own in first) and apart(second) > apart(first) > 1
 
 
 def test_no_two_runs_of_the_studies_share_a_name():

@@ -72,7 +72,7 @@ smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
            avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
-           avg(solving) OVER last_4 AS solving_4, sum(pow(solving_error, 2)) OVER last_4 / pow(count(*) OVER last_4, 2) AS variance_4
+           least(place, 3) AS span, CASE WHEN place > 3 THEN avg(solving) OVER last_4 END AS solving_4, sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
     FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING),
                       last_4 AS (PARTITION BY purpose ORDER BY iteration ROWS 3 PRECEDING)),
 history AS (
@@ -91,7 +91,8 @@ history AS (
            least(2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
                       + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                  - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) AS two_fall,
-           max(solving_3) OVER recent AS best_solving, max(reach_3) OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
+           1 + 1 / arg_max(span, solving_3) OVER recent AS solving_against, 1 + 1 / arg_max(span, reward_3) OVER recent AS reward_against,
+           max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
            arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER recent AS usual_clipped
@@ -147,9 +148,9 @@ FROM (SELECT iteration, purpose, unnest([
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
               'pass@k falls while pass@1 does not: sharpening'),
-    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error), two_fall), false,
+    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * sqrt(solving_against)), two_fall), false,
               greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 falls, like tasks with like'),
-    signal_of('reward_falls', reward, best_reward - 3 * reward_error, false,
+    signal_of('reward_falls', reward, best_reward - 3 * reward_error * sqrt(reward_against), false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward falls, the last thing to move')]) AS held
     FROM history);
