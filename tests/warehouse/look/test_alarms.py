@@ -164,15 +164,15 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     quiet = watch(run)
     assert quiet.exit_code == 0
     assert "Nothing could be judged yet: no training iteration from 8 on is scored." in quiet.stdout
-    go_on(run, 8, Weather(truncated=0.3))
+    go_on(run, 8, Weather(tokens=70.0))
     once = watch(run)                         # the second bad one in a row, were it not for the rollback
     assert once.exit_code == 0, once.stdout
-    assert "a second time in a row is an alarm:\ntruncation raised at iteration 8" in once.stdout
+    assert "a second time in a row is an alarm:\nlength_up raised at iteration 8" in once.stdout
     assert "truncation since iteration 5" in watch(run, "--since", 0).stdout
-    go_on(run, 9, Weather(truncated=0.3))
+    go_on(run, 9, Weather(tokens=70.0))
     twice = watch(run)
     assert twice.exit_code == 3
-    assert twice.stdout.startswith("truncation since iteration 8, 2 iterations until 9")
+    assert twice.stdout.startswith("length_up since iteration 8, 2 iterations until 9")
     # Policy 8 has the weights of policy 4, so the one before it is policy 3 and not the spoilt policy 7.
     assert twice.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
 
@@ -208,9 +208,10 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     assert quiet.stdout == "No alarm.\n" + {
         1: "Judged: iteration 0 by 11 signals each.\n"
            + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
-        2: "Judged: iteration 0 to 1 by 11 to 25 signals each.\n"
-           "Not judged for want of earlier values: grad_norm.\n",
-        3: "Judged: iteration 0 to 2 by 11 to 26 signals each.\n"}[iterations]
+        2: "Judged: iteration 0 to 1 by 11 to 24 signals each.\n"
+           "Not judged for want of earlier values: grad_norm, sharpening.\n",
+        3: "Judged: iteration 0 to 2 by 11 to 25 signals each.\n"
+           "Not judged for want of earlier values: sharpening.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
@@ -241,13 +242,14 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
-def falls(curve: list[float]) -> dict[int, bool]:
-    """Where pass@1 with a standard error of .03 raises solving_falls, and whether it fires at once."""
+def falls(curve: list[float], back: int | None = None) -> dict[int, bool]:
+    """Where pass@1 with an error of .03 raises solving_falls, and whether at once; `back`: rolled back."""
     connection = empty_connection()
     connection.execute("CREATE TABLE curve AS SELECT (place - 1)::INTEGER AS iteration, value AS solving "
                        "FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)", [curve])
-    known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03"}
-    for view in ("iteration_stats", "adjusted"):
+    known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
+             "policy_version": back or -1, "rolled_back_to": 3}
+    for view in ("iteration_stats", "adjusted", "policies"):
         columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
                             connection.execute(f"DESCRIBE {view}").fetchall())
         connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM curve")
@@ -261,6 +263,11 @@ def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:
     assert falls([*best, 0.41, 0.48]) == {5: False}          # three errors below, once
     assert falls([*best, 0.44, 0.42]) == {6: True}           # neither alone, both together
     assert falls([*best, 0.2]) == {5: True}
+
+
+def test_what_was_low_before_a_rollback_is_not_counted_after_it() -> None:
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.25, 0.44]) == {5: True, 6: True}
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.25, 0.44], back=6) == {5: True}
 
 
 def test_a_dip_that_is_over_raises_nothing() -> None:

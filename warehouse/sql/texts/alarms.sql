@@ -64,7 +64,8 @@ WITH steps AS (
 known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
-           row_number() OVER (PARTITION BY stats.purpose ORDER BY stats.iteration) AS place
+           row_number() OVER (PARTITION BY stats.purpose ORDER BY stats.iteration) AS place,
+           stats.iteration IN (SELECT policy_version FROM policies WHERE rolled_back_to IS NOT NULL) AS taken_up_again
     FROM iteration_stats AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
@@ -88,9 +89,10 @@ history AS (
            median(solving) FILTER (place <= 3) OVER past AS first_solving,
            -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
            -- row before them, and the iteration itself lies one below: a dip that is over raises nothing.
-           least(2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
-                      + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
-                 - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) AS two_fall,
+           CASE WHEN NOT taken_up_again THEN least(
+               2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
+                    + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
+               - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
            1 + 1 / arg_max(span, solving_3) OVER recent AS solving_against, 1 + 1 / arg_max(span, reward_3) OVER recent AS reward_against,
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
            arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
