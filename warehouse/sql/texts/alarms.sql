@@ -93,7 +93,9 @@ history AS (
                2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
                     + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
-           1 + 1 / arg_max(span, solving_3) OVER recent AS solving_against, 1 + 1 / arg_max(span, reward_3) OVER recent AS reward_against,
+           -- A best that fewer than three iterations were averaged for has a larger error of its own.
+           sqrt(0.75 + 0.75 / arg_max(span, solving_3) OVER recent) AS solving_wider,
+           sqrt(0.75 + 0.75 / arg_max(span, reward_3) OVER recent) AS reward_wider,
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
            arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
@@ -150,9 +152,9 @@ FROM (SELECT iteration, purpose, unnest([
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
               'pass@k falls while pass@1 does not: sharpening'),
-    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * sqrt(solving_against)), two_fall), false,
+    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * solving_wider), two_fall), false,
               greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 falls, like tasks with like'),
-    signal_of('reward_falls', reward, best_reward - 3 * reward_error * sqrt(reward_against), false,
+    signal_of('reward_falls', reward, best_reward - 3 * reward_error * reward_wider, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward falls, the last thing to move')]) AS held
     FROM history);
