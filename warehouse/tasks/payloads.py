@@ -165,6 +165,7 @@ def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[t
     value = payload.get(name, *default)
     if not isinstance(value, kinds):
         wanted = kinds if isinstance(kinds, tuple) else (kinds,)
-        raise StageError(f"{where}: payload field '{name}' is {json.dumps(value)[:60]}, not "
+        said = f"{json.dumps(value)[:60]}, not" if name in payload else "missing: it has to be"
+        raise StageError(f"{where}: payload field '{name}' is {said} "
                          f"{' or '.join(kind.__name__ for kind in wanted)}. Correct it.")
     return value

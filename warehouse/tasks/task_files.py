@@ -135,8 +135,8 @@ def generic_task(row: Any, where: str) -> Task:
     if row["kind"] == "grid" and messages is None:
         return grid_task(row["task_id"], row["payload"], where=where)
     if not isinstance(messages, list) or not messages or not all(map(_is_turn, messages)):
-        raise StageError(f"{where}: field 'messages' is not a list of objects with the texts 'role' and "
-                         "'content'. Correct it.")
+        raise StageError(f"{where}: field 'messages' is missing or not a list of objects with the texts "
+                         "'role' and 'content', as in [{\"role\": \"user\", \"content\": \"Write f(a).\"}].")
     payload = row["payload"]
     if row["kind"] == "grid":
         payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)

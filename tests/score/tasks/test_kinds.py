@@ -321,12 +321,12 @@ def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex)
 @pytest.mark.parametrize(
     ("kind", "payload", "message"),
     [
-        ("function", {}, "payload field 'entry_point' is null, not str"),
+        ("function", {}, "payload field 'entry_point' is missing: it has to be str"),
         ("function", {"entry_point": "f", "calls": []}, "Task t: payload field 'calls' is empty"),
         ("function", {"entry_point": "f", "tests": [" "]}, "'tests' is no list of statements"),
         ("function", {"entry_point": "f", "tests": ""}, "'tests' is no list of statements"),
         ("stdio", {"cases": []}, "Task t: payload field 'cases' is empty"),
-        ("answer", {"match": "numeric"}, "Task t: payload field 'answer' is null, not str or int"),
+        ("answer", {"match": "numeric"}, "field 'answer' is missing: it has to be str or int"),
         ("answer", {"answer": []}, "Task t: payload field 'answer' is empty. Give"),
         ("function", {"entry_point": "f", "tests": [1]}, "'tests' is no list of statements"),
         (
@@ -334,7 +334,7 @@ def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex)
             {"entry_point": "f", "calls": [{"args": []}]},
             "a call is no object with 'args' and 'expected'",
         ),
-        ("stdio", {"cases": [{"input": "1"}]}, "payload field 'output' is null, not str"),
+        ("stdio", {"cases": [{"input": "1"}]}, "payload field 'output' is missing: it has to be str"),
         (
             "stdio",
             {"cases": [{"input": "", "output": ""}], "compare": "magic"},
