@@ -1,7 +1,7 @@
 """The command `score`."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from warehouse.options import (
 LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
-           "tests-share")
+           "tests-share", "graded")
 
 
 class WithDefault(click.Group):
@@ -61,7 +61,7 @@ judges canonical solutions, `score doctor` says what isolation this machine offe
 @iteration_option
 @purpose_option
 @click.option("--reward", type=click.Choice(REWARDS), default=None, show_default=False,
-              help="How measures become a reward. [default: arc-v1 for grid tasks, exact for all others]")
+              help="How measures become a reward. [default: that of each kind of task]")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
 @click.option("--reward-file", default=None, metavar="FILE.py:NAME",
@@ -94,28 +94,29 @@ def score_rollouts(run: Path, **values: Any) -> None:
     """
     from score.rewards.named import default_reward
     from score.run import ScoreOptions, run_score
-    from score.tasks.graded import grader_modules
+    from score.tasks.kinds import graders_of
     from warehouse.stages.shard import Shard
     from warehouse.store.run_folder import open_warehouse
     from warehouse.tasks.changes import replaced_payloads
 
     warehouse = open_warehouse(run)
-    kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
-    values["reward"] = values["reward"] or default_reward(kinds)
-    scorer = scorer_of(values, kinds, replaced_payloads(warehouse.root))
-    values["preload"] = (*values["preload"], *grader_modules(kinds))
+    tasks = [(row["kind"], row["payload"])
+             for row in warehouse.read("tasks", columns=["kind", "payload"]).to_pylist()]
+    graders = graders_of(tasks, values["import_path"])
+    values["reward"] = values["reward"] or default_reward(kind for kind, _payload in tasks)
+    scorer = scorer_of(values, graders.versions, replaced_payloads(warehouse.root))
+    values["preload"] = (*values["preload"], *graders.modules)
     shard = Shard.parse(values.pop("shard"))
     run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
                            unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
 
 
-def scorer_of(values: dict[str, Any], kinds: Iterable[str], replaced: dict[str, str]) -> Any:
+def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[str, str]) -> Any:
     """The scorer that the options describe for the run's tasks; they are taken out of `values`."""
     from score.rewards.from_file import load_user_reward
     from score.rewards.scorer import Scorer
     from score.rewards.shaping import Shaping
     from score.sandbox.limits import Limits
-    from score.tasks.graded import grader_versions
 
     cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
@@ -127,7 +128,7 @@ def scorer_of(values: dict[str, Any], kinds: Iterable[str], replaced: dict[str, 
     reward_file = values.pop("reward_file") or former_option
     return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
                   limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_user_reward(reward_file) if reward_file else None, grader_versions(kinds), replaced)
+                  load_user_reward(reward_file) if reward_file else None, graders, replaced)
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

@@ -13,8 +13,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
-from score.tasks.graded import grader_modules, grader_versions
-from score.tasks.kinds import load_task
+from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer, first_code_block
 from score.tasks.together import mode_of
 from score.verdicts.completions import Item
@@ -59,12 +58,11 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
     if not solved:
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
                          "Correct them.")
-    kinds = {task.kind for task in solved}
-    grader_versions(kinds)                      # says which library is missing, and how to install it
+    graders = graders_of(((task.kind, task.payload) for task in solved), import_path)
     pool, best = open_lanes(
         tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or usable_cores(),
         config=lambda layers: LaneConfig(layers, tuple(sorted(allow_import)),
-                                         (*preload, *grader_modules(kinds)), import_path))
+                                         (*preload, *graders.modules), import_path))
     with pool, Progress("gold", num_parts=1, num_done=0) as progress:
         verdicts = judge_gold(Executor(pool, isolated=best.isolated), solved, answers, progress.note_outcome)
     if output:

@@ -206,10 +206,9 @@ def check_unscored(outcomes: list[Outcome], path: Path) -> None:
     classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
     share = f"{len(unscored)} of {len(outcomes)} programs of {path.name}"
     if counts.most_common(1)[0][0] == ErrorClass.UNTESTABLE:
-        raise StageError(f"The tests of {share} cannot be run from outside of the program ({classes}; "
-                         f"{unscored[0].error_message}). That is the tasks and neither the programs nor this "
-                         "machine, so the part was not written: correct their tests, or leave the tasks out, "
-                         "and make the run again.")
+        raise StageError(f"The tests of {share} cannot be run ({classes}; {unscored[0].error_message}). That "
+                         "is the tasks and neither the programs nor this machine, so the part was not "
+                         "written: correct them (`warehouse tasks replace`), then run `score` again.")
     raise StageError(f"{share} could not be run ({classes}; {unscored[0].error_message}). That is this "
                      "machine and not the programs, so the part was not written: free memory or processes, "
                      "then run `score` again.")

@@ -1,10 +1,8 @@
 """A taskset for verifiers: its tasks in a run, its rewards on the completions."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -13,68 +11,122 @@ from score.cli import score
 from tests.building.runs import fake_model
 from tests.building.texts import add_rollout
 from warehouse.init import init_run
-from warehouse.store.run_folder import open_warehouse
+from warehouse.sources.named import parse_source, read_source
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 vf = pytest.importorskip("verifiers.v1", reason="verifiers: pip install 'rollhouse[verifiers]'")
 
 WORDS = '''
+import asyncio
 import verifiers.v1 as vf
 
 class Data(vf.TaskData):
     answer: str
 
-class Backwards(vf.Task[Data]):
+class Settings(vf.TaskConfig):
+    checker: {setting}
+
+class Config(vf.TasksetConfig):
+    task: Settings = Settings()
+    words: str = "abc lamp"
+
+class Backwards(vf.Task[Data, vf.State, Settings]):
     NEEDS_CONTAINER = {container}
 
     @vf.reward
     async def is_reversed(self, trace: vf.Trace) -> float:
-        return float(trace.assistant_messages[-1].content.strip() == self.data.answer)
+        if "import" in trace.last_reply:
+            import graphlib
+        return await asyncio.to_thread(lambda: float(trace.last_reply == self.data.answer))
 
-    @vf.reward(weight=0.5)
-    async def is_short(self, task, trace: vf.Trace{more}) -> float:
-        return float(len(trace.assistant_messages[-1].content) < 2 * len(task.prompt))
+    @vf.reward(weight=-0.5)
+    async def is_long(self, task, trace: vf.Trace{more}) -> float:
+        assert [message.role for message in trace.messages] == ["system", "user", "assistant"]
+        return float(len(trace.last_reply) > len(1 / len(trace.last_reply) and task.prompt))
 
-class Words(vf.Taskset[Backwards]):
+    @vf.metric
+    async def letters(self, trace) -> float:
+        return len(trace.last_reply)
+
+class Words(vf.Taskset[Backwards, Config]):
+    INFINITE = {endless}
+
     def load(self):
-        for word in ("abc", "lamp"):
+        for word in self.config.words.split():
             yield Backwards(Data(prompt=f"Say {{word}} backwards.", answer=word[::-1],
                                  system_prompt="One word."), self.config.task)
-
-__all__ = ["Words"]
+{own}
+__all__ = ["Words", {exports}]
 '''
+PLAIN = {"setting": "int = 1", "container": False, "more": "", "endless": False, "own": "", "exports": ""}
+ENVIRONMENT = "class Two(vf.SingleAgentEnv):\n    pass\n"
+
+
+def write_taskset(folder: Path, monkeypatch: pytest.MonkeyPatch, **differences: object) -> None:
+    (folder / "made_up_words.py").write_text(WORDS.format_map({**PLAIN, **differences}))
+    folder.chmod(0o755)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "made_up_words", raising=False)
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, container, more in (("words", False, ""), ("boxed_words", True, ""),
-                                  ("run_words", False, ", runtime")):
-        (tmp_path / f"{name}.py").write_text(WORDS.format(container=container, more=more))
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("examples.verifiers_tasks")
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    write_taskset(tmp_path, monkeypatch)
+    sources = "verifiers:made-up-words", "more=verifiers:made_up_words:1?words=level"
+    init_run(tmp_path / "run", str(fake_model(tmp_path / "model")), sources, (), None)
+    return open_warehouse(tmp_path / "run")
 
 
-def test_completions_get_the_rewards_of_their_taskset(example: ModuleType, tmp_path: Path) -> None:
-    said = CliRunner().invoke(example.write_tasks, ["words", "--output", str(tmp_path / "tasks.jsonl")])
-    assert said.exit_code == 0 and "2 tasks" in said.output
-    rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
-    assert rows[1]["messages"] == [{"role": "system", "content": "One word."},
-                                   {"role": "user", "content": "Say lamp backwards."}]
-    tasks, model = str(tmp_path / "tasks.jsonl"), str(fake_model(tmp_path / "model"))
-    init_run(tmp_path / "run", model, (tasks,), (), None)
-    run = open_warehouse(tmp_path / "run")
-    add_rollout(run, [("words-0", "cba"), ("words-0", "no"), ("words-1", "pmal" + " " * 90),
-                      ("words-1", "x" * 90)])
-    done = CliRunner().invoke(score, [str(run.root), "--reward-file", f"{example.__file__}:reward"])
-    assert done.exit_code == 0, done.output
+def scored(run: Warehouse, *options: str) -> str:
+    done = CliRunner().invoke(score, [str(run.root), "--tier", "C", "--lanes", "1",
+                                      "--import-path", str(run.root.parent), *options])
+    return f"{done.exit_code} {done.output}"
+
+
+def test_completions_get_the_rewards_of_their_taskset(run: Warehouse) -> None:
+    rows = {row["task_id"]: row for row in run.read("tasks").to_pylist()}
+    assert list(rows) == ["made_up_words-0", "made_up_words-1", "made_up_words-level-0"]
+    assert json.loads(rows["made_up_words-1"]["messages"]) == [
+        {"role": "system", "content": "One word."}, {"role": "user", "content": "Say lamp backwards."}]
+    assert json.loads(rows["made_up_words-level-0"]["payload"])["config"]["words"] == "level"
+    add_rollout(run, [("made_up_words-0", "cba"), ("made_up_words-0", "no"), ("made_up_words-1", "x" * 9000),
+                      ("made_up_words-level-0", " level ")])
+    assert "reward 0.375  correct 0.500" in scored(run)
     [scorer] = run.scorers(0, "train")
-    rewards = run.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)
-    assert rewards.column("reward").to_pylist() == [1.5, 0.5, 1.0, 0.0]
+    columns = ["reward", "reward_parts", "extra", "correct"]
+    got = run.read("samples", columns, iteration=0, purpose="train", scorer=scorer)
+    assert got.column("reward").to_pylist() == [1.0, 0.0, -0.5, 1.0]
+    assert json.loads(got.column("reward_parts")[2].as_py()) == {"is_reversed": 0.0, "is_long": -0.5}
+    assert json.loads(got.column("extra")[2].as_py()) == {"letters": 9000.0}
 
 
-@pytest.mark.parametrize(("package", "needs"), [
-    ("boxed_words", "needs a runtime; a rollout"), ("run_words", "needs a runtime for its reward is_short")])
-def test_what_needs_more_than_an_answer_is_refused(example: ModuleType, tmp_path: Path, package: str,
-                                                   needs: str) -> None:
-    said = CliRunner().invoke(example.write_tasks, [package, "--output", str(tmp_path / "tasks.jsonl")])
-    assert said.exit_code == 1 and needs in said.output and not (tmp_path / "tasks.jsonl").exists()
+@pytest.mark.parametrize(("answer", "why"), [
+    ("", "ZeroDivisionError"), ("import", "what scores imports graphlib, which no lane allows")])
+def test_a_reward_that_fails_stops_the_stage_and_is_no_zero(run: Warehouse, answer: str, why: str) -> None:
+    add_rollout(run, [("made_up_words-0", f"{answer}{blanks}") for blanks in ("", " ")])
+    said = scored(run)
+    assert said.startswith("1 ") and "2 x untestable; in the task's own rewards: " in said and why in said
+
+
+@pytest.mark.parametrize(("differences", "needs"), [
+    ({"container": True}, "needs a runtime. A rollout has one prompt"),
+    ({"more": ", runtime"}, "needs a runtime for its reward is_long"),
+    ({"setting": "vf.JudgeConfig = vf.JudgeConfig()"}, "needs a judge model"),
+    ({"own": ENVIRONMENT, "exports": "'Two'"}, "needs an environment of its own"),
+    ({"endless": True}, "has tasks without end. Say how many, as in verifiers:made_up_words:500")])
+def test_what_needs_more_than_an_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   differences: dict[str, object], needs: str) -> None:
+    write_taskset(tmp_path, monkeypatch, **differences)
+    with pytest.raises(StageError, match=needs):
+        read_source(parse_source("verifiers:made_up_words", heldout=False))
+
+
+@pytest.mark.parametrize(("source", "sentence"), [
+    ("made_up_words?wods=x", "cannot be loaded: wods: Extra inputs are not permitted"),
+    ("not-there-at-all", "cannot be loaded: ModuleNotFoundError: .* 'not_there_at_all' not found")])
+def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str,
+                                       sentence: str) -> None:
+    write_taskset(tmp_path, monkeypatch)
+    with pytest.raises(StageError, match=sentence):
+        read_source(parse_source(f"verifiers:{source}", heldout=False))

@@ -11,8 +11,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
-from score.tasks.graded import grader_modules, grader_versions
-from score.tasks.kinds import load_task
+from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
@@ -34,15 +33,14 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
-    kinds = [row["kind"]]
-    imports = tuple(sorted(allow_import))
-    scorer = Scorer(reward or default_reward(kinds), limits=limits, imports=imports,
-                    graders=grader_versions(kinds))
+    imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)
+    scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
+                    graders=graders.versions)
     code = file.read_text()
     items = [Item(task, Answer(code, code))]
     pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
                             config=lambda layers: LaneConfig(
-                                layers, imports, (*preload, *grader_modules(kinds)), import_path))
+                                layers, imports, (*preload, *graders.modules), import_path))
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)

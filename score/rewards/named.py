@@ -68,6 +68,11 @@ def tests_share(measures: Measures, parameters: Parameters) -> dict[str, float]:
     return {"tests": measures.correct_share}
 
 
+def graded(measures: Measures, parameters: Parameters) -> dict[str, float]:
+    """What the task's own grader gives, term by term, of any size; of other tasks the share that is right."""
+    return {"graded": measures.correct_share} if measures.rewards is None else measures.rewards
+
+
 ARC_TERMS = ("valid", "correct_grids", "pixel_score")
 REWARDS: dict[str, Reward] = {
     "arc-v1": Reward(arc_v1, ARC_TERMS),
@@ -79,11 +84,12 @@ REWARDS: dict[str, Reward] = {
                      floor=lambda parameters: -1.0),
     "arc-v0.5": Reward(arc_v0_5, ("no_code", *ARC_TERMS), floor=lambda parameters: -1.0),
     "exact": Reward(exact, ("exact",), full=1.0),
-    "tests-share": Reward(tests_share, ("tests",), full=1.0)}
+    "tests-share": Reward(tests_share, ("tests",), full=1.0),
+    "graded": Reward(graded, ("graded",), full=1.0)}
 # What tasks get where no reward is named: a program that prints nothing has valid outputs, and earns nothing.
 BY_KIND = "by-kind"
 DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
-            "puzzle": "tests-share", "reasoning-gym": "tests-share"}
+            "puzzle": "tests-share", "reasoning-gym": "tests-share", "verifiers": "graded"}
 
 
 def default_reward(kinds: Iterable[str]) -> str:

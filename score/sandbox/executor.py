@@ -56,7 +56,7 @@ class Executor:
         plans = [program.then.programs(program, known[program.key]) for program in programs if program.then]
         later = iter(self.run([each for plan in plans for each in plan], finished) if any(plans) else ())
         return {program.key: program.then.settle(known[program.key], [(each, next(later)) for each in plan])
-                for program, plan in zip(programs, plans, strict=True) if program.then and plan}
+                for program, plan in zip(programs, plans, strict=True) if program.then}
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
         """Keep an outcome for later parts, the oldest leaving first, unless it says nothing."""

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from score.sandbox.outcomes import Outcome
@@ -13,7 +12,6 @@ from score.tasks.measures import Answer, Measures, unit_measures
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
-from warehouse.store.errors import StageError
 from warehouse.tasks.boxed import boxed
 
 LONGEST_TEXT = 4000         # the end of an answer: what a grader needs to see, and bounds on what it costs
@@ -36,14 +34,22 @@ class GradedKind:
         text = self.text_of(answer.text)
         if not text.strip():
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer")
-        call = plain_data.tagged([[text, *task], {}], 0)
-        order = json.dumps({"entry_point": "grade", "setup": "", "calls": [call]})
-        return [Program(JobKind.CALL, f"from {self.module} import grade\n", order.encode())]
+        return [grading(self.module, [text, *task])]
 
     def measure(self, task: list[Any], answer: Answer, outcomes: list[Outcome]) -> Measures:
         share, given = share_of(outcomes[0].result)
-        digest = hashlib.sha256(given.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-        return unit_measures(answer, outcomes[0], [share], 1, outputs=[given], fingerprint=digest)
+        return unit_measures(answer, outcomes[0], [share], 1, outputs=[given], fingerprint=digest(given))
+
+
+def grading(module: str, arguments: list[Any], **program: Any) -> Program:
+    """The call of a module's `grade`, as a program."""
+    order = {"entry_point": "grade", "setup": "", "calls": [plain_data.tagged([arguments, {}], 0)]}
+    return Program(JobKind.CALL, f"from {module} import grade\n", json.dumps(order).encode(), **program)
+
+
+def digest(text: str) -> str:
+    """What tells answers apart."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def share_of(result: Any) -> tuple[float, str]:
@@ -79,22 +85,3 @@ MATH = GradedKind("score.graders.symbolic", "math-verify", "pip install 'rollhou
 GYM = GradedKind("score.graders.gym", "reasoning-gym",
                  "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps reasoning-gym==0.1.25",
                  lambda payload: [payload["dataset"], payload["entry"]], tagged_or_end)
-GRADED = {"math": MATH, "reasoning-gym": GYM}
-
-
-def grader_versions(kinds: Iterable[str]) -> dict[str, str]:
-    """Version of each library that graders of these kinds need; StageError where one is not installed."""
-    versions = {}
-    for kind in sorted(GRADED.keys() & set(kinds)):
-        package = GRADED[kind].package
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            raise StageError(f"Tasks of kind {kind} are graded by {package}, which is not installed. Run "
-                             f"{GRADED[kind].install}.") from None
-    return versions
-
-
-def grader_modules(kinds: Iterable[str]) -> tuple[str, ...]:
-    """What lanes have to load for graders of these kinds."""
-    return tuple(GRADED[kind].module for kind in sorted(GRADED.keys() & set(kinds)))

@@ -1,18 +1,24 @@
 """The kinds of task that can be scored, by the name in tasks.kind, and tasks ready to be judged."""
 
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from score.tasks.answer import AnswerKind
 from score.tasks.function import FunctionKind
-from score.tasks.graded import GRADED
+from score.tasks.graded import GYM, MATH, GradedKind
 from score.tasks.grid import GridKind
 from score.tasks.measures import TaskKind
 from score.tasks.puzzle import PuzzleKind
 from score.tasks.script import ScriptKind
+from score.tasks.taskset import TasksetKind, source_hash
 from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload
 
+GRADED: dict[str, GradedKind | TasksetKind] = {
+    "math": MATH, "reasoning-gym": GYM, "verifiers": TasksetKind()}
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
                               "answer": AnswerKind(), "puzzle": PuzzleKind(), **GRADED}
 
@@ -36,3 +42,30 @@ def load_task(task_id: str, kind_name: str, payload: dict[str, Any]) -> Task:
     check_payload(kind_name, payload, f"Task {task_id}")
     kind = KINDS[kind_name]
     return Task(task_id, kind_name, kind, payload, kind.load(payload))
+
+
+@dataclass(frozen=True)
+class Graders:
+    """What tasks need of libraries: modules that lanes load, and versions, which are part of the identity."""
+
+    modules: tuple[str, ...]
+    versions: dict[str, str]
+
+
+def graders_of(tasks: Iterable[tuple[str, Any]], import_paths: Sequence[str] = ()) -> Graders:
+    """The graders of tasks, which are kind and payload (or its JSON); StageError where one is missing."""
+    kinds, tasksets = set(), set()
+    for kind, payload in tasks:
+        kinds.add(kind)
+        if kind == "verifiers":
+            tasksets.add((json.loads(payload) if isinstance(payload, str) else payload)["taskset"])
+    versions, graded = {}, sorted(GRADED.keys() & kinds)
+    for kind in graded:
+        grader = GRADED[kind]
+        try:
+            versions[grader.package] = version(grader.package)
+        except PackageNotFoundError:
+            raise StageError(f"Tasks of kind {kind} are graded by {grader.package}, which is not installed. "
+                             f"Run {grader.install}.") from None
+    versions |= {name: source_hash(name, import_paths) for name in sorted(tasksets)}
+    return Graders((*(GRADED[kind].module for kind in graded), *sorted(tasksets)), versions)

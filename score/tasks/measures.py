@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from score.sandbox.outcomes import Outcome
@@ -59,6 +59,8 @@ class Measures:
     test: SplitScore = NOTHING
     fingerprint: str | None = None
     outputs: str | None = None       # JSON
+    rewards: dict[str, float] | None = None                      # what the task's own grader gives, by name
+    metrics: dict[str, float] = field(default_factory=dict)      # what it says besides
 
     @property
     def num_units(self) -> int:

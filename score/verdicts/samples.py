@@ -54,7 +54,7 @@ def verdict_row(answer: Answer, judgement: Judgement, terms: Terms) -> dict[str,
         "error_class": None if outcome.error_class is None else str(outcome.error_class),
         "error_name": outcome.error_name, "error_message": storable(outcome.error_message),
         "cpu_seconds": outcome.cpu_seconds, "wall_seconds": outcome.wall_seconds,
-        "max_rss_mib": outcome.max_rss_mib, "extra": "{}",
+        "max_rss_mib": outcome.max_rss_mib, "extra": json.dumps(measures.metrics),
     }
 
 

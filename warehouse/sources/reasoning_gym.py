@@ -58,7 +58,7 @@ def _dataset(name: str, count: int, seed: int, texts: dict[str, str], rest: str)
     except ImportError as error:
         raise StageError(f"The source reasoning-gym needs its library ({error}). Run {INSTALL}.") from None
     try:
-        options = {key: _value(text) for key, text in texts.items()}
+        options = {key: option_value(text) for key, text in texts.items()}
         return create_dataset(name, size=count, seed=seed, **options)
     except (AssertionError, TypeError, ValueError) as error:
         raise StageError(f"reasoning-gym:{rest} has options that the generator does not take: {error}."
@@ -79,7 +79,7 @@ def _task_of(name: str, dataset: Any, number: int, seed: int, where: str) -> Tas
         "solution": f"<answer>{entry['answer']}</answer>"}, where)
 
 
-def _value(text: str) -> Any:
+def option_value(text: str) -> Any:
     """A number, a list or a truth value as JSON has it; anything else is a text."""
     try:
         return json.loads(text)

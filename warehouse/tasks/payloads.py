@@ -36,6 +36,10 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     elif kind == "reasoning-gym":
         _field(where, payload, "dataset", str)
         _field(where, payload, "entry", dict)
+    elif kind == "verifiers":
+        _field(where, payload, "taskset", str)
+        _field(where, payload, "config", dict)
+        _field(where, payload, "data", dict)
     elif kind == "puzzle":
         _check_puzzle(payload, where)
     elif kind in ("answer", "math"):

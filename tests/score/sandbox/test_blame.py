@@ -143,8 +143,7 @@ def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path,
     add_rollout(warehouse, [("turn", fenced(FLIP)), *(("call", fenced(program)) for program in programs)])
     scored = CliRunner().invoke(score, [str(warehouse.root), "--lanes", "1"])
     assert scored.exit_code == int(stops), scored.output
-    told = ("The tests of 2 of 3 programs of part-00000.parquet cannot be run from outside of the program "
-            "(2 x untestable; ")
+    told = "The tests of 2 of 3 programs of part-00000.parquet cannot be run (2 x untestable; "
     assert (told in scored.output) == stops and "That is this machine" not in scored.output
     assert ("1 completions have no reward: the tests of their tasks cannot be run." in scored.output) != stops
 

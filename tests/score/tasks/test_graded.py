@@ -15,17 +15,15 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from score.tasks import graded
+from score.tasks import graded, kinds
 from score.tasks.graded import (
     GYM,
     MATH,
     GradedKind,
     boxed_or_end,
-    grader_modules,
-    grader_versions,
     tagged_or_end,
 )
-from score.tasks.kinds import load_task
+from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer, Measures
 from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
@@ -88,20 +86,20 @@ def test_what_a_grader_sees_is_the_last_box_or_the_end_of_the_text() -> None:
 
 
 def test_the_library_of_a_grader_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graded, "version", lambda package: "1.2")
-    graders = grader_versions({"grid", "math"})
-    assert graders == {"math-verify": "1.2"}
-    assert grader_modules({"grid", "math"}) == ("score.graders.symbolic",)
-    assert Scorer("exact", graders=graders).identity != Scorer("exact").identity
-    assert Scorer("exact", graders=grader_versions({"grid"})).identity == Scorer("exact").identity
+    monkeypatch.setattr(kinds, "version", lambda package: "1.2")
+    graders = graders_of([("grid", "{"), ("math", "{"), ("math", "{")])
+    assert graders.versions == {"math-verify": "1.2"} and graders.modules == ("score.graders.symbolic",)
+    assert Scorer("exact", graders=graders.versions).identity != Scorer("exact").identity
+    none = graders_of([("grid", "{")]).versions
+    assert Scorer("exact", graders=none).identity == Scorer("exact").identity
 
 
 def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(package: str) -> str:
         raise PackageNotFoundError(package)
-    monkeypatch.setattr(graded, "version", missing)
+    monkeypatch.setattr(kinds, "version", missing)
     with pytest.raises(StageError, match=r"graded by math-verify, .* Run pip install 'rollhouse\[math"):
-        grader_versions({"math"})
+        graders_of([("math", "{}")])
 
 
 # math-verify itself -----------------------------------------------------------------------------------------
@@ -122,7 +120,7 @@ def mathematics() -> Iterator[Callable[..., list[Measures]]]:
         version("math-verify")
     except PackageNotFoundError:
         pytest.skip("math-verify is not installed")
-    config = LaneConfig(Layer.SECCOMP, preload=grader_modules({"math"}))
+    config = LaneConfig(Layer.SECCOMP, preload=(MATH.module,))
     with LanePool(config, Limits(cpu_seconds=2), 1) as pool:
         yield lambda *answers: judged(Executor(pool), MATH, *answers)
 
@@ -179,7 +177,7 @@ def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
                for wording in wordings]
     nonsense = ("foo bar", "__import__('os')", "?" * 5000)
     garbage = [(payload, text) for payload in payloads for text in nonsense]
-    with LanePool(LaneConfig(Layer.SECCOMP, preload=grader_modules({"reasoning-gym"})), Limits(), 1) as pool:
+    with LanePool(LaneConfig(Layer.SECCOMP, preload=(GYM.module,)), Limits(), 1) as pool:
         rows = judged(Executor(pool), GYM, *answers, *garbage)
     assert [row.correct for row in rows[:len(answers)]] == [True] * len(answers)
     assert max(row.correct_share for row in rows[len(answers):]) <= 0.05

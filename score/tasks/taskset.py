@@ -1,0 +1,90 @@
+"""Tasks of a taskset for verifiers (PrimeIntellect): its own rewards, asked in a lane."""
+
+import hashlib
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, ClassVar
+
+from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
+from score.tasks.graded import digest, grading, tagged_or_end
+from score.tasks.measures import Answer, Measures, unit_measures
+from score.wire import plain_data
+from score.wire.error_classes import ErrorClass
+from warehouse.store.errors import StageError
+
+
+class OwnRewards:
+    """What becomes of the outcome of a grader that gives rewards of its own: one that fails gives none."""
+
+    key: ClassVar[bytes] = b"own rewards"
+
+    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+        return []
+
+    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+        words = outcome.error_message
+        if outcome.error_class is None:
+            share, words, _metrics = answer_of(outcome)
+            if share is not None:
+                return outcome
+        return outcome if outcome.infrastructure else replace(
+            outcome, result=None, error_class=ErrorClass.UNTESTABLE,
+            error_message=f"in the task's own rewards: {words}")
+
+
+def answer_of(outcome: Outcome) -> tuple[Any, Any, Any]:
+    """The share, the rewards and the metrics that a grader gives; None, what went wrong and None."""
+    try:
+        [[_, given]] = outcome.result
+        share, rewards, metrics = plain_data.untagged(given, 0)
+        numbers = [] if share is None else [share, *rewards.values(), *metrics.values()]
+        if all(map(math.isfinite, numbers)):
+            return share, rewards, metrics
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        pass
+    return None, f"no finite numbers: {outcome.result}"[:500], None
+
+
+@dataclass(frozen=True)
+class TasksetKind:
+    """{taskset, config, data}: the rewards of a taskset for verifiers, each with its weight, and its metrics.
+
+    A reward that raises an error is the task's failure and not the answer's, as in verifiers itself.
+    """
+
+    module: str = "score.graders.taskset"
+    package: str = "verifiers"
+    install: str = "pip install 'rollhouse[verifiers]'"
+
+    def load(self, payload: dict[str, Any]) -> list[Any]:
+        return [payload["taskset"], payload["config"], payload["data"]]
+
+    def programs(self, task: list[Any], answer: Answer) -> list[Program] | Outcome:
+        return [grading(self.module, [answer.text, *task], then=OwnRewards(), mentions="asyncio")]
+
+    def measure(self, task: list[Any], answer: Answer, outcomes: list[Outcome]) -> Measures:
+        if outcomes[0].error_class is not None:
+            return unit_measures(answer, outcomes[0], [], 1)
+        share, rewards, metrics = answer_of(outcomes[0])
+        shown = tagged_or_end(answer.text)[:1000]
+        measures = unit_measures(answer, outcomes[0], [share], 1, outputs=[shown], fingerprint=digest(shown))
+        return replace(measures, rewards=rewards, metrics=metrics)
+
+
+def source_hash(module: str, import_paths: Sequence[str]) -> str:
+    """Hash of the Python files of a module or package, which is not imported for it."""
+    spec = PathFinder.find_spec(module, [*sys.path, *import_paths])
+    if spec is None or spec.origin is None:
+        raise StageError(f"The taskset {module} is not installed here, and its rewards are its own code. "
+                         "Install its package, or name its folder: --import-path DIR.")
+    origin = Path(spec.origin)
+    files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    content = hashlib.sha256()
+    for file in files:
+        content.update(f"{file.relative_to(origin.parent)}\0".encode() + file.read_bytes() + b"\0")
+    return content.hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""Tasks that bring rewards of their own; a made-up grader stands for the library verifiers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from score.isolation.lockdown import Layer
+from score.rewards.named import DEFAULTS, rewards_named
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks import kinds
+from score.tasks.kinds import Task, graders_of
+from score.tasks.measures import Answer
+from score.tasks.taskset import TasksetKind
+from score.verdicts.completions import Item
+from score.verdicts.judge import Judgement, measure, run_programs
+from warehouse.sources.named import parse_source, read_source
+from warehouse.store.errors import StageError
+
+# Gives as many points as the settings say for each letter of the data, and takes one off for each blank.
+POINTS = """
+def grade(text, package, config, data):
+    if text == "spin":
+        while True: pass
+    if text == "raise": raise ValueError("what is this?")
+    if text == "own": return None, "KeyError: own", None
+    if text == "nan": return float("nan"), {}, {}
+    points, blanks = config["points"] * text.count(data["letter"]), -text.count(" ")
+    return min(max((points + blanks) / config["points"], 0), 1), {"letters": points, "blanks": blanks}, {
+        "length": len(text)}
+"""
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[Judgement]]]:
+    folder = tmp_path_factory.mktemp("graders")
+    (folder / "point_grader.py").write_text(POINTS)
+    folder.chmod(0o755)
+    kind = TasksetKind("point_grader")
+    payload = {"taskset": "none", "config": {"points": 3}, "data": {"letter": "a"}}
+    task = Task("t", "verifiers", kind, payload, kind.load(payload))
+    config = LaneConfig(Layer.SECCOMP, preload=("point_grader",), import_paths=(str(folder),))
+
+    def judged(*texts: str) -> list[Judgement]:
+        items = [Item(task, Answer(text, None)) for text in texts]
+        return measure(items, run_programs(Executor(pool), items))
+
+    with LanePool(config, Limits(cpu_seconds=0.3), 1) as pool:
+        yield judged
+
+
+def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., list[Judgement]]) -> None:
+    reward = rewards_named(DEFAULTS["verifiers"])["verifiers"]
+    rows = [judgement.measures for judgement in points("aa", "b   ", "", "a")]
+    assert [reward.function(row, {}) for row in rows] == [
+        {"letters": 6, "blanks": 0}, {"letters": 0, "blanks": -3}, {"letters": 0, "blanks": 0},
+        {"letters": 3, "blanks": 0}]
+    assert [row.correct for row in rows] == [True, False, False, True]
+    assert rows[0].metrics == {"length": 2} and rows[0].fingerprint != rows[3].fingerprint
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("raise", "no finite numbers: [['error', 'ValueError']]"), ("own", "KeyError: own"),
+    ("spin", "more than 0.3 s of CPU time"), ("nan", "no finite numbers")])
+def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., list[Judgement]], text: str,
+                                                       why: str) -> None:
+    [judgement] = points(text)
+    assert judgement.outcome.error_class == "untestable" and judgement.outcome.infrastructure
+    assert why in str(judgement.outcome.error_message)
+
+
+def test_the_code_of_a_taskset_is_part_of_the_identity(tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "version", lambda package: "0.4.0")
+    (tmp_path / "made_up").mkdir()
+    for name in ("__init__", "more"):
+        (tmp_path / "made_up" / f"{name}.py").write_text("x = 1\n")
+    tasks, paths = [("verifiers", {"taskset": "made_up"}), ("grid", "{")], [str(tmp_path)]
+    before = graders_of(tasks, paths)
+    assert before.modules == ("score.graders.taskset", "made_up")
+    assert before.versions["verifiers"] == "0.4.0"
+    (tmp_path / "made_up" / "more.py").write_text("x = 2\n")
+    assert graders_of(tasks, paths).versions["made_up"] != before.versions["made_up"]
+    with pytest.raises(StageError, match="The taskset made_up is not installed here"):
+        graders_of(tasks)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(StageError, match=r"verifiers:a b:3 is not verifiers:PACKAGE\[:COUNT\]"):
+        read_source(parse_source("verifiers:a b:3", heldout=False))
