@@ -49,6 +49,8 @@ class Checker:
 
     def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
         """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""
+        if not later:
+            return outcome
         [(_program, check)] = later
         if check.infrastructure:
             return check

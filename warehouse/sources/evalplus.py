@@ -47,7 +47,8 @@ def evalplus_task(row: Row, _number: int, where: str) -> Task:
         entry, code = str(row["entry_point"]), prompt + value_of(row, "canonical_solution", where, str)
         tests: str | list[str] = row.get("test") or CHECK.format(
             reference=code, entry=entry, atol=row.get("atol") or 0,
-            inputs=[*value_of(row, "base_input", where, list), *value_of(row, "plus_input", where, list)])
+            inputs=[*value_of(row, "base_input", where, list),
+                    *value_of(row, "plus_input", where, (list, dict))])      # {} where there are none
         question, setup = f"Complete this Python function.\n```python\n{prompt.rstrip()}\n```", ""
         more = "Repeat the imports and the signature."
     else:                                    # mbppplus of the hub: the tests are a script

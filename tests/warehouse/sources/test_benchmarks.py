@@ -114,8 +114,9 @@ def run_check(payload: dict[str, Any], code: str) -> None:
         names["check"](names[payload["entry_point"]])
 
 
-@pytest.mark.parametrize("row", [PLUS, {**HUMANEVAL, "task_id": "HumanEval/7"}, MBPP_PLUS],
-                         ids=["inputs", "a column of tests", "a script of tests"])
+@pytest.mark.parametrize("row", [
+    PLUS, {**PLUS, "plus_input": {}}, {**HUMANEVAL, "task_id": "HumanEval/7"}, MBPP_PLUS],
+    ids=["inputs", "no more inputs", "a column of tests", "a script of tests"])
 def test_evalplus_tells_right_from_wrong(tmp_path: Path, row: dict[str, Any]) -> None:
     task, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
     assert task.task_id.endswith("-plus") and task.solution is not None
