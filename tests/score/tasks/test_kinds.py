@@ -18,6 +18,7 @@ from score.sandbox.pool import LanePool
 from score.tasks.answer import given_answer, is_same
 from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures
+from score.tasks.script import is_expected
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
@@ -316,6 +317,44 @@ def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex)
     given_text = given_answer(task, wording.format(shown))
     assert given_text is not None and is_same(given_text, f"{above}/{below}", task)
     assert not is_same(given_text, f"{above + 1}/{below}", task)
+
+
+TEXTS = ("{}", " {}.\n", "**{}**", '"{}"', r"\boxed{{{}}}",
+         r"I think of \boxed{{nothing}}, but \boxed{{\text{{{}}}}}")
+CHOSEN = ("{}", "({})", "{}.", "**{}**", r"\boxed{{{}}}", "The answer is {}.", "Answer: {}) because it is so",
+          "not {1} but {0}", "It looks like {1}.\nNo, it is {0}.")
+
+
+@given(st.from_regex(r"[a-z]{1,9}( [a-z]{1,9}){0,3}", fullmatch=True), st.sampled_from(TEXTS), st.booleans())
+def test_a_right_text_is_right_in_any_wording_and_another_is_not(answer, wording, shouted):
+    task = KINDS["answer"].load({"answer": answer})
+    said = wording.format(answer.upper() if shouted else answer)
+    assert is_same(given_answer(task, said), answer, task)
+    assert not is_same(given_answer(task, wording.format(f"{answer} x")), answer, task)
+
+
+@given(st.permutations("ABCD"), st.sampled_from(CHOSEN))
+def test_a_right_choice_is_right_in_any_wording_and_another_is_not(letters, wording):
+    task = KINDS["answer"].load({"answer": letters[0], "match": "choice"})
+    assert given_answer(task, wording.format(*letters)) == letters[0]
+    assert given_answer(task, wording.format(*letters[::-1])) == letters[3]
+
+
+@given(st.text("xyz?!,; \n", max_size=80))
+def test_garbage_is_no_number_and_no_choice(text):
+    for payload in ({"answer": "7", "match": "numeric"}, {"answer": "B", "match": "choice"}):
+        assert given_answer(KINDS["answer"].load(payload), text) is None
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9.-]{1,6}", fullmatch=True), min_size=1, max_size=6), st.data())
+def test_blanks_between_words_of_an_output_are_harmless_and_other_words_are_not(words, data):
+    blanks = data.draw(st.lists(st.text(" \t\n", min_size=1, max_size=3), min_size=len(words),
+                                max_size=len(words)))
+    task = KINDS["stdio"].load({"cases": [{"input": "", "output": " ".join(words)}]})
+    written = "".join(word + blank for word, blank in zip(words, blanks, strict=True))
+    assert is_expected(written, " ".join(words), task)
+    assert not is_expected(written + "x", " ".join(words), task)
+    assert not is_expected(written.replace(words[0], "+", 1), " ".join(words), task)
 
 
 @pytest.mark.parametrize(
