@@ -95,7 +95,7 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
 def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
     """Everything about a completion; None where its text is not at hand."""
     iteration, purpose, task, index = key
-    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) "
+    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) "
                                "FROM one_completion($1, $2, $3, of_purpose := $4)",
                    [iteration, task, index, purpose])
     if not rows:

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rollout.engines.engine import Sampling
+from rollout.engines.engine import MOST_TOP_K, Sampling
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from warehouse.stages.shard import Shard
@@ -146,11 +146,16 @@ def _check_foreign(options: RolloutOptions) -> None:
 def _check_honest(options: RolloutOptions) -> None:
     """Refuse training rollouts that do not sample from the policy itself, unless allowed by name."""
     departures = options.sampling.departures()
+    if options.sampling.num_likely():
+        departures = [name for name in departures if name.endswith("penalty")]
     if departures and not (options.evaluate or options.distil) and not options.allow_truncated_sampling:
         name = departures[0].replace("_", "-")
+        way_out = "Leave it out" if name.endswith("penalty") else (
+            f"Leave it out, give --top-k {MOST_TOP_K} or less with it (what was left to draw from is then "
+            "stored, and trained on)")
         raise StageError(
             f"--{name} makes the sampled distribution differ from the policy's, which biases every "
-            "importance ratio in training. Leave it out, or give --allow-truncated-sampling (train will "
+            f"importance ratio in training. {way_out}, or give --allow-truncated-sampling (train will "
             "refuse such rows unless told how to treat them).")
 
 

@@ -166,7 +166,8 @@ def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any])
     return {
         **constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
         "completion": sampled.completion, "completion_ids": sampled.completion_ids,
-        "behaviour_logprobs": sampled.logprobs, "host": sampled.host or platform.node(),
+        "behaviour_logprobs": sampled.logprobs, "support_ids": sampled.support,
+        "host": sampled.host or platform.node(),
         "num_prompt_tokens": prompt["num_prompt_tokens"],
         "num_completion_tokens": len(sampled.completion_ids), "finish_reason": sampled.finish_reason,
         "cost": sampled.cost,

@@ -163,10 +163,28 @@ def recipe_plan(kind: str, seed: int, stages: Stages, iterations: int) -> Plan:
                 heldout=("synthetic:200:7",), evaluated={iterations: 16})
 
 
+TURNS = {"first turns": Stages(MANY, train=trained(KEEP, rate="2e-3")),
+         "both turns": Stages(MANY, train=trained(KEEP, rate="2e-3"), turns=2)}
+
+
+def turns() -> Iterator[Plan]:
+    """The noised starter on 16 first turns of a task, or on eight and eight answers to the best wrong one."""
+    for seed in SEEDS:
+        for kind, stages in TURNS.items():
+            yield turns_plan(kind, seed, stages, 10)
+    yield turns_plan("base", 0, Stages(), 0)
+
+
+def turns_plan(kind: str, seed: int, stages: Stages, iterations: int) -> Plan:
+    """A run whose last policy is evaluated by 128 first turns, 64 of which are answered 64 times."""
+    return Plan("turns", kind, seed, stages, iterations=iterations, model="model-noised",
+                heldout=("synthetic:100:7",), evaluated={iterations: 128}, answered=64)
+
+
 def smoke() -> Iterator[Plan]:
     """One iteration or two of everything, a few completions each: whether it runs at all."""
     little = {"num_tasks": 4, "group_size": 10}
-    for study in (long, recipe, drill, claims):
+    for study in (long, recipe, turns, drill, claims):
         for plan in study():
             if plan.seed == 0:
                 well, ill = (stages and replace(stages, rollout=stages.rollout | little)
@@ -174,8 +192,9 @@ def smoke() -> Iterator[Plan]:
                 yield replace(plan, study="smoke", kind=f"{plan.study}: {plan.kind}", well=well, ill=ill,
                               iterations=min(plan.iterations, 2), onset=min(plan.onset, 1),
                               final=plan.final and 2,
-                              evaluated={min(policy, 2): 2 for policy in plan.evaluated})
+                              evaluated={min(policy, 2): 8 for policy in plan.evaluated},
+                              answered=plan.answered and 8)
 
 
 STUDIES: dict[str, Callable[[], Iterator[Plan]]] = {
-    study.__name__: study for study in (long, drill, claims, recipe, smoke)}
+    study.__name__: study for study in (long, drill, claims, recipe, turns, smoke)}

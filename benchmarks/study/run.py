@@ -19,12 +19,14 @@ from warehouse.init import init_run
 from warehouse.look.alarms import raised_alarms
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter"
 POOL = ("arc-agi-1:training@" + str(Path(__file__).parents[2] / "examples" / "demo" / "pool.txt"),)
 SMALL = {"num_tasks": 32, "group_size": 8, "prompt_format": "compact", "max_prompt_tokens": 700,
          "dtype": "float32", "max_tokens": 56}
+SECOND = {"feedback": str(STARTER.parent / "turns" / "again.py") + ":again", "max_prompt_tokens": 960}
 REWARD = ("--reward", "arc-exact-shaped")
 OUT_OF_TIME = "out of time"
 SAMPLING = {each.name for each in fields(Sampling)}
@@ -40,6 +42,7 @@ class Stages:
     staleness: int = 0                 # how many policies before its own an iteration is sampled with
     served: int | None = None          # the policy that the engine holds whatever it says; -1: the one before
     renumbered: int = 0                # tokens that the engine's tokenizer numbers otherwise
+    turns: int = 1                     # among which the completions of an iteration are shared out
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Plan:
     evaluated: dict[int, int] = field(default_factory=dict)      # completions per held-out task, by policy
     final: int = 0                     # completions per task of all tasks by the last policy
     drawn: dict[str, Any] = field(default_factory=dict)          # how completions that measure are sampled
+    answered: int = 0                  # held-out completions per task whose wrong ones get as many answers
 
     @property
     def name(self) -> str:
@@ -88,15 +92,17 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
     if history and plan.study in ("drill", "healthy", "long"):
         keep_history(warehouse, history / plan.name.replace("/", "-").replace(" ", "_"))
     return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
-            "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse)}
+            "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse, plan)}
 
 
 def one_iteration(plan: Plan, stages: Stages, warehouse: Warehouse, iteration: int,
                   score_options: tuple[str, ...]) -> None:
-    """Roll out, score and train."""
-    sample(plan, stages, warehouse, iteration=iteration,
-           policy_version=max(0, iteration - stages.staleness))
-    score(warehouse, iteration, "train", *stages.score, *score_options)
+    """Roll out and score every turn, then train."""
+    size = (SMALL | stages.rollout)["group_size"] // stages.turns
+    for turn in range(1, stages.turns + 1):
+        sample(plan, stages, warehouse, iteration=iteration, group_size=size, **(SECOND if turn > 1 else {}),
+               turn=turn, policy_version=max(0, iteration - stages.staleness))
+        score(warehouse, iteration, turn_purpose("train", turn), *stages.score, *score_options)
     train.main([str(warehouse.root), "--iteration", str(iteration), "--seed", str(plan.seed),
                 "--device", "cpu", "--threads", "1", *stages.train], standalone_mode=False)
 
@@ -108,6 +114,11 @@ def measure(plan: Plan, warehouse: Warehouse, score_options: tuple[str, ...]) ->
         sample(plan, Stages(plan.drawn), warehouse, iteration=last, evaluate=True, num_tasks=None,
                group_size=plan.evaluated[last])
         score(warehouse, last, "eval", *REWARD, *score_options)
+    if plan.answered:
+        parents = f"FROM wrong_completions({last}, of_purpose := 'eval') WHERE sample_index < {plan.answered}"
+        sample(plan, Stages(), warehouse, iteration=last, evaluate=True, num_tasks=None, turn=2, **SECOND,
+               group_size=8, parents_per_task=plan.answered // 8, parents_sql=parents)
+        score(warehouse, last, "eval-turn2", *REWARD, *score_options)
     if plan.final:
         sample(plan, Stages(), warehouse, iteration=last, num_tasks=None, group_size=plan.final)
         score(warehouse, last, "train", *REWARD, *score_options)
@@ -154,13 +165,19 @@ def look(warehouse: Warehouse) -> dict[str, list[str]]:
             "raised": [f"{alarm.signal}@{alarm.first_iteration}" for alarm in alarms if not alarm.fired]}
 
 
-def left_by(warehouse: Warehouse) -> dict[str, Any]:
-    """Curves of the run, and right answers by task of its evaluation and of its last iteration."""
+def left_by(warehouse: Warehouse, plan: Plan) -> dict[str, Any]:
+    """Curves of the run, right answers by task of its evaluation and last iteration, and what was sampled."""
     queries = {
         "curves": "SELECT iteration, solving_plain, solving, solving_error, reach, reach_plain, reward, "
                   "reward_error FROM adjusted WHERE purpose = 'train' ORDER BY iteration",
-        "evaluations": "SELECT iteration, task_id, n, c FROM task_results WHERE purpose <> 'train' "
+        "evaluations": "SELECT iteration, task_id, n, c FROM task_results WHERE purpose = 'eval' "
                        "ORDER BY ALL",
+        "answers": "SELECT task_id, count(*), count(*) FILTER (correct) FROM samples "
+                   "WHERE purpose = 'eval-turn2' GROUP BY ALL ORDER BY ALL",
+        "parents": "SELECT task_id, count(*) FILTER (correct) FROM samples "
+                   f"WHERE purpose = 'eval' AND sample_index < {plan.answered} GROUP BY ALL ORDER BY ALL",
+        "sampled": "SELECT purpose, count(*), sum(num_completion_tokens), avg(num_prompt_tokens) "
+                   "FROM samples GROUP BY ALL ORDER BY ALL",
         "final": "SELECT task_id, n, c FROM task_results WHERE purpose = 'train' AND iteration = "
                  "(SELECT max(iteration) FROM task_results WHERE purpose = 'train') ORDER BY ALL"}
     with connect(warehouse) as connection:

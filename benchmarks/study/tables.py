@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
         if result["ended"] != OUT_OF_TIME and judged:
             runs[result["study"]][result["kind"]].append(result)
     for study, lines in (("drill", drill_lines), ("healthy", healthy_lines), ("long", long_lines),
-                         ("claims", claim_lines), ("recipe", recipe_lines)):
+                         ("claims", claim_lines), ("recipe", recipe_lines), ("turns", turns_lines)):
         if study in runs:
             click.echo("\n".join([f"\n{study}", *lines(runs[study])]))
 
@@ -129,6 +129,44 @@ def recipe_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
             cells.append(f"{values.mean():.3f} | {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})")
         pool = mean([row[PLAIN] for run in runs for row in run["curves"][-3:]] or [0])
         yield f"| {kind} | {len(runs)} | {' | '.join(cells)} | {pool:.3f} |"
+
+
+def turns_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """Held-out tasks after each arm, and the second arm less the first with 95% intervals.
+
+    Seeds of both arms, and tasks, are drawn with replacement together.
+    """
+    yield ("| trained on | seeds | tokens sampled to train | pass@1 | pass@16 | solved by 128 | by 64 + 64 "
+           "| right answers |")
+    yield "|---|---|---|---|---|---|---|---|"
+    measured = {}
+    for kind, runs in kinds.items():
+        runs.sort(key=lambda run: run["seed"])
+        measured[kind] = np.array([turn_measures(run) for run in runs])
+        tokens = mean(sum(row[2] for row in run["sampled"] if row[0].startswith("train")) for run in runs)
+        answers = [(right, number) for run in runs for _, number, right in run["answers"]]
+        cells = " | ".join(f"{value:.3f}" for value in measured[kind].mean(axis=(0, 1)))
+        yield (f"| {kind} | {len(runs)} | {tokens:,.0f} | {cells} | "
+               f"{sum(right for right, _ in answers) / sum(number for _, number in answers):.3f} |")
+    first, both = ({run["seed"]: place for place, run in enumerate(kinds[kind])}
+                   for kind in ("first turns", "both turns"))
+    seeds = sorted(first.keys() & both.keys())
+    gains = np.array([measured["both turns"][both[seed]] - measured["first turns"][first[seed]]
+                      for seed in seeds])
+    draws = np.random.default_rng(0)
+    resampled_gains = np.array([gains[draws.integers(0, len(seeds), len(seeds))][
+        :, draws.integers(0, gains.shape[1], gains.shape[1])].mean(axis=(0, 1)) for _ in range(4000)])
+    for place, name in enumerate(("pass@1", "pass@16", "solved by 128", "by 64 + 64")):
+        low, high = np.quantile(resampled_gains[:, place], [0.025, 0.975])
+        of_seeds = ", ".join(f"{gain:+.3f}" for gain in gains[:, :, place].mean(axis=1))
+        yield f"{name}: {gains[:, :, place].mean():+.3f} ({low:+.3f} .. {high:+.3f}); by seed {of_seeds}"
+
+
+def turn_measures(run: Result) -> list[tuple[float, ...]]:
+    """Of every held-out task pass@1, pass@16, and whether 128 first turns, or 64 and 64 answers, solve it."""
+    early, answered = dict(run["parents"]), {task: right for task, _, right in run["answers"]}
+    return [(c / n, 1 - comb(n - c, 16) / comb(n, 16), c > 0, early[task] + answered.get(task, 0) > 0)
+            for _, task, n, c in sorted(run["evaluations"])]
 
 
 def by_task(runs: list[Result], k: int) -> np.ndarray:

@@ -171,7 +171,7 @@ class EndpointEngine:
                 await self._recover(server, life, error)
                 await asyncio.sleep(pause)
             else:
-                sampled = after_draw(request, sampling, *drawn, self.encoder.decode)
+                sampled = after_draw(request, sampling, drawn, self.encoder.decode)
                 if isinstance(sampled, Request):
                     work.go_on(sampled)
                 else:

@@ -23,6 +23,8 @@ from warehouse.store.errors import StageError
 LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
 LONGEST_SILENCE = 900.0          # seconds of nothing but that
 ANSWERING = 1800.0               # seconds that an answer may take
+OF_ONE_REQUEST = (400, 413, 422)  # what a service answers to a prompt that it does not take
+SHOWN = 60                       # characters of such a prompt
 NEUTRAL = Sampling()
 
 
@@ -42,7 +44,7 @@ class ForeignEngine:
         self.engine = f"{model} (openai)"
         self.answers = Answers(cache)
         self.encoder = load_encoder(base, revision)
-        self.limit_name = "max_tokens"
+        self.limit_name, self.refusal = "max_tokens", ""
         self.places, self.last_answer, self.resting_until = 1, time.monotonic(), 0.0
         self.key = os.environ.get(key_variable, "").strip()      # of a file's last line break
         if not (self.key.isascii() and self.key.isprintable()):
@@ -80,11 +82,18 @@ class ForeignEngine:
             for hand in hands:
                 hand.cancel()
             await asyncio.gather(*hands, return_exceptions=True)
+        if work.refused:
+            raise self._left_out(work.refused)
 
     async def _work(self, work: Work, sampling: Sampling) -> None:
         while request := await work.next():
             try:
                 answer, cost = await self._answer(request, sampling)
+            except Refused as refusal:
+                if refusal.status not in OF_ONE_REQUEST:
+                    raise
+                self.refusal = self.refusal or str(refusal)
+                work.leave_out(request, refusal)
             except Unavailable as error:
                 if error.status == 429:
                     work.go_on(request)
@@ -151,7 +160,17 @@ class ForeignEngine:
             return None
         return (answer.prompt_tokens * self.price[0] + answer.completion_tokens * self.price[1]) / 1e6
 
-    def _explained(self, refusal: Refused | Unavailable) -> StageError:
+    def _left_out(self, refused: list[Request]) -> StageError:
+        """What is said once all others are answered."""
+        prompts = list(dict.fromkeys(request.messages for request in refused))
+        begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
+        return StageError(
+            f"{self.refusal} That is said to {len(refused)} requests of {len(prompts)} prompts, the first of "
+            f"which begins with {begin!r}; all others are answered. Run the same command again to ask these "
+            "alone; to go on without their tasks discard the rollout, and sample the others with --tasks-sql "
+            "(a --cache keeps what was paid for).")
+
+    def _explained(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal without the key, and the way out where there is one."""
         said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
         way_out = "What was finished is kept."
@@ -162,7 +181,7 @@ class ForeignEngine:
         elif refusal.status == 404:
             way_out = (f"Check the address (of most services it ends in /v1) and the name '{self.model}' of "
                        "--model.")
-        return StageError(f"{self.url}: {said.rstrip('.')}. {way_out}")
+        return Refused(f"{self.url}: {said.rstrip('.')}. {way_out}", refusal.status or 0)
 
 
 async def _open_session(key: str) -> aiohttp.ClientSession:

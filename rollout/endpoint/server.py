@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, next_draw
+from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, Drawn, likely, next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampling
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
+IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
 FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
 
@@ -181,8 +182,8 @@ class Server:
                              "rollout.server` does.")
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
-    async def complete(self, request: Request, sampling: Sampling) -> tuple[list[int], list[float], str]:
-        """Ids, logprobs and vLLM's finish reason of one draw; Unavailable if it was broken off."""
+    async def complete(self, request: Request, sampling: Sampling) -> Drawn:
+        """What one draw gives; Unavailable if it was broken off."""
         token_ids, seed, max_tokens = next_draw(request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
             "model": self.serving, "token_ids": token_ids,
@@ -202,7 +203,16 @@ class Server:
         if not ids or len(ids) != len(told):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
-        return ids, [token["logprob"] for token in told], choice["finish_reason"]
+        logprobs, support = [token["logprob"] for token in told], []
+        if sampling.num_likely():
+            if "token_id" not in told[0]["top_logprobs"][0]:
+                raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
+                                 "0.32 or newer.")
+            left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
+                           IMPOSSIBLE) for token in told]
+            logprobs = [logprob - whole for logprob, (_, whole) in zip(logprobs, left, strict=True)]
+            support = [ids for ids, _ in left]
+        return Drawn(ids, logprobs, choice["finish_reason"], support)
 
     def break_off(self) -> None:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
@@ -219,8 +229,8 @@ def _parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any
                                           "min_count": loops}
     if fences:
         values |= {"stop": [FENCE], "include_stop_str_in_output": True}
-    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": 0, "detokenize": fences,
-            "output_kind": FINAL_ONLY}
+    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
+            "detokenize": fences, "output_kind": FINAL_ONLY}
 
 
 def headers() -> dict[str, str]:

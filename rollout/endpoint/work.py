@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
 
-MOST_ATTEMPTS = 5
+MOST_ATTEMPTS, MOST_REFUSALS = 5, 5
 FIRST_PAUSE = 0.1                # seconds, doubled every time before a request that failed is asked again
 TURN = 0.2                       # seconds after which the caller gets a chance to stop
 
@@ -39,6 +39,8 @@ class Work:
         self.finished: deque[Sampled] = deque()
         self.num_under_way, self.exhausted = 0, False
         self.attempts: Counter[int] = Counter()
+        self.refused: list[Request] = []
+        self.answered = False
         self.news, self._changed = asyncio.Event(), asyncio.Event()
 
     def take(self) -> Request | None:
@@ -61,9 +63,20 @@ class Work:
 
     def finish(self, request: Request, sampled: Sampled) -> None:
         """Take the completion of a request that was taken."""
-        self.num_under_way -= 1
+        self.answered = True
         self.finished.append(sampled)
         self.news.set()
+        self._end_one()
+
+    def leave_out(self, request: Request, refusal: StageError) -> None:
+        """Go on without a request that is refused; raises that where one prompt after the other is."""
+        self.refused.append(request)
+        if not self.answered and len({each.messages for each in self.refused}) >= MOST_REFUSALS:
+            raise refusal
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self.num_under_way -= 1
         if self.is_done():
             self._tell()
 

@@ -1,8 +1,10 @@
 """How a completion ends: what the engine is asked for next, and why a completion is over."""
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
@@ -12,6 +14,18 @@ FENCE = "```"                    # what ends a code block, and what begins it
 CLOSED_CODE = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees as long ones
 REASONS = {"stop": "stop", "length": "length", "repetition": "loop"}  # vLLM's word: ours
+
+
+class Drawn(NamedTuple):
+    """What an engine drew at one go: ids, their logprobs (nats), its own finish reason.
+
+    And the ids that truncation left for each token; none where it leaves all.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    reason: str
+    support: list[list[int]]
 
 
 def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int]:
@@ -24,19 +38,38 @@ def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int
     return [*request.prompt_ids, *request.drawn_ids], seed, sampling.max_tokens - num_drawn
 
 
-def after_draw(request: Request, sampling: Sampling, ids: list[int], logprobs: list[float], reason: str,
+def likely(logprobs: Iterable[tuple[int, float]], least: float = -math.inf) -> tuple[list[int], float]:
+    """Of (id, logprob) the ids that can be drawn, those above `least`, and the logprob of all of them.
+
+    That is 0 but where more are equally likely at the edge of truncation than the engine names; a token's
+    logprob less it is exact among those that are named.
+    """
+    left = {token: logprob for token, logprob in logprobs if logprob > least}
+    return [*left], math.log(math.fsum(map(math.exp, left.values())))
+
+
+def gone_on(request: Request, drawn: Drawn) -> Request:
+    """The request with what was drawn more."""
+    return replace(request, drawn_ids=[*request.drawn_ids, *drawn.ids],
+                   drawn_logprobs=[*request.drawn_logprobs, *drawn.logprobs],
+                   drawn_support=[*request.drawn_support, *drawn.support])
+
+
+def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
                decode: Callable[[list[int]], str]) -> Sampled | Request:
     """The whole completion, or the request with what is drawn so far if it has to go on.
 
     With `stop_when_code_closes` engines stop at every fence; the fence that begins the code ends nothing.
     """
-    ids, logprobs = [*request.drawn_ids, *ids], [*request.drawn_logprobs, *logprobs]
-    reason, text = REASONS[reason], decode(ids)
+    request = gone_on(request, drawn)
+    ids = request.drawn_ids
+    reason, text = REASONS[drawn.reason], decode(ids)
     if sampling.stop_when_code_closes and reason == "stop":
         if CLOSED_CODE.search(request.prefill + text):
             reason = "code"
         elif text.count(FENCE) > decode(ids[:-1]).count(FENCE):
             if len(ids) < sampling.max_tokens:
-                return replace(request, drawn_ids=ids, drawn_logprobs=logprobs)
+                return request
             reason = "length"
-    return Sampled(request.index, ids, logprobs, text, reason)
+    return Sampled(request.index, ids, request.drawn_logprobs, text, reason,
+                   support=request.drawn_support if sampling.num_likely() else None)

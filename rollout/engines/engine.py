@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from warehouse.store.errors import StageError
 
 LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
+MOST_TOP_K, TIES = 64, 16  # up to which what truncation left is stored; tokens at its edge may be equal
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
@@ -31,6 +32,13 @@ class Sampling:
         plain = Sampling()
         names = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
         return [name for name in names if getattr(self, name) != getattr(plain, name)]
+
+    def num_likely(self) -> int:
+        """How many of the likeliest tokens an engine has to name, so that all that truncation left are there.
+
+        0 where it leaves all, or too many, or the likeliest alone is taken.
+        """
+        return self.top_k + TIES if 0 < self.top_k <= MOST_TOP_K and self.temperature else 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
         "revision": settings.revision, "tokenizer_revision": settings.revision,
         "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
+        "max_logprobs": MOST_TOP_K + TIES,
         "generation_config": "vllm",  # a model's own sampling defaults must not slip in
         "disable_log_stats": True, "use_tqdm_on_load": False,
     }
@@ -93,13 +102,15 @@ class Request:
     sample_index: int = 0
     drawn_ids: list[int] = field(default_factory=list)
     drawn_logprobs: list[float] = field(default_factory=list)
+    drawn_support: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Sampled:
     """One finished completion: `logprobs` (nats) are of the distribution each token was drawn from.
 
-    They are None where the engine gives none.
+    They are None where the engine gives none. `support` are the ids that truncated sampling left for each
+    token, None where it leaves all.
     """
 
     index: int
@@ -109,6 +120,7 @@ class Sampled:
     finish_reason: str  # 'stop', 'length', 'loop' or 'code'
     host: str = ""  # of the server that sampled it; "" is this machine
     cost: float | None = None
+    support: list[list[int]] | None = None
 
 
 class Engine(Protocol):

@@ -13,13 +13,14 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
+from vllm.logprobs import FlatLogprobs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.endings import FENCE, LONGEST_LOOP, after_draw, next_draw
+from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, likely, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.engines.merged import merged_tensors
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -113,7 +114,7 @@ class VllmEngine:
             for output in self.llm.llm_engine.step():
                 if output.finished:
                     request = inside.pop(int(output.request_id.split("-")[0]))  # vLLM appends a unique suffix
-                    sampled = after_draw(request, sampling, *_drawn(output), decode)
+                    sampled = after_draw(request, sampling, _drawn(output), decode)
                     if isinstance(sampled, Request):
                         inside[sampled.index] = self._add(sampled, sampling)
                     else:
@@ -161,7 +162,8 @@ def _check_compiler() -> None:
 def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
     """vLLM's parameters of one request: its own seed, the sampled token's logprob, ids only.
 
-    A fence that ends a draw is seen in the text, so vLLM has to make text while it samples.
+    With --top-k the logprobs of all that could have been sampled, as flat lists: objects for each would be
+    most of the work. A fence that ends a draw is seen in the text, so vLLM has to make text while it samples.
     """
     loops, fences = sampling.stop_loops, bool(sampling.stop_when_code_closes)
     return SamplingParams(
@@ -170,15 +172,21 @@ def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams
         presence_penalty=sampling.presence_penalty, frequency_penalty=sampling.frequency_penalty, seed=seed,
         repetition_detection=RepetitionDetectionParams(LONGEST_LOOP, 1, loops) if loops else None,
         stop=[FENCE] if fences else None, include_stop_str_in_output=fences, detokenize=fences,
-        logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY)
+        logprobs=sampling.num_likely(), flat_logprobs=sampling.num_likely() > 0,
+        output_kind=RequestOutputKind.FINAL_ONLY)
 
 
-def _drawn(output: Any) -> tuple[list[int], list[float], str]:
-    """Ids, logprobs and vLLM's finish reason of a finished request."""
+def _drawn(output: Any) -> Drawn:
+    """What a finished request drew."""
     completion = output.outputs[0]
-    ids = list(completion.token_ids)
-    logprobs = [position[token].logprob for token, position in zip(ids, completion.logprobs, strict=True)]
-    return ids, logprobs, completion.finish_reason
+    ids, told = list(completion.token_ids), completion.logprobs
+    if not isinstance(told, FlatLogprobs):
+        logprobs = [position[token].logprob for token, position in zip(ids, told, strict=True)]
+        return Drawn(ids, logprobs, completion.finish_reason, [])
+    places = list(map(slice, told.start_indices, told.end_indices))
+    left = [likely(zip(told.token_ids[place], told.logprobs[place], strict=True)) for place in places]
+    logprobs = [told.logprobs[place.start] - whole for place, (_, whole) in zip(places, left, strict=True)]
+    return Drawn(ids, logprobs, completion.finish_reason, [support for support, _ in left])
 
 
 def _first_line(error: Exception) -> str:

@@ -38,7 +38,7 @@ def tiny_run(folder: Path) -> Warehouse:
 
 def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, group_size: int = 6,
                 max_tokens: int = 10, sampled_by: int | None = None, claimed: int | None = None,
-                scorer: str = SCORER) -> None:
+                scorer: str = SCORER, top_k: int = 0) -> None:
     """Roll out and score an iteration: the share of even tokens is rewarded, every fourth group alike.
 
     `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows
@@ -50,7 +50,7 @@ def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, gr
         prompt_ids = torch.randint(0, VOCABULARY, (5 + 3 * number,), generator=generator)
         prompts.append(prompt_row(f"task-{number}", group_size, iteration=iteration,
                                   prompt_ids=prompt_ids.tolist()))
-    _answer(warehouse, prompts, generator, max_tokens, sampled_by, claimed, scorer)
+    _answer(warehouse, prompts, generator, max_tokens, sampled_by, claimed, scorer, top_k)
 
 
 def sample_turn(warehouse: Warehouse, iteration: int, turn: int, *, group_size: int = 3, every: int = 4,
@@ -74,7 +74,7 @@ def sample_turn(warehouse: Warehouse, iteration: int, turn: int, *, group_size: 
 
 
 def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torch.Generator, max_tokens: int,
-            sampled_by: int | None, claimed: int | None, scorer: str) -> None:
+            sampled_by: int | None, claimed: int | None, scorer: str, top_k: int = 0) -> None:
     """Sample the completions of prompts, score them, and finish both stages."""
     keys: dict[str, Any] = {name: prompts[0][name] for name in ("iteration", "purpose")}
     version = keys["iteration"] if sampled_by is None else sampled_by
@@ -82,13 +82,14 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
     policy = load_policy(warehouse, version)
     completions, samples = [], []
     for number, prompt in enumerate(prompts):
-        group = sample_group(policy, prompt, max_tokens, generator)
-        for sample_index, (ids, logprobs) in enumerate(group):
+        group = sample_group(policy, prompt, max_tokens, generator, top_k)
+        for sample_index, (ids, logprobs, support) in enumerate(group):
             reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
             completions.append(completion_row(
                 prompt, prompt["group_index"] * prompt["group_size"] + sample_index, ids, logprobs,
                 finish_reason="stop" if ids[-1] == END else "length", policy_version=claimed,
-                policy_sha256=warehouse.policy(claimed)["sha256"], max_tokens=max_tokens))
+                policy_sha256=warehouse.policy(claimed)["sha256"], max_tokens=max_tokens,
+                top_k=top_k, support_ids=support if top_k else None))
             samples.append(sample_row(completions[-1], scorer, reward, correct=reward == 1))
     for table, rows in (("prompts", prompts), ("completions", completions)):
         write_rows(warehouse, table, [rows])
@@ -123,18 +124,26 @@ def load_policy(warehouse: Warehouse, version: int) -> Policy:
                      device=torch.device("cpu"), seed=0, rank=4, alpha=8, rslora=False, targets="all-linear")
 
 
-def sample_group(policy: Policy, prompt: dict[str, Any], max_tokens: int,
-                 generator: torch.Generator) -> list[tuple[list[int], list[float]]]:
-    """Draw the completions of a prompt side by side, token by token: ids and logprobs of each, to its end."""
+def sample_group(policy: Policy, prompt: dict[str, Any], max_tokens: int, generator: torch.Generator,
+                 top_k: int = 0) -> list[tuple[list[int], list[float], list[list[int]]]]:
+    """Draw the completions of a prompt side by side, token by token, each to its end.
+
+    Of each come ids, logprobs, and the ids that top_k left for each token, none where it left all.
+    """
     tokens = torch.tensor([prompt["prompt_ids"]] * prompt["group_size"])
-    logprobs = torch.empty(len(tokens), 0)
+    logprobs, support = torch.empty(len(tokens), 0), torch.empty(len(tokens), 0, top_k, dtype=torch.long)
     with torch.no_grad():
         for _ in range(max_tokens):
-            scores = policy.full_logits(tokens)[:, -1].log_softmax(dim=-1)
+            scores = policy.full_logits(tokens)[:, -1]
+            left = scores.topk(top_k).indices
+            if top_k:
+                scores = torch.full_like(scores, -torch.inf).scatter(1, left, scores.gather(1, left))
+            scores = scores.log_softmax(dim=-1)
             drawn = torch.multinomial(scores.exp(), 1, generator=generator)
             tokens = torch.cat([tokens, drawn], dim=1)
             logprobs = torch.cat([logprobs, scores.gather(1, drawn)], dim=1)
+            support = torch.cat([support, left[:, None]], dim=1)
     completions = tokens[:, len(prompt["prompt_ids"]):].tolist()
     lengths = [(*ids, END).index(END) + 1 for ids in completions]
-    return [(ids[:length], values[:length])
-            for ids, values, length in zip(completions, logprobs.tolist(), lengths, strict=True)]
+    return [(ids[:length], values[:length], left[:length]) for ids, values, left, length
+            in zip(completions, logprobs.tolist(), support.tolist(), lengths, strict=True)]

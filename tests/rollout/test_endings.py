@@ -1,5 +1,6 @@
 """Completions that end early: closed code, loops; what is drawn next, and what is counted as cut off."""
 
+import math
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.stop_loops import end_of_loop
-from rollout.engines.endings import CLOSED_CODE, LONGEST_LOOP, after_draw, next_draw
+from rollout.engines.endings import CLOSED_CODE, LONGEST_LOOP, Drawn, after_draw, gone_on, likely, next_draw
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
@@ -34,7 +35,7 @@ def decode(ids: list[int]) -> str:
 def draw(request: Request, text: str, *, ended: bool = False, reason: str = "stop",
          sampling: Sampling = FENCED) -> Request | Sampled:
     ids = [ord(letter) for letter in text] + [END] * ended
-    return after_draw(request, sampling, ids, [-0.5] * len(ids), reason, decode)
+    return after_draw(request, sampling, Drawn(ids, [-0.5] * len(ids), reason, []), decode)
 
 
 def test_rollout_ends_code_and_loops_where_the_scorer_does() -> None:
@@ -55,6 +56,17 @@ def test_the_fence_that_begins_the_code_goes_on_with_other_numbers_and_the_one_t
     assert again.completion == "So:\n```python\nx = '`'\n```" and again.finish_reason == "code"
     assert len(again.completion_ids) == len(again.logprobs) == len(again.completion)
     assert again.index == 7
+
+
+def test_what_truncation_left_goes_with_each_token_and_equal_tokens_at_its_edge_cost_nothing() -> None:
+    thirds = [(7, math.log(1 / 3)), (7, math.log(1 / 3)), (3, math.log(1 / 3)), (9, -math.inf)]
+    support, whole = likely(thirds)     # a third token was equally likely, and the engine did not name it
+    assert support == [7, 3] and math.log(1 / 3) - whole == pytest.approx(math.log(1 / 2))
+    sampling = replace(FENCED, top_k=2)
+    request = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "```")], [-0.5] * 3, "stop", [[7, 3]] * 3))
+    whole_one = after_draw(request, sampling, Drawn([ord("x")], [-0.5], "length", [[4]]), decode)
+    assert isinstance(whole_one, Sampled) and whole_one.support == [[7, 3]] * 3 + [[4]]
+    assert Sampling(top_k=2, temperature=0).num_likely() == 0, "the likeliest is taken, whatever is cut"
 
 
 @pytest.mark.parametrize(("prefill", "text", "ended", "reason", "becomes"), [

@@ -61,6 +61,10 @@ def new_run(root: Path) -> Warehouse:
     return open_warehouse(root)
 
 
+def refusal(message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=400)
+
+
 def ask(warehouse: Warehouse, service: ChatService, **values: Any) -> list[str]:
     options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=64), group_size=3, part_size=4,
                              prompt_format="compact", endpoint=(service.url,), model="wise-1", distil=True)
@@ -100,11 +104,36 @@ def test_answers_are_rows_with_the_runs_own_tokens_and_no_logprobs(
 
 def test_a_service_that_names_the_limit_otherwise_is_asked_so(warehouse: Warehouse, serve: Serve) -> None:
     told = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-    service = serve(lambda number, request: web.json_response({"error": {"message": told}}, status=400)
+    service = serve(lambda number, request: refusal(told)
                     if "max_tokens" in request else None)
     ask(warehouse, service)
     answered = [request for request in service.asked if "max_tokens" not in request]
     assert {request["max_completion_tokens"] for request in answered} == {64} and len(rows(warehouse)) == 12
+
+
+def test_a_prompt_that_is_refused_keeps_none_of_the_others_from_being_answered(
+        warehouse: Warehouse, serve: Serve) -> None:
+    def of_a_task(request: dict[str, Any]) -> bool:
+        return request["messages"][-1]["content"].startswith("In\n17\n")
+    service = serve(lambda number, request: refusal("content policy")
+                    if number < 12 and of_a_task(request) else None)
+    with pytest.raises(StageError, match=r"content policy.*to 3 requests of 1 prompts, .* with 'In\\n17"):
+        ask(warehouse, service)
+    assert len(service.asked) == 12
+    assert not warehouse.stage("rollout", iteration=0, purpose="distil").is_complete()
+    assert "12 completions of 4 tasks" in ask(warehouse, service)[0]
+    assert len(service.asked) == 15 and all(map(of_a_task, service.asked[12:])), "these alone"
+
+
+def test_a_service_that_refuses_every_prompt_is_not_asked_for_all(tmp_path: Path, serve: Serve) -> None:
+    tasks = tmp_path / "many.json"
+    tasks.write_text(json.dumps({f"t{number}": {**TURN, "train": [
+        {"input": [[number, 7]], "output": [[7, number]]}]} for number in range(10)}))
+    init_run(tmp_path / "run", str(STARTER), (str(tasks),), ())
+    service = serve(lambda number, request: refusal("no such field"))
+    with pytest.raises(StageError, match=r"no such field\. What was finished is kept"):
+        ask(open_warehouse(tmp_path / "run"), service, max_num_seqs=1)
+    assert len({request["messages"][-1]["content"] for request in service.asked}) == 5
 
 
 def test_they_are_scored_and_summed_up_and_cost_what_the_price_table_says(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from tqdm import tqdm
 
 from rollout.cli import rollout
-from rollout.engines.engine import Sampling
+from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run
@@ -146,7 +147,9 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
     before = sorted(path for path in warehouse.root.rglob("*"))
     for values, sentence in [
         ({"iteration": 3}, "Iteration 3 samples with policy 3, which does not exist yet"),
-        ({"sampling": Sampling(top_p=0.95)}, "--top-p makes the sampled distribution differ"),
+        ({"sampling": Sampling(top_p=0.95)}, "--top-p makes the sampled .* give --top-k 64 or less with it"),
+        ({"sampling": Sampling(top_k=65)}, "--top-k makes the sampled distribution differ"),
+        ({"sampling": Sampling(top_k=8, presence_penalty=1)}, "--presence-penalty makes the sampled"),
         ({"sampling": Sampling(max_tokens=2000)}, "leaves no room for a prompt"),
         ({"max_prompt_tokens": 1020}, "--max-prompt-tokens 1020 together are more"),
         ({"splits": ("nope",)}, r"no split 'nope'. It has train, heldout"),
@@ -173,6 +176,19 @@ def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> Non
     assert len(sample(killed, part_size=100).served) == 7    # 20 - 13
     assert ids_by_key(killed) == ids_by_key(whole)
     assert not list(killed.root.rglob("*.spill-*"))
+
+
+def test_what_truncation_left_survives_a_kill_inside_a_part(tmp_path: Path) -> None:
+    class Truncating(ScriptedEngine):
+        def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
+            for sampled in super().sample(requests, sampling):
+                yield replace(sampled, support=[[token, token + 1] for token in sampled.completion_ids])
+    warehouse, chosen = small_run(tmp_path), {"part_size": 100, "sampling": Sampling(max_tokens=20, top_k=8)}
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, Truncating(stop_after=13), spill_seconds=0.0, **chosen)
+    assert len(sample(warehouse, Truncating(), **chosen).served) == 7
+    for row in rows(warehouse):
+        assert row["support_ids"] == [[token, token + 1] for token in row["completion_ids"]]
 
 
 def ids_by_key(warehouse: Warehouse) -> dict:

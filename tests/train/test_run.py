@@ -19,7 +19,16 @@ import train.finish
 import train.run
 import train.update.steps
 from tests.building.runs import change_document, copy_run
-from tests.building.sampled import END, OPTIONS, SCORER, load_policy, rewrite, run_train, sample_rows
+from tests.building.sampled import (
+    END,
+    OPTIONS,
+    SCORER,
+    load_policy,
+    rewrite,
+    run_train,
+    sample_rows,
+    tiny_run,
+)
 from train.cli import export
 from train.cli import train as train_command
 from train.objective.loss_table import LOSSES
@@ -243,7 +252,9 @@ def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
 
 
 @pytest.mark.parametrize(("table", "change", "message"), [
-    ("completions", lambda row: {**row, "top_p": 0.9}, "top_p = 0.9"),
+    ("completions", lambda row: {**row, "top_p": 0.9}, "or with a --top-k of 64 or less beside it"),
+    ("completions", lambda row: {**row, "support_ids": [[token] for token in row["completion_ids"][1:]]},
+     "support_ids of"),
     ("completions", lambda row: {**row, "repetition_penalty": 1.1}, "repetition_penalty"),
     ("completions", lambda row: {**row, "temperature": 0.5, "logprobs_mode": "raw_logprobs"}, "raw_logprobs"),
     ("completions", lambda row: {**row, "behaviour_logprobs": row["behaviour_logprobs"][:-1]},
@@ -259,6 +270,26 @@ def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
 def test_rows_that_cannot_be_trained_on_are_refused(run, table, change, message):
     rewrite(run, 0, table, change)
     assert message in refused(run)
+
+
+def mismatch_of(result):
+    """Mean |log rho| of the rows of the policy itself, as printed."""
+    line = next(line for line in result.output.splitlines() if line.split()[:1] == ["0"])
+    return float(line.split()[3])
+
+
+def test_rows_of_truncated_sampling_are_weighed_over_what_it_left(tmp_path):
+    run = tiny_run(tmp_path / "run")
+    sample_rows(run, 0, top_k=6)
+    shown = run_train(run, "--truncated-sampling", "uncorrected", "--max-mismatch", "1e9", "--dry-run")
+    assert shown.exit_code == 0 and mismatch_of(shown) > 0.1, shown.output
+    result = run_train(run)
+    assert result.exit_code == 0 and mismatch_of(result) < 1e-5, result.output
+    rows = {(row["task_id"], row["sample_index"]): row["old_logprobs"]
+            for row in run.read("train_samples", iteration=0).to_pylist()}
+    for row in run.read("completions", iteration=0, purpose="train").to_pylist():
+        assert rows[row["task_id"], row["sample_index"]] == pytest.approx(row["behaviour_logprobs"], abs=2e-5)
+    assert json.loads((run.policy_dir(1) / "probe.json").read_text())["logprobs_before"] is None
 
 
 def test_changed_settings_are_refused_by_name(run):

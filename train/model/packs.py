@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from train.model.policy import Policy
+from train.model.token_logprobs import Support
 
 COPIED_TOKENS_PER_TOKEN = 8     # keys and values alone take about 1/8 of a token's memory
 UNSCORED = torch.empty(0, dtype=torch.long)
@@ -18,7 +19,8 @@ UNSCORED = torch.empty(0, dtype=torch.long)
 class PromptGroup(NamedTuple):
     """A prompt and its completions, token ids on the CPU, and what their logits are divided by.
 
-    The first `num_shared` tokens of a prompt that goes on from a completion are the prompt of the group
+    `supports` are what truncated sampling left for the tokens of each completion; () where it left all. The
+    first `num_shared` tokens of a prompt that goes on from a completion are the prompt of the group
     `parent` and that completion, which need not be one of those that are asked for.
     """
 
@@ -27,6 +29,7 @@ class PromptGroup(NamedTuple):
     temperature: float
     parent: PromptGroup | None = None
     num_shared: int = 0
+    supports: Sequence[Support | None] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -47,6 +50,7 @@ class Text(NamedTuple):
     parent: int | None      # number of the text before
     ids: Tensor             # the tokens that follow each of the inputs
     rows: list[int]         # the completions that these are: of equal ones each; none for what is not scored
+    support: Support | None = None
 
 
 def pack_groups(policy: Policy, groups: Sequence[PromptGroup], token_budget: int) -> list[list[int]]:
@@ -115,15 +119,21 @@ def lay_out(groups: Sequence[PromptGroup]) -> list[Text]:
             following: dict[int, int] = {}
             for number, prompt in generation.items():
                 group = groups[number]
-                rows: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
-                for row, ids in enumerate(group.completions, start=starts[number]):
-                    rows.setdefault(_key(ids), (ids, []))[1].append(row)
+                rows: dict[tuple[int, ...], dict[Any, tuple[Tensor, Support | None, list[int]]]] = {}
+                supports = group.supports or [None] * len(group.completions)
+                for row, (ids, support) in enumerate(zip(group.completions, supports, strict=True),
+                                                     start=starts[number]):
+                    alike = rows.setdefault(_key(ids), {})
+                    alike.setdefault(support and tuple(map(_key, support)), (ids, support, []))[2].append(row)
                 for child in children[number]:
-                    rows.setdefault(_key(groups[child].continued), (groups[child].continued, []))
+                    ids = groups[child].continued
+                    rows.setdefault(_key(ids), {None: (ids, None, [])})
                 text_of = {}
-                for key, (ids, same) in sorted(rows.items(), key=lambda item: -len(item[0])):
-                    text_of[key] = len(texts)
-                    texts.append(Text(torch.cat([group.prompt_ids[-1:], ids[:-1]]), prompt, ids, same))
+                for key, alike in sorted(rows.items(), key=lambda item: -len(item[0])):
+                    for ids, support, same in alike.values():
+                        text_of[key] = len(texts)
+                        texts.append(Text(torch.cat([group.prompt_ids[-1:], ids[:-1]]), prompt, ids, same,
+                                          support))
                 for child in children[number]:
                     rest = groups[child].prompt_ids[groups[child].num_shared - 1:-1]
                     following[child] = len(texts)

@@ -20,7 +20,7 @@ from train.model.attention import PromptKV, tokens_of
 from train.model.packs import UNSCORED, PromptGroup, Text, lay_out, micro_batches
 from train.model.policy import Policy
 from train.model.sharding import FORWARD, GRADIENT
-from train.model.token_logprobs import token_logprobs
+from train.model.token_logprobs import Support, token_logprobs
 
 RowsLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 
@@ -107,7 +107,16 @@ class _Pack:
         targets = torch.cat([texts[number].ids for number in scored]).to(self.policy.device)
         return [texts[number] for number in scored], *token_logprobs(
             hidden[tokens], self.policy.logits, targets, temperature=self.temperature,
-            vocabulary_size=self.policy.vocabulary_size, head_is_frozen=self.policy.head_is_frozen)
+            vocabulary_size=self.policy.vocabulary_size, head_is_frozen=self.policy.head_is_frozen,
+            support=_support_of([texts[number] for number in scored]))
+
+
+def _support_of(texts: list[Text]) -> Support | None:
+    """What the tokens of texts were drawn from; None where that is the whole vocabulary for all."""
+    if not any(text.support for text in texts):
+        return None
+    of_texts = [text.support or Support(UNSCORED, torch.zeros_like(text.ids)) for text in texts]
+    return Support(*map(torch.cat, zip(*of_texts, strict=True)))
 
 
 def prompt_kv_of(policy: Policy, prompt_ids: Tensor, token_budget: int) -> PromptKV:

@@ -15,9 +15,11 @@ from warehouse.store.schema import CUT_OFF
 
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
+TRUNCATION = ("top_p", "top_k", "min_p")
 ORIGIN = ("policy_version", "policy_sha256", "temperature", "dtype", "max_tokens")     # one for a whole group
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
-                      "finish_reason", "logprobs_mode", "version_segments", *ORIGIN, *UNTRUNCATED]
+                      "support_ids", "finish_reason", "logprobs_mode", "version_segments", *ORIGIN,
+                      *UNTRUNCATED]
 PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_iteration", "parent_purpose",
                   "parent_sample_index", "verbatim_prefix"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
@@ -39,6 +41,7 @@ class Rollout:
     reward: float                       # NaN where it could not be measured
     correct: bool
     versions: np.ndarray | None = None  # [n] the policy that drew each token, where that is not one for all
+    support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids that truncation left, [n] how many each
     earned_by: Key | None = None        # the completion that the reward is of; None for the mean of several
 
 
@@ -76,12 +79,16 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     if base_purpose(purpose) == "train":
         _refuse_small_groups(prompts)
         _refuse_changed_sampling(completions, truncated_sampling)
+    if truncated_sampling == "uncorrected":
+        none = pa.nulls(len(completions), completions["support_ids"].type)
+        completions = completions.drop_columns("support_ids").append_column("support_ids", none)
     return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
 
 
 def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table,
           rewards: dict[tuple[str, int], tuple[float, bool]], scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
+    supports = _supports(completions)
     columns = {name: completions.column(name).to_pylist() for name in
                ("task_id", "sample_index", "group_id", "finish_reason", "version_segments", *ORIGIN)}
     members: dict[str, list[int]] = {}
@@ -106,8 +113,8 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
                 raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
                                  "completions of one prompt from one policy. Run the rollout of this "
                                  "iteration again.")
-        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], rewards, iteration, scorer)
-                         for row in rows)
+        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], supports[row], rewards, iteration,
+                                  scorer) for row in rows)
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
         if shared["policy_version"] is None:    # what another model said is no staler than the policy
             shared |= {"policy_version": iteration, "temperature": 1.0}
@@ -126,6 +133,7 @@ def _parents(prompts: pa.Table) -> list[tuple[Key | None, bool]]:
 
 
 def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,
+             support: tuple[np.ndarray, np.ndarray] | None,
              rewards: dict[tuple[str, int], tuple[float, bool]], iteration: int, scorer: str) -> Rollout:
     task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
     name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
@@ -137,6 +145,9 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     elif not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
         raise StageError(f"{name} has a behaviour logprob that is not a finite number, or above 0. "
                          "The engine that sampled it is at fault: run the rollout of this iteration again.")
+    if support is not None and (support[1].shape != completion_ids.shape or not support[1].all()):
+        raise StageError(f"{name} has {len(completion_ids)} tokens, but support_ids of "
+                         f"{np.count_nonzero(support[1])}. Run `warehouse check` on the run folder.")
     if (task_id, sample_index) not in rewards:
         raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
                          f"Run `score` on iteration {iteration} again.")
@@ -151,7 +162,7 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
         raise StageError(f"{name} has {len(completion_ids)} tokens, but its version_segments tell the policy "
                          f"of {len(versions)}. Run `warehouse check` on the run folder.")
     return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
-                   columns["finish_reason"][row] in CUT_OFF, reward, correct, versions)
+                   columns["finish_reason"][row] in CUT_OFF, reward, correct, versions, support)
 
 
 def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:
@@ -171,6 +182,19 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
     return arrays
 
 
+def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Of each completion the ids that truncation left, all tokens' in a row, and how many are of each token.
+
+    None where nothing is stored.
+    """
+    supports: list[tuple[np.ndarray, np.ndarray] | None] = []
+    for row in completions.column("support_ids"):
+        lists = row.values
+        supports.append(None if lists is None else (
+            lists.flatten().to_numpy().astype(np.int64), lists.value_lengths().to_numpy().astype(np.int64)))
+    return supports
+
+
 def _refuse_small_groups(prompts: pa.Table) -> None:
     smallest = min(prompts.column("group_size").to_pylist())
     if smallest < 2:
@@ -180,12 +204,14 @@ def _refuse_small_groups(prompts: pa.Table) -> None:
 
 def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> None:
     for name, neutral in UNTRUNCATED.items():
+        corrected = name in TRUNCATION and not completions["support_ids"].null_count
         other = {value for value in completions.column(name).unique().to_pylist() if value != neutral}
-        if other and truncated_sampling == "refuse":
+        if other and not corrected and truncated_sampling == "refuse":
+            beside = ", or with a --top-k of 64 or less beside it" if name in TRUNCATION else ""
             raise StageError(f"The rows were sampled with {name} = {min(other):g}, so the stored logprobs "
                              "are not of the model's own distribution and every ratio is biased. Roll out "
-                             f"with {name} = {neutral:g}, or accept the bias with --truncated-sampling "
-                             "uncorrected.")
+                             f"with {name} = {neutral:g}{beside}, or accept the bias with "
+                             "--truncated-sampling uncorrected.")
     modes = set(completions.column("logprobs_mode").unique().to_pylist())
     hot = {value for value in completions.column("temperature").unique().to_pylist() if value != 1.0}
     if hot and modes - {"processed_logprobs"}:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.model.packs import PromptGroup
+from train.model.token_logprobs import Support
 from train.objective.advantages import group_advantages, regression_advantages
 from train.objective.correction import importance_weights, second_moment_mask, veto_mask
 from train.objective.loss_table import LOSSES
@@ -45,6 +46,12 @@ class Row:
     scale: float = 0.0                          # see losses.loss_scales
     bonus_scale: float = 0.0                    # the same of the entropy bonus, whatever the loss
     step: int | None = None
+
+    @property
+    def support(self) -> Support | None:
+        """What its tokens were drawn from; None where that is the whole vocabulary."""
+        stored = self.rollout.support
+        return None if stored is None else Support(*map(torch.from_numpy, stored))
 
     @property
     def advantage(self) -> float:
@@ -90,7 +97,8 @@ def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[P
             group, rows = batch[number], chosen.get(number, [])
             parent = None if group.parent is None else make(group.parent)
             made[number] = PromptGroup(group.prompt_ids, [row.completion_ids for row in rows],
-                                       group.stored.temperature, parent, group.num_shared)
+                                       group.stored.temperature, parent, group.num_shared,
+                                       [row.support for row in rows])
         return made[number]
 
     wanted = [make(number) for number in chosen]

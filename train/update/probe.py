@@ -28,4 +28,5 @@ def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict
                                   token_budget=token_budget)
     return {"prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
             "logprobs": logprobs.tolist(),
-            "logprobs_before": row.old_logprobs.tolist() if group.stored.temperature == 1 else None}
+            "logprobs_before": row.old_logprobs.tolist()
+            if group.stored.temperature == 1 and row.support is None else None}

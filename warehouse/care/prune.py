@@ -16,7 +16,7 @@ from warehouse.store.parts import part_metadata, read_parts, write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
-DROPPED = {"completions": ("completion_ids", "behaviour_logprobs"), "prompts": ("prompt_ids",),
+DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"), "prompts": ("prompt_ids",),
            "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
 
 

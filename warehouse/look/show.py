@@ -39,7 +39,7 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
 def completion_row(connection: duckdb.DuckDBPyConnection, run: Path, name: str) -> dict[str, Any]:
     """The columns of the completion `name` but its tokens; StageError where there is none."""
     iteration, purpose, task, index = parse_name(name)
-    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs) FROM "
+    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) FROM "
                                "one_completion($1, $2, $3, of_purpose := $4)",
                    [iteration, task, index, purpose])
     if not rows:

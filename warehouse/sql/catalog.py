@@ -11,13 +11,13 @@ from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
 from warehouse.store.chosen_scorer import Choice
 from warehouse.store.commit import TWINS, by_address
-from warehouse.store.schema import SEGMENTS, TABLES, VERSION_SEGMENTS, Column
+from warehouse.store.schema import SEGMENTS, SUPPORT, TABLES, VERSION_SEGMENTS, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
              pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.timestamp("ms", tz="UTC"): "TIMESTAMP",
              pa.list_(pa.int32()): "INTEGER[]", pa.list_(pa.float32()): "FLOAT[]",
              pa.list_(pa.int8()): "TINYINT[]",
-             SEGMENTS: "STRUCT(start INTEGER, length INTEGER, kind VARCHAR)[]",
+             SUPPORT: "INTEGER[][]", SEGMENTS: "STRUCT(start INTEGER, length INTEGER, kind VARCHAR)[]",
              VERSION_SEGMENTS: "STRUCT(start INTEGER, length INTEGER, policy_version INTEGER)[]"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),

@@ -88,10 +88,13 @@ def _hash(files: list[Path], salt: str) -> str:
 
 
 def check_base(warehouse: Warehouse) -> None:
-    """StageError if the base model's folder is gone or holds other weights than the run was made with."""
+    """StageError if the base model's folder is gone, or weights or tokenizer are not those of the run."""
     if warehouse.facts.get("model_revision"):
         return  # a hub model is pinned by its commit
-    expected, found = warehouse.facts["model_sha256"], find_model(warehouse.model, warehouse.root).sha256
-    if found != expected:
-        raise StageError(f"The base model in {warehouse.model} has changed since the run was made (sha256 "
-                         f"{found[:12]}, not {expected[:12]}). Restore it, or start a new run from it.")
+    found = find_model(warehouse.model, warehouse.root)
+    for what, name, now in (("base model", "model_sha256", found.sha256),
+                            ("tokenizer", "tokenizer_sha256", found.tokenizer_sha256)):
+        before = warehouse.facts[name]
+        if now != before:
+            raise StageError(f"The {what} in {warehouse.model} has changed since the run was made (sha256 "
+                             f"{now[:12]}, not {before[:12]}). Restore it, or start a new run from it.")

@@ -15,7 +15,8 @@ from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, 
 # Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
 # float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
 # ids and text shrink by another tenth at level 6.
-ENCODINGS = {"completion_ids": "PLAIN", "prompt_ids": "PLAIN", "behaviour_logprobs": "BYTE_STREAM_SPLIT",
+ENCODINGS = {"completion_ids": "PLAIN", "prompt_ids": "PLAIN", "support_ids": "PLAIN",
+             "behaviour_logprobs": "BYTE_STREAM_SPLIT",
              "old_logprobs": "BYTE_STREAM_SPLIT", "log_drift": "BYTE_STREAM_SPLIT"}
 ZSTD_LEVEL, TEXT_LEVEL = 3, 6
 TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "reward_parts", "extra",
@@ -55,7 +56,7 @@ def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.Par
     facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
     leaves = {leaf: field.name for field in schema for leaf in _leaves(field.name, field.type)}
     encodings = {leaf: ENCODINGS[name] for leaf, name in leaves.items() if name in ENCODINGS}
-    dense = {*TEXTS, "completion_ids", "prompt_ids"}
+    dense = {*TEXTS, "completion_ids", "prompt_ids", "support_ids"}
     levels = {leaf: TEXT_LEVEL if name in dense else ZSTD_LEVEL for leaf, name in leaves.items()}
     return pq.ParquetWriter(
         path, schema.with_metadata({f"rollhouse.{key}": value for key, value in facts.items()}),

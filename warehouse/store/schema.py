@@ -10,6 +10,7 @@ OLDEST_VERSION = 2  # that is read; version 1 was never released
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
 TOKEN_IDS, LOGPROBS, SMALL_LIST = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.int8())
+SUPPORT = pa.list_(TOKEN_IDS)
 SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "kind": TEXT}))
 VERSION_SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "policy_version": COUNT}))
 CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ended by the model or its task
@@ -122,6 +123,8 @@ COMPLETIONS = (
     Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
     Column("version_segments", VERSION_SEGMENTS, "Which tokens are of which policy, in order: start, length, "
            "policy_version; null where all are of the column policy_version.", since=3),
+    Column("support_ids", SUPPORT, "The ids that top_k, top_p and min_p left to draw each token "
+           "from, itself first; null where nothing was cut, or top_k is 0 or above 64.", since=3),
     Column("cost", DOUBLE, "What a model behind an API took for it, by the prices in config.toml; 0 if the "
            "answer was known, null where no price is.", since=3),
 )

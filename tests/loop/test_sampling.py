@@ -1,0 +1,85 @@
+"""The real engine where sampling is cut short: loops that it ends, and tokens that truncation left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollout.engines.endings import LONGEST_LOOP
+from train.model.loading import load_lora
+from train.model.packs import PromptGroup
+from train.model.shared_prompt import pack_logprobs
+from train.model.token_logprobs import Support
+
+ROOT = Path(__file__).parents[2]
+STARTER = ROOT / "examples" / "starter" / "model"
+TIMES = 8
+SCRIPT = """
+import dataclasses, json, sys
+from rollout.engines.environment import prepare_environment
+prepare_environment()
+from rollout.engines.engine import EngineSettings, Request, Sampling
+from rollout.engines.vllm_engine import VllmEngine
+engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", max_num_seqs=16))
+ways = {"plain": Sampling(300, 0.0), "cut": Sampling(300, 0.0, stop_loops=8),
+        "truncated": Sampling(40, top_k=8, top_p=0.9)}
+requests = [Request(index, [(index + 7) * place % 250 for place in range(8)], index) for index in range(16)]
+print(json.dumps({name: [dataclasses.asdict(each) for each in sorted(
+    filter(None, engine.sample(requests, way)), key=lambda sampled: sampled.index)]
+    for name, way in ways.items()} | {"prompts": [request.prompt_ids for request in requests]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def sampled() -> dict[str, Any]:
+    """What one engine says to prompts that the starter cannot know, in three ways."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(STARTER)], cwd=ROOT, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def period_of_end(ids: list[int]) -> int | None:
+    """The length of the piece whose repetitions are the end; None if it is no loop."""
+    return next((size for size in range(1, LONGEST_LOOP + 1) if len(ids) >= size * TIMES
+                 and ids[-size * TIMES:] == ids[-size:] * TIMES), None)
+
+
+@pytest.mark.engine
+def test_the_engine_ends_a_loop_as_soon_as_it_is_one_and_changes_nothing_before(
+        sampled: dict[str, Any]) -> None:
+    looped = [row for row in sampled["cut"] if row["finish_reason"] == "loop"]
+    assert looped, "greedy sampling of a small model runs into loops"
+    for whole, cut in zip(sampled["plain"], sampled["cut"], strict=True):
+        ids = cut["completion_ids"]
+        assert ids == whole["completion_ids"][:len(ids)]
+        assert cut["logprobs"] == pytest.approx(whole["logprobs"][:len(ids)], abs=1e-5)
+        ends = [length for length in range(1, len(ids) + 1) if period_of_end(ids[:length])]
+        assert ends == ([len(ids)] if cut["finish_reason"] == "loop" else [])
+        assert cut["finish_reason"] == "loop" or cut["finish_reason"] == whole["finish_reason"]
+    tokens = {name: sum(len(row["completion_ids"]) for row in sampled[name]) for name in ("plain", "cut")}
+    assert tokens["cut"] < 0.8 * tokens["plain"], tokens
+
+
+@pytest.mark.engine
+def test_the_trainer_has_the_engines_probabilities_over_what_truncation_left(sampled: dict[str, Any]) -> None:
+    policy = load_lora(str(STARTER), None, dtype="float32", device=torch.device("cpu"), seed=0, rank=4,
+                       alpha=8, rslora=False, targets="all-linear")
+    gaps: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+    for prompt, row in zip(sampled["prompts"], sampled["truncated"], strict=True):
+        ids, support = torch.tensor(row["completion_ids"]), row["support"]
+        assert all(token == left[0] for token, left in zip(row["completion_ids"], support, strict=True))
+        stored = Support(torch.tensor([token for left in support for token in left]),
+                         torch.tensor([len(left) for left in support]))
+        for corrected, gap in gaps.items():
+            group = PromptGroup(torch.tensor(prompt), [ids], 1.0, supports=[stored] if corrected else ())
+            (logprobs,), _ = pack_logprobs(policy, [group], token_budget=1024)
+            gap.append(logprobs - torch.tensor(row["logprobs"]))
+    ratios = {corrected: torch.cat(gap).exp() for corrected, gap in gaps.items()}
+    assert float((ratios[True] - 1).abs().max()) < 1e-4
+    assert float(ratios[False].mean()) < 0.97, "without it every ratio lacks what was cut"
+    assert max(len(left) for row in sampled["truncated"] for left in row["support"]) > 1
