@@ -30,18 +30,18 @@ def imports(path: Path, *, whole: bool = False) -> set[str]:
 
     Their first names; with `whole` all of the name, and each name that is taken from a module behind it.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found if whole else {name.split(".")[0] for name in found}
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names if whole else {name.split(".")[0] for name in names}
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -153,8 +153,8 @@ def _memory_advice() -> str:
 
 def _check_compiler() -> None:
     """vLLM compiles small kernels at start on a GPU; without a compiler it fails much later."""
-    found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not current_platform.is_cpu() and not found:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not current_platform.is_cpu() and not compiler:
         raise StageError("vLLM needs a C compiler on a GPU and found none. Install gcc (Debian: "
                          "`apt-get install gcc`), or set CC to a compiler.")
 

@@ -144,6 +144,7 @@ def same_rows(first: Warehouse, second: Warehouse, iteration: int) -> None:
         assert one == other
 
 
+@pytest.mark.slow("loads everything once more, to find nothing to do")
 @pytest.mark.engine
 def test_a_complete_loop_run_again_changes_nothing_even_after_it_was_moved(
         looped: tuple[Warehouse, str], tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
                             f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(
+    pytest.param(seed, marks=pytest.mark.slow("other draws of the same run")) for seed in (2, 3))])
 def test_other_healthy_runs_raise_none_either(tmp_path: Path, seed: int) -> None:
     assert fired(build_run(tmp_path / "run", iterations=8, evals=(), seed=seed)) == {}
 
