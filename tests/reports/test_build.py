@@ -71,7 +71,9 @@ def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
 
 def test_alarms_from_before_a_rollback_are_not_counted(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=(), num_tasks=4, group_size=8)
-    assert "alarms since iteration 5" in build_report(run.root).read_text()
+    fired = build_report(run.root).read_text()
+    assert "alarms since iteration 5" in fired
+    assert f"<p>Stop here, or go back: warehouse rollback {run.root} --to 4</p>" in fired
     roll_back(run, 4)
     text = build_report(run.root).read_text()
     assert "<b>No alarm.</b>" in text and "alarms since" not in text
