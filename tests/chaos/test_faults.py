@@ -21,6 +21,7 @@ from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building import runs, sampled
+from tests.building.mounts import mounted
 from tests.building.runs import small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.kills import Step, to_the_end
@@ -44,12 +45,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 100 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", str(folder)],
-                             capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a filesystem needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(folder, ["mount", "-t", "tmpfs", "-o", "size=100m", "none"]) as worked:
+        if not worked:
+            pytest.skip("mounting a filesystem needs root")
+        yield folder
 
 
 def remount(folder: Path, mode: str) -> None:

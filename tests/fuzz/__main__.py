@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.fuzz.faults import Faults, make_run
 from tests.fuzz.inputs import Inputs
+from tests.fuzz.trials import load
 
 Trial = Callable[[random.Random, Path], list[str]]
 
@@ -28,6 +29,7 @@ def try_many(kind: str, trial: Trial, numbers: range | list[int], seed: int, fol
 def fuzz(num_faults: int, num_inputs: int, seed: int, first: int = 0) -> list[str]:
     """As many faults and inputs as asked for; what went wrong, and a line for each kind."""
     failures = []
+    load()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         folder = Path(place)
         run = make_run(folder / "whole")

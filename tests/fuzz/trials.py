@@ -16,6 +16,7 @@ import click
 from click.testing import CliRunner
 
 from tests.chaos.commands import COMMANDS, script_the_engine
+from warehouse.stages.warm_server import load_rooms
 
 SECONDS = 300.0         # after which a command is said to hang; a busy machine is slow
 MEMORY = 16 << 30       # of addresses: torch and DuckDB reserve far more than they touch
@@ -60,6 +61,12 @@ def ask(commands: Sequence[Sequence[str]], folder: Path, seconds: float = SECOND
     if len(said) < len(commands):
         said.append(Said(list(commands[len(said)]), -1, "", "", died))
     return said
+
+
+def load() -> None:
+    """Import what the commands need, once: every one of them is a fork of this process."""
+    script_the_engine()
+    load_rooms()
 
 
 def _wait(child: int, seconds: float) -> str:

@@ -47,7 +47,7 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, i
             lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    lines += [*_costs(connection), *_remarks(rows, inventory)]
+    lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
     due = f"Next: {stage_due(warehouse)} {warehouse.root}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -111,8 +111,10 @@ def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventor
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 
 
-def _costs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def _costs(connection: duckdb.DuckDBPyConnection, inventory: Inventory) -> list[str]:
     """What models behind an API took, by the prices that config.toml named when they were asked."""
+    if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
+        return []                        # all were sampled from policies
     rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
                                "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
     lines = [f"{row['engine']}: {row['asked']:,} completions for {row['cost']:.4f}" for row in rows]

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -47,8 +47,8 @@ def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
     return _text_of(warehouse, take_inventory(warehouse, partial=partial))
 
 
-def _text_of(warehouse: Warehouse, inventory: Inventory) -> str:
-    return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory)
+def _text_of(warehouse: Warehouse, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+    return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory, views)
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
@@ -89,6 +89,17 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     text = _text_of(warehouse, inventory)
     if not (partial or in_place):
         _keep(warehouse, text)
+    with explained():
+        connection.execute(text)
+    return connection
+
+
+def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> duckdb.DuckDBPyConnection:
+    """A connection with the measures of what no rollup holds, and nothing else."""
+    import duckdb
+    fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
+    text = _text_of(warehouse, inventory._replace(parts=fresh, choices=[], stages=[], policies=[]), views=())
+    connection = duckdb.connect()
     with explained():
         connection.execute(text)
     return connection
@@ -190,10 +201,10 @@ def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _all_views(root: Path, inventory: Inventory) -> str:
+def _all_views(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
     """Tables, then the shipped macros and views, each after what it is made of; last the files of the run."""
     def shipped(*names: str) -> str:
         return "\n".join(files("warehouse.sql.texts").joinpath(name).read_text() for name in names)
 
     return "\n".join([table_views(inventory), shipped(*MEASURE_FILES), rolled_views(inventory.rollup),
-                      shipped(*VIEW_FILES), stored_rows(root, inventory)])
+                      shipped(*views), stored_rows(root, inventory)])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import SQL_TYPES
-from warehouse.sql.database import connect, explained
+from warehouse.sql.database import connect_to_measure, explained
 from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
 from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
 from warehouse.store.checksums import part_facts
@@ -57,7 +57,7 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
     keys = rollup_keys(warehouse, inventory.choices)
     if not keys or (inventory.rollup and len(inventory.rollup.scored) == len(keys)):
         return len(keys)
-    connection = connect(warehouse, inventory=inventory)
+    connection = connect_to_measure(warehouse, inventory)
     for table in ("fresh_samples", "fresh_train_samples"):
         _read_once(connection, table, inventory.parts[table])
     folder = warehouse.scratch("rollup")
@@ -83,7 +83,7 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
 def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Path]) -> None:
     """Hold the rows of many small files in memory: opening them takes longer than all that is computed.
 
-    Columns that no measure names stay null.
+    Columns that no measure names stay null. Several threads would wait for each other's files.
     """
     if stored_bytes(parts) > MOST_HELD:
         return
@@ -92,7 +92,8 @@ def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Pa
               if not re.search(rf"\b{column.name}\b", measures_text())]
     with explained():
         connection.execute(
-            f"CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) FROM {table}; "
+            f"SET threads = 1; CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) "
+            f"FROM {table}; RESET threads; "
             f"CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")
 
 

@@ -20,6 +20,7 @@ from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse
 
 NOTES = "verified.json"
+WORTH_THREADS = 1 << 26  # bytes to hash; many small files take a thread longer to hand over than to read
 WORTH_A_WORD = 1 << 30  # bytes to hash that take seconds
 
 
@@ -35,13 +36,14 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
         known = read_json(path) or {}
     entries: dict[Path, list[Any]] = {part: [*_state(part), facts.get("sha256")]
                                       for part, facts in listed.items()}
-    names = {part: str(part.relative_to(warehouse.root)) for part in listed}
+    names = {part: str(part).removeprefix(f"{warehouse.root}/") for part in listed}
     unknown = [part for part in listed if known.get(names[part]) != entries[part]]
     num_bytes = sum(entries[part][0] for part in unknown)
     if num_bytes > WORTH_A_WORD:
         print(f"verifying {num_bytes / 1e9:.1f} GB that no command has read here yet ..", file=sys.stderr)
     with ThreadPoolExecutor() as pool:
-        damage = pool.map(lambda part: _damage(warehouse, part, listed[part]), unknown)
+        each = pool.map if num_bytes > WORTH_THREADS else map
+        damage = each(lambda part: _damage(warehouse, part, listed[part]), unknown)
         told = dict(zip(unknown, damage, strict=True))
     sound = {names[part]: entry for part, entry in entries.items() if not told.get(part)}
     if sound != known:

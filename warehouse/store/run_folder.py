@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
+import os
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -62,11 +62,10 @@ class Warehouse:
             return self.root / "tasks"
         if table in TRAIN_TABLES:
             return self.root / "train" / f"iteration={iteration}"
-        folder = self.root / table / f"iteration={iteration}"
-        folder /= f"purpose={check_name('The purpose', str(purpose))}"
-        if table != "samples":
-            return folder
-        return folder / f"scorer={check_name('The scorer', str(scorer), SCORER)}"
+        name = f"{table}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
+        if table == "samples":
+            name += f"/scorer={check_name('The scorer', str(scorer), SCORER)}"
+        return self.root / name  # joined as one: a run may have thousands of stages
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
         """Final path of one part."""
@@ -141,14 +140,11 @@ class Warehouse:
     def iterations(self, table: str) -> list[int]:
         """Iterations that have a folder in `table`, in order."""
         top = "train" if table in TRAIN_TABLES else table
-        names = [path.name for path in (self.root / top).glob("iteration=*")]
-        return sorted(int(name.removeprefix("iteration=")) for name in names
-                      if re.fullmatch(r"iteration=\d+", name))
+        return sorted(int(name) for name in _values_of(self.root / top, "iteration") if name.isdecimal())
 
     def purposes(self, table: str, iteration: int) -> list[str]:
         """Purposes of `table` in one iteration: 'train' first, then evaluations, each before its turns."""
-        folder = self.root / table / f"iteration={iteration}"
-        found = [path.name.removeprefix("purpose=") for path in folder.glob("purpose=*")]
+        found = _values_of(self.root / table / f"iteration={iteration}", "purpose")
         return sorted(found, key=lambda purpose: (base_purpose(purpose) != "train", base_purpose(purpose),
                                                   turn_of(purpose)))
 
@@ -159,8 +155,8 @@ class Warehouse:
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers that completed the iteration."""
         folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-        manifests = folder.glob("scorer=*/manifest.json")
-        return sorted(path.parent.name.removeprefix("scorer=") for path in manifests)
+        return sorted(scorer for scorer in _values_of(folder, "scorer")
+                      if (folder / f"scorer={scorer}" / "manifest.json").exists())
 
     def policy_dir(self, version: int) -> Path:
         """Folder of a policy; version 0 is the base and holds policy.json alone."""
@@ -290,6 +286,17 @@ def all_stages(warehouse: Warehouse, iteration: int | None = None) -> list[Stage
 def score_stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
     """Every score of one rollout, finished or not."""
     folder = warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-    return [warehouse.stage("score", iteration=iteration, purpose=purpose,
-                            scorer=path.name.removeprefix("scorer="))
-            for path in sorted(folder.glob("scorer=*"))]
+    return [warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer)
+            for scorer in sorted(_values_of(folder, "scorer"))]
+
+
+def _values_of(folder: Path, key: str) -> list[str]:
+    """What the entries of a folder are named behind `key=`."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StageError(f"{folder} cannot be opened: {error.strerror}. Mend that, then run the same command "
+                         "again.") from error
+    return [name.removeprefix(f"{key}=") for name in names if name.startswith(f"{key}=")]
