@@ -109,7 +109,7 @@ class FiniteRange(click.FloatRange):
 
 run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
-                                help="Iteration to work on; the next one due when left out.")
+                                help="Iteration to work on; what is due when left out.")
 purpose_option = click.option("--purpose", default=None,
                               help="What the rows are for: train, eval, distil, train-turn2.. [default: all]")
 

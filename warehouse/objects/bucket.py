@@ -165,13 +165,14 @@ class Bucket:
             return bytes(self._api.get_range(self._store, key, start=start, length=length))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that are gone already do not matter."""
-        for key in keys:
-            try:
-                with self.explained():
-                    self._api.delete(self._store, key)
-            except FileNotFoundError:
-                pass
+        """Delete objects, many per request; those that are gone already do not matter."""
+        keys = list(keys)
+        try:
+            with self.explained():
+                self._api.delete(self._store, keys)
+        except FileNotFoundError:       # of one, where the others may stand
+            for key in keys if len(keys) > 1 else []:
+                self.delete([key])
 
     def check_conditional_puts(self) -> None:
         """StageError for a store that overwrites where it was told to create: a late twin could win there."""

@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
+import obstore
 import pytest
 from click.testing import CliRunner
 
@@ -47,6 +49,24 @@ def test_a_store_without_conditional_puts_is_refused(server: str) -> None:
         Bucket("s3://careless/run").check_conditional_puts()
     Bucket("s3://runs/run").check_conditional_puts()
     assert not keys("s3://careless/run") and not keys("s3://runs/run")
+
+
+def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
+        address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, asked = Bucket(address), list[list[str]]()
+    for key in "abc":
+        bucket.create(key, b"")
+
+    def delete(store: object, names: list[str]) -> None:     # as a store that tells what is gone, Azure for one
+        asked.append(names)
+        if "gone" in names:
+            raise FileNotFoundError("gone")
+        obstore.delete(store, names)
+    monkeypatch.setattr(bucket, "_api", SimpleNamespace(delete=delete))
+    bucket.delete(["a", "b"])
+    assert asked == [["a", "b"]] and keys(address) == ["c"]
+    bucket.delete(["gone", "c"])
+    assert keys(address) == []
 
 
 @pytest.mark.parametrize(("run", "environment", "words"), [
