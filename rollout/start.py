@@ -1,6 +1,7 @@
 """The engine of a rollout: which one, with which weights, and whether it serves them."""
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -43,6 +44,7 @@ def engine_to_start(job: Job, stop: StopRequest,
         if "rollout.engines.vllm_engine" not in sys.modules:    # a warm process has loaded it
             say(f"rollout of {job.title}: loading {engine_version()}")
         check_addresses(2, "vLLM")
+        check_semaphores()
         from rollout.engines import vllm_engine
         if not keeps_engine(options):
             yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
@@ -57,6 +59,16 @@ def engine_to_start(job: Job, stop: StopRequest,
     with closing(servers):
         serve = servers.serving(job.policy["kind"], options.serve)
         yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
+
+
+def check_semaphores() -> None:
+    """StageError where none can be made: vLLM takes some, also in a process of its own."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise StageError(f"vLLM needs semaphores, which this machine refuses ({error.strerror}): mostly "
+                         "/dev/shm is read-only, full or missing. Make it writable, for example by `mount -o "
+                         "remount,rw /dev/shm`, then run the same command again.") from error
 
 
 def keeps_engine(options: RolloutOptions) -> bool:

@@ -53,7 +53,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def remount(folder: Path, mode: str) -> None:
     """Mount it `ro` or `rw`; busy as long as a process that just ended still holds a file."""
-    for _ in range(50):
+    for _ in range(600):
         if subprocess.run(["mount", "-o", f"remount,{mode}", str(folder)]).returncode == 0:
             return
         time.sleep(0.1)
@@ -286,24 +286,28 @@ def test_what_died_long_ago_is_swept_and_what_is_being_written_is_not(tmp_path: 
 
 
 KILLING = """
-import os, signal, sys, threading, time
+import os, signal, sys
 from pathlib import Path
+import score.run
+from score.cli import score as command
+from score.sandbox import executor
+
+outcome_of = executor.outcome_of
 
 def lanes():
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(child) for child in children if b"score.lane" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
-def kill_a_lane():
-    while not lanes():
-        time.sleep(0.001)
-    time.sleep(0.05)
+def kill_the_lanes(*arguments, **options):
+    executor.outcome_of = outcome_of
     for lane in lanes():
         os.kill(lane, signal.SIGKILL)
         print("killed a lane", file=sys.stderr, flush=True)
+    return outcome_of(*arguments, **options)
 
-threading.Thread(target=kill_a_lane, daemon=True).start()
-from score.cli import score
-score(sys.argv[1:])
+score.run.check_golden = lambda *_: 0     # its programs are the first to run
+executor.outcome_of = kill_the_lanes
+command(sys.argv[1:])
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.building.weather import build_run
+from tests.chaos.loop import new_run
 from tests.chaos.test_faults import fill, remount, small_disk
 from warehouse.care.check import check_run
 from warehouse.cli import cli
@@ -88,6 +89,18 @@ def test_a_read_only_disk_is_one_sentence(small_disk: Path, words: list[str]) ->
     remount(small_disk, "rw")
     assert refused.exit_code == 1 and "the filesystem is read-only" in refused.output, refused.output
     assert run(warehouse, words).exit_code == 0
+
+
+def test_shared_memory_that_cannot_be_written_is_one_sentence_before_the_engine_loads(tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "shared")
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "-"]
+    if subprocess.run([*hidden, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made to hide /dev/shm")
+    said = subprocess.run([*hidden, sys.executable, "-c", "from rollout.cli import rollout; rollout()",
+                           str(warehouse.root)], capture_output=True, text=True)
+    assert said.returncode == 1 and "Traceback" not in said.stderr, said
+    assert "vLLM needs semaphores, which this machine refuses (Read-only file system)" in said.stderr, said
+    assert check_run(warehouse).problems == []
 
 
 @pytest.mark.parametrize("error", [

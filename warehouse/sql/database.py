@@ -187,7 +187,9 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answ
             while not future.done():
                 wait([future], timeout=0.05)
         except KeyboardInterrupt:
-            connection.interrupt()
+            while not future.done():        # what has not begun yet hears of no interrupt
+                connection.interrupt()
+                wait([future], timeout=0.05)
             raise
         return future.result()
 

@@ -57,7 +57,7 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
     for key in "abc":
         bucket.create(key, b"")
 
-    def delete(store: object, names: list[str]) -> None:     # as a store that tells what is gone, Azure for one
+    def delete(store: object, names: list[str]) -> None:     # as a store that tells what is gone, like Azure
         asked.append(names)
         if "gone" in names:
             raise FileNotFoundError("gone")

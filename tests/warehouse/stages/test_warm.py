@@ -38,7 +38,7 @@ def {name}(what, word):
         1 // 0
     elif what == "wait":
         open(word, "w").write(str(os.getpid()))
-        time.sleep(100)
+        time.sleep(1000)
 """
 SERVER = """
 import sys
