@@ -125,6 +125,25 @@ def test_evalplus_tells_right_from_wrong(tmp_path: Path, row: dict[str, Any]) ->
         run_check(payload, f"def {payload['entry_point']}(*arguments):\n    return 7\n")
 
 
+@pytest.mark.parametrize(("assertion", "inputs", "right", "wrong"), [
+    ("assert one((1, 2), 3) == (1, 2, 3)", [[[4], 5]], "return a + (b,)", "return (*a, b, b)"),
+    ("assert one(0, 1j) == 1j", [["2", "1j"]], "return (a + b).imag", "return a"),
+    ("assert one([(1, {2})], 3) == 3", [[[[4, [5]]], 6]], "return a[0][1] | {b}", "return {b}"),
+    ("assert one(1, 2)\nassert not one(2, 1)", [[1, 3], [3, 1]], "return a < b or None", "return True"),
+    ("assert set(one(1, 2)) == {1, 2}", [[1, 3]], "return (b, a)", "return (a, a)"),
+    ("", [[1, float("inf")]], "return min(a, b)", "return b")])
+def test_evalplus_takes_types_and_comparisons_from_the_examples(tmp_path: Path, assertion: str,
+                                                                inputs: list[Any], right: str,
+                                                                wrong: str) -> None:
+    reference = right.replace("(b, a)", "(a, b)").replace(" or None", "")
+    row = {**PLUS, "prompt": "", "canonical_solution": f"def one(a, b):\n    {reference}\n",
+           "assertion": assertion, "base_input": inputs, "plus_input": []}
+    _, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
+    run_check(payload, f"def one(a, b):\n    {right}\n")
+    with pytest.raises(AssertionError):
+        run_check(payload, f"def one(a, b):\n    {wrong}\n")
+
+
 def test_evalplus_compares_floats_within_the_tolerance_of_the_project(tmp_path: Path) -> None:
     row = {**PLUS, "canonical_solution": "    return x / 3\n"}
     _, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
