@@ -10,28 +10,13 @@ was cut off at the limit, the tokens after that end are saved.
 import argparse
 import random
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from rollout.engines.endings import LONGEST_LOOP
+from rollout.engines.endings import LONGEST_LOOP, end_of_loop
 from warehouse.store.run_folder import open_warehouse
 
 TIMES, PIECE, MOST_PIECES = (3, 4, 8, 16, 32, 64), 1024, 1000
-
-
-def end_of_loop(ids: Sequence[int], times: int) -> int | None:
-    """Tokens after which the rule ends a completion; None if it never does."""
-    tokens, ends = np.asarray(ids), []
-    for period in range(1, min(LONGEST_LOOP, len(tokens) // times) + 1):
-        needed = period * (times - 1)    # positions in a row that equal the one a period earlier
-        differs = np.concatenate([[True], tokens[period:] != tokens[:-period]])
-        position = np.arange(len(differs))
-        run = position - np.maximum.accumulate(np.where(differs, position, 0))
-        if run.max() >= needed:
-            ends.append(period + int(np.argmax(run >= needed)))
-    return min(ends, default=None)
 
 
 def main() -> None:

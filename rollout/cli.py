@@ -103,6 +103,9 @@ def prepare_to_load() -> None:
               help="Environment variable that holds the API's key.")
 @click.option("--cache", type=click.Path(path_type=Path), default=None,
               help="Folder that keeps the answers of --model: nothing is asked twice, in any run.")
+@click.option("--carry-over", default=None, metavar="SHARE|Ngroups|SECONDSs",
+              help="End when this share of the completions (0.9), so many groups (24groups) or seconds "
+              "(600s) are done; the next iteration goes on with the others.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
 @click.option("--spill-seconds", type=FiniteRange(min=0), default=60.0,
@@ -138,6 +141,9 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     typed = context.get_parameter_source("num_tasks") is ParameterSource.COMMANDLINE
     if values["evaluate"] and not typed:  # what config.toml says of the training's iterations
         values["num_tasks"] = None
+    typed = context.get_parameter_source("carry_over") is ParameterSource.COMMANDLINE
+    if (values["evaluate"] or values["distil"] or values["turn"] > 1) and not typed:
+        values["carry_over"] = None
     options = RolloutOptions(run=run, sampling=sampling, shard=shard, **values)
     for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
         click.echo(by_address(line))

@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rollout.engines.engine import MOST_TOP_K, Sampling
 from rollout.prompts.feedback import find_feedback
@@ -24,8 +25,28 @@ NOT_SETTINGS = ("run", "iteration", "evaluate", "label", "policy_version", "samp
 FIRST_TURN = ("prompts_per_task", "prompt_format", "format_options", "augmentation", "shuffle_pairs")
 NEXT_TURN = ("turn", "parents_sql", "parents_per_task", "feedback")
 TRAINED_RANK = 16  # of `train`, where config.toml says none
+FORMS = re.compile(r"(\d*\.?\d+)(groups|s)?")  # of --carry-over
 # Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
-MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256")
+MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256",
+              "carry_over")
+
+
+@dataclass(frozen=True)
+class CarryOver:
+    """When a rollout ends: at a share of its completions, a number of whole groups, or after seconds."""
+
+    amount: float
+    unit: str       # '', 'groups' or 's'
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From '0.9', '24groups' or '600s'; StageError if it is none of these."""
+        found = FORMS.fullmatch(text)
+        amount, unit = (float(found[1]), found[2] or "") if found else (0.0, "")
+        if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
+            raise StageError(f"--carry-over {text} is not possible. Write a share of the completions from 0 "
+                             "to 1 (0.9), a number of groups (24groups) or seconds (600s).")
+        return cls(amount, unit)
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,7 @@ class RolloutOptions:
     api_key_variable: str = "OPENAI_API_KEY"
     cache: Path | None = None
     shard: Shard = field(default_factory=Shard)
+    carry_over: str | None = None
     spill_seconds: float = 60.0
     time_limit: float | None = None
     grace: float = 0.0
@@ -109,6 +131,7 @@ def check_options(options: RolloutOptions) -> None:
         raise StageError(f"--endpoint names {twice} twice. Name every server once.")
     _check_foreign(options)
     _check_honest(options)
+    _check_carried(options)
 
 
 def _check_turn(options: RolloutOptions) -> None:
@@ -157,6 +180,23 @@ def _check_honest(options: RolloutOptions) -> None:
             f"--{name} makes the sampled distribution differ from the policy's, which biases every "
             f"importance ratio in training. {way_out}, or give --allow-truncated-sampling (train will "
             "refuse such rows unless told how to treat them).")
+
+
+def _check_carried(options: RolloutOptions) -> None:
+    """Refuse to carry over what nothing goes on with, or what would be sampled otherwise from there on."""
+    if options.carry_over is None:
+        return
+    CarryOver.parse(options.carry_over)
+    if options.evaluate or options.distil or options.turn > 1:
+        raise StageError("--carry-over is of first turns to train on: no later iteration would go on with "
+                         "evaluations, turns or another model's answers. Leave it out.")
+    if options.sampling.num_likely():
+        raise StageError("--top-k is trained over what it left to draw from, which is not carried over. "
+                         "Leave it out, or --carry-over.")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(options.sampling, name):
+            raise StageError(f"--{name.replace('_', '-')} counts the tokens of a completion, and the engine "
+                             "does not know those of an earlier iteration. Leave it out, or --carry-over.")
 
 
 def prompt_limit(options: RolloutOptions, model_length: int) -> int:

@@ -3,23 +3,26 @@
 import math
 import platform
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from tqdm import tqdm
 
+from rollout.carry import Ending, Row, grown
 from rollout.engines.engine import Engine, Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
-from rollout.spill import Spill
+from rollout.spill import Key, Spill
+from warehouse.stages.carried import PURPOSE, taken_groups
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest, first_line
-from warehouse.store.parts import part_number
+from warehouse.store.commit import bring
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
 
@@ -28,28 +31,50 @@ Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
 
 @dataclass(frozen=True)
 class Part:
-    """One part to sample: its number and which completions it holds."""
+    """One part to sample: its number, which completions it holds, whether what it carries over is settled."""
 
     number: int
     members: list[Member]
+    decided: bool = False
+
+    def without(self, groups: Collection[str]) -> Self:
+        """The same without the completions of some groups."""
+        return replace(self, members=[member for member in self.members
+                                      if member[0]["group_id"] not in groups])
 
 
 def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size: int, shard: Shard,
                   **keys: Any) -> list[Part]:
-    """Parts of this worker's share that do not exist yet.
+    """Parts of this worker's share that do not exist yet, without groups that were carried over already."""
+    present = {part_number(path) for path in warehouse.parts("completions", **keys)}
+    later = taken_groups(warehouse, keys["iteration"]) if keys["purpose"] == PURPOSE else {}
+    decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
+    parts = []
+    for part in split_parts(prompts, part_size, shard):
+        if part.number not in present:
+            parts.append(replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
+                                 decided=part.number in decided))
+    return parts
+
+
+def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> list[Part]:
+    """All parts of a worker's share.
 
     Which completions a part holds depends on the plan alone, never on which finished first, so that those
     that survive a kill are not the short ones.
     """
     per_part = _prompts_per_part(prompts, part_size)
-    parts, present = [], {part_number(path) for path in warehouse.parts("completions", **keys)}
-    for number, first in enumerate(range(0, len(prompts), per_part)):
-        if shard.holds(number) and number not in present:
-            members = [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
-                       for prompt in prompts[first:first + per_part]
-                       for sample in range(prompt["group_size"])]
-            parts.append(Part(number, members))
-    return parts
+    return [Part(number, [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
+                          for prompt in prompts[first:first + per_part]
+                          for sample in range(prompt["group_size"])])
+            for number, first in enumerate(range(0, len(prompts), per_part)) if shard.holds(number)]
+
+
+def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
+    """Groups of a part that the rollout has left to the next iteration."""
+    paths = [path for path in warehouse.parts("carried", **keys) if part_number(path) == number]
+    bring(paths)
+    return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 
 def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
@@ -62,36 +87,51 @@ def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
 
 
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
-                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float,
-                 serve: str | None = None, **keys: Any) -> tuple[float, int]:
+                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, begun: dict[Key, Row],
+                 serve: str | None = None, ending: Ending | None = None, **keys: Any) -> tuple[float, int]:
     """Sample all parts in one engine run and write each as soon as it is whole.
 
     The seconds spent writing and the tokens sampled by this call come back. What is finished of the parts in
     flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
-    is raised.
+    is raised. What `begun` holds is gone on from; once `ending` is due, what is left is carried over.
     """
     constants = {**keys, **asdict(sampling), **_served_by(engine, policy, serve)}
     same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
-    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys), same)
-              for part in parts}
+    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
+                                 map(_key, part.members), same, begun) for part in parts}
     members = [(part, member) for part in parts for member in part.members]
     missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
+    if ending:
+        groups = [prompt["group_id"] for _, (prompt, _) in members]
+        before = sum(begun[key]["finish_reason"] is not None for _, member in members
+                     if (key := _key(member)) in begun)
+        ending.begin(groups, [groups[index] for index in missing], before,
+                     {groups[index] for index in missing if members[index][0].decided})
     began, writing, num_tokens = time.perf_counter(), 0.0, 0
     num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
-    results = _and_its_failure(engine.sample(_requests(members, missing), sampling), stop)
+    requests = _requests(members, missing, spills)
+    over = [ending.is_due] if ending else []
+    results = _and_its_failure(engine.sample(requests, sampling, *over), stop)
     with closing(results), tqdm(total=len(members), initial=num_kept, unit="completion",
                                 desc=f"rollout {keys['iteration']} {keys['purpose']}",
                                 mininterval=bar_interval()) as progress:
         for part in parts:
-            writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
+            writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
         for sampled in results:
-            if isinstance(sampled, Sampled):
+            if isinstance(sampled, (Sampled, Request)):
                 part, member = members[sampled.index]
-                spills[part.number].add(_completion_row(member, sampled, constants))
+                drawn = spills[part.number].drawn.get(_key(member))
+                row = _completion_row(member, sampled, constants, drawn)
+                spills[part.number].add(row)
+                num_tokens += row["num_completion_tokens"] - (drawn["num_completion_tokens"] if drawn else 0)
+            if isinstance(sampled, Request):
+                continue
+            if isinstance(sampled, Sampled):
+                if ending:
+                    ending.note(member[0]["group_id"])
                 progress.update()
                 num_kept += 1
-                num_tokens += len(sampled.completion_ids)
-                writing += _close_if_whole(warehouse, part, spills[part.number], **keys)
+                writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
             failure = sampled if isinstance(sampled, Exception) else None
             if failure or stop.due() or time.perf_counter() - began > spill_seconds:
                 began = time.perf_counter()
@@ -101,8 +141,34 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
                 writing += time.perf_counter() - began
             if (failure or stop.due()) and num_kept < len(members):
                 raise _reason_to_end(failure, stop, f"{num_kept} of {len(members)} completions")
-    assert num_kept == len(members), "the engine ended with completions missing"
-    return writing, num_tokens
+    began = time.perf_counter()
+    if num_kept < len(members):
+        assert ending and ending.is_due(), "the engine ended with completions missing"
+        for spill in spills.values():
+            spill.save()    # a kill from here on loses no token
+        for part in parts:
+            if not (part.decided or spills[part.number].part.exists()):
+                _carry_over(warehouse, part, spills[part.number], constants, **keys)
+    return writing + time.perf_counter() - began, num_tokens
+
+
+def _carry_over(warehouse: Warehouse, part: Part, spill: Spill, constants: Row, **keys: Any) -> None:
+    """Write the groups of a part that are not whole for the next iteration, then the part with the others."""
+    left = {prompt["group_id"] for prompt, sample in part.members if not spill.has((prompt, sample))}
+    rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
+            or _completion_row(member, _request(0, member, None), constants, None)
+            for member in part.members if member[0]["group_id"] in left]
+    _close_if_whole(warehouse, _decide(warehouse, part, rows, **keys), spill, None, **keys)
+
+
+def _decide(warehouse: Warehouse, part: Part, rows: list[Row], **keys: Any) -> Part:
+    """Settle which groups of a part are carried over, by a file that the first worker writes; the others.
+
+    A part without that file is nobody's: one worker would write it whole while another leaves a group of it.
+    """
+    table = pa.Table.from_pylist(rows, arrow_schema("carried"))
+    warehouse.write_part("carried", part.number, table, **keys)
+    return part.without(carried_in_part(warehouse, part.number, **keys))
 
 
 def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
@@ -113,8 +179,8 @@ def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dic
             "device": engine.device or None}
 
 
-def _and_its_failure(sampled: Iterator[Sampled | None],
-                     stop: StopRequest) -> Generator[Sampled | Exception | None, None, None]:
+def _and_its_failure(sampled: Iterator[Sampled | Request | None],
+                     stop: StopRequest) -> Generator[Sampled | Request | Exception | None, None, None]:
     """The engine's results, and its failure as the last of them: what it finished before is saved first.
 
     None comes first if the stop is due already.
@@ -138,40 +204,68 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
     return stopped
 
 
-def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, **keys: Any) -> float:
+def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, ending: Ending | None,
+                    **keys: Any) -> float:
     """Write the part if its last completion is there; seconds it took."""
-    if len(spill.rows) < len(part.members):
+    if len(spill.rows) < len(part.members) or not all(map(spill.has, part.members)):
         return 0.0
     began = time.perf_counter()
-    rows = [spill.rows[prompt["task_id"], sample] for prompt, sample in part.members]
+    if ending and not part.decided:
+        part = _decide(warehouse, part, [], **keys)
+    rows = [spill.rows[_key(member)] for member in part.members]
     table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
     warehouse.write_part("completions", part.number, table, **keys)
     spill.remove()
     return time.perf_counter() - began
 
 
-def _requests(members: list[tuple[Part, Member]], missing: list[int]) -> Iterator[Request]:
+def _requests(members: list[tuple[Part, Member]], missing: list[int],
+              spills: dict[int, Spill]) -> Iterator[Request]:
     for index in missing:
-        _, (prompt, sample) = members[index]
-        yield Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
-                      prompt["prefill"] or "", prompt.get("messages") or "", sample)
+        part, member = members[index]
+        yield _request(index, member, spills[part.number].drawn.get(_key(member)))
+
+
+def _request(index: int, member: Member, drawn: Row | None) -> Request:
+    """What is asked of the engine: a completion from its first token on, or from where it was left."""
+    prompt, sample = member
+    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample), prompt["prefill"] or "",
+                      prompt.get("messages") or "", sample)
+    if drawn is None:
+        return request
+    return replace(request, seed=drawn["seed"], drawn_ids=drawn["completion_ids"],
+                   drawn_logprobs=drawn["behaviour_logprobs"])
+
+
+def _key(member: Member) -> Key:
+    prompt, sample = member
+    return prompt["task_id"], sample
+
+
+def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
+                    drawn: Row | None) -> Row:
+    """The row of a completion that is finished, or of what is drawn of one so far."""
+    prompt, sample = member
+    row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
+           "num_prompt_tokens": prompt["num_prompt_tokens"],
+           "seed": drawn["seed"] if drawn else _completion_seed(prompt, sample)}
+    if isinstance(sampled, Request):
+        if drawn and len(sampled.drawn_ids) == len(drawn["completion_ids"]):
+            return drawn        # nothing was drawn since
+        ids, row = sampled.drawn_ids, row | {"behaviour_logprobs": sampled.drawn_logprobs,
+                                             "host": platform.node(), "finish_reason": None}
+    else:
+        ids, row = sampled.completion_ids, row | {
+            "completion": sampled.completion, "behaviour_logprobs": sampled.logprobs,
+            "support_ids": sampled.support,
+            "host": sampled.host or platform.node(), "finish_reason": sampled.finish_reason,
+            "cost": sampled.cost, "finished_at": datetime.now(UTC)}
+    return row | {"completion_ids": ids, "num_completion_tokens": len(ids),
+                  "version_segments": grown(drawn, len(ids), row["policy_version"])}
 
 
 def _completion_seed(prompt: dict[str, Any], sample: int) -> int:
     return seed_of(prompt["seed"], "completion", sample)
-
-
-def _completion_row(member: Member, sampled: Sampled, constants: dict[str, Any]) -> dict[str, Any]:
-    prompt, sample = member
-    return {
-        **constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
-        "completion": sampled.completion, "completion_ids": sampled.completion_ids,
-        "behaviour_logprobs": sampled.logprobs, "support_ids": sampled.support,
-        "host": sampled.host or platform.node(),
-        "num_prompt_tokens": prompt["num_prompt_tokens"],
-        "num_completion_tokens": len(sampled.completion_ids), "finish_reason": sampled.finish_reason,
-        "cost": sampled.cost,
-        "seed": _completion_seed(prompt, sample), "finished_at": datetime.now(UTC)}
 
 
 def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
@@ -183,4 +277,14 @@ def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
             "num_groups": len(set(rows["group_id"].to_pylist())),
             "num_tasks": len(set(rows["task_id"].to_pylist())),
             "num_truncated": sum(reason in CUT_OFF for reason in reasons),
-            "num_loops": reasons.count("loop")}
+            "num_loops": reasons.count("loop"), **_carried_facts(warehouse, **keys)}
+
+
+def _carried_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
+    """What is left to the next iteration: groups, their unfinished completions and the tokens of all."""
+    rows = warehouse.read("carried", ["group_id", "finish_reason", "num_completion_tokens"], **keys)
+    if not rows.num_rows:
+        return {}
+    return {"num_carried_groups": len(rows["group_id"].unique()),
+            "num_carried_unfinished": rows["finish_reason"].null_count,
+            "num_carried_tokens": sum(rows["num_completion_tokens"].to_pylist())}

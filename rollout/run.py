@@ -8,15 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_job, read_prompts
 from rollout.options import (
+    CarryOver,
     RolloutOptions,
     check_options,
     format_options,
     prompt_limit,
 )
-from rollout.parts import num_parts, rollout_facts, sample_parts
+from rollout.parts import num_parts, rollout_facts, sample_parts, split_parts
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from rollout.prompts.parents import choose_parents
@@ -77,31 +79,45 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)
     if stored:
-        return Plan(stored)
+        return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
         return plan_turn(choose_parents(job.warehouse, options, job.iteration, job.purpose), TurnSettings(
             **job.keys, turn=options.turn, group_size=options.group_size, seed=options.seed,
             feedback=find_feedback(options.feedback), max_prompt_tokens=max_prompt_tokens), encoder)
+    waiting = find_waiting(job.warehouse, options, **job.keys)
     settings = PlanSettings(
         **job.keys, visits=training_visits(job.warehouse, job.iteration), num_tasks=options.num_tasks,
-        group_size=options.group_size, prompts_per_task=options.prompts_per_task,
-        format=find_format(options.prompt_format), format_options=format_options(options),
+        num_taken=waiting.num_unfinished, group_size=options.group_size,
+        prompts_per_task=options.prompts_per_task, format=find_format(options.prompt_format),
+        format_options=format_options(options),
         augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
         max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
-    return make_plan(choose_tasks(job.warehouse, options), settings, encoder)
+    plan = make_plan(choose_tasks(job.warehouse, options), settings, encoder)
+    placed = place_behind(plan.rows, waiting.prompts, job.iteration)
+    rows = [*placed, *plan.rows]
+    return Plan(rows, plan.too_long, begun_rows(job.warehouse, rows, **job.keys))
 
 
 def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tuple[float, int]:
     """Store settings and plan, then sample this worker's parts; seconds of writing and tokens sampled."""
     options, keys = job.options, job.keys
+    if engine:
+        check_engine(plan.begun, engine)
     job.stage.settle(job.settings, options.accept_change)
     commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
-    parts = job.missing(read_prompts(job), options.shard)  # another worker's plan may have been first
+    prompts = read_prompts(job)
+    parts = job.missing(prompts, options.shard)  # another worker's plan may have been first
     if not engine or not parts:
         return 0.0, 0
-    return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop,
-                        serve=job.serve, spill_seconds=options.spill_seconds, **keys)
+    ending = None
+    if options.carry_over and (rule := CarryOver.parse(options.carry_over)) != CarryOver(1.0, ""):
+        open_parts = {part.number for part in parts}
+        closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
+                  if part.number not in open_parts for prompt, _ in part.members]
+        ending = Ending(rule, closed, options.shard.count)
+    return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
+                        spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
 
 
 def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
@@ -114,12 +130,13 @@ def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
     tasks = "1 task" if too_long == 1 else f"{too_long} tasks"
     left_out = f"; {tasks} left out: too long a prompt" if too_long else ""
     loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
+    carried = f"; {carried} groups carried over" if (carried := facts.get("num_carried_groups")) else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
     sampler = job.options.model or f"policy {job.policy['policy_version']}"
     return [
         f"rollout of {job.title}: {facts['num_completions']} completions of {facts['num_tasks']} tasks by "
         f"{sampler}, {facts['num_tokens']} tokens, "
-        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}",
+        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}{carried}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {job.options.run}",
     ]

@@ -6,6 +6,7 @@ what finished first is short, so a part is only read once its long completions a
 
 import sys
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,27 @@ Key = tuple[str, int]  # (task_id, sample_index)
 
 
 class Spill:
-    """The finished completions of one part, `rows` by key: those of earlier runs and those added.
+    """The completions of one part by key, those of earlier runs and those added: `rows` are finished.
 
-    Of earlier runs only rows with the values `same` are taken: a group is of one policy and one engine.
+    `drawn` are those of which the beginning is known. Of earlier runs only rows of `wanted` keys with the
+    values `same` are taken: one policy and one engine sample a rollout. `begun` are of earlier iterations.
     """
 
-    def __init__(self, part: Path, same: dict[str, Any]) -> None:
+    def __init__(self, part: Path, wanted: Iterable[Key], same: dict[str, Any],
+                 begun: dict[Key, dict[str, Any]]) -> None:
         self.part = part
         self.rows: dict[Key, dict[str, Any]] = {}
+        self.drawn: dict[Key, dict[str, Any]] = {}
         self.files = self._files()  # those whose rows are here; another worker's later ones are not touched
+        known = set(wanted)
         for path in self.files:
             for row in _rows_of(path):
-                if all(row[name] == value for name, value in same.items()):
-                    self.rows.setdefault((row["task_id"], row["sample_index"]), row)
-        self.num_saved = len(self.rows)
+                if all(row[name] == value for name, value in same.items()) and key_of(row) in known:
+                    self.add(row)
+        for key in known & begun.keys():
+            if key not in self.drawn:
+                self.add(begun[key])
+        self.changed = False
 
     def _files(self) -> list[Path]:
         # Exactly so many digits: what another worker is writing just now has a longer name.
@@ -45,26 +53,36 @@ class Spill:
         return (prompt["task_id"], sample) in self.rows
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take one finished completion; the first of its key stays."""
-        self.rows.setdefault((row["task_id"], row["sample_index"]), row)
+        """Take one completion, or the beginning of one; the first of its key that is finished stays."""
+        self.changed, key = True, key_of(row)
+        if row["finish_reason"] is None and key not in self.rows:
+            self.drawn[key] = row
+        elif row["finish_reason"] is not None:
+            self.rows.setdefault(key, row)
+            self.drawn.pop(key, None)
 
     def save(self) -> None:
         """Commit all rows in one new file, then remove the older ones."""
-        if len(self.rows) == self.num_saved or self.part.exists():
+        if not self.changed or self.part.exists():
             return
-        table = pa.Table.from_pylist(list(self.rows.values()), schema=arrow_schema("completions"))
+        table = pa.Table.from_pylist([*self.rows.values(), *self.drawn.values()], arrow_schema("completions"))
         path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
         commit_file(path, lambda temporary: pq.write_table(
             table, temporary, compression="zstd", write_page_checksum=True))
         for file in self.files:
             file.unlink(missing_ok=True)
-        self.files, self.num_saved = [path], len(self.rows)
+        self.files, self.changed = [path], False
 
     def remove(self) -> None:
         """Remove the files and free the rows: the part is written."""
-        self.rows, self.num_saved = {}, 0
+        self.rows, self.drawn, self.changed = {}, {}, False
         for file in self._files():
             file.unlink(missing_ok=True)
+
+
+def key_of(row: dict[str, Any]) -> Key:
+    """What names a completion within its rollout."""
+    return row["task_id"], row["sample_index"]
 
 
 def _rows_of(path: Path) -> list[dict[str, Any]]:

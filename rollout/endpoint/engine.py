@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ import aiohttp
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Work, results
+from rollout.endpoint.work import Draw, Work, results
 from rollout.engines.endings import after_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -35,6 +36,7 @@ class EndpointEngine:
                  say: Callable[[str], None]) -> None:
         self.base, self.revision, self.say = base, revision, say
         self.probe: list[int] = []
+        self.streams = False
         self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
         self.session = self._now(_open_session())
@@ -83,13 +85,21 @@ class EndpointEngine:
         self.probe = prompt_ids
         return all(self._now(self._moves(server)) for server in self.servers)
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
         """All requests, spread over the servers, each yielded when it finished whole; None now and then.
 
-        StageError when no server is left.
+        StageError when no server is left. With `over` the servers tell each token when it is drawn.
         """
         work = Work(requests)
-        yield from results(self.loop, work, self._serve(work, sampling))
+        self.streams = over is not None
+        with closing(results(self.loop, work, self._serve(work, sampling))) as told:
+            for sampled in told:
+                yield sampled
+                if over and over():
+                    break
+        yield from work.collect()
+        yield from work.broken_off()
 
     def _now(self, task: Awaitable[Answer]) -> Answer:
         return self.loop.run_until_complete(task)
@@ -134,7 +144,7 @@ class EndpointEngine:
         check_facts(server, self.base, self.revision, self.settings)
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
-        await server.complete(Request(0, self.encoder.encode(TRIED), seed=0), Sampling(max_tokens=1))
+        await server.complete(Draw(Request(0, self.encoder.encode(TRIED), seed=0)), Sampling(max_tokens=1))
         if self.settings.probe:
             await check_probe(server, self.settings.probe)
 
@@ -162,10 +172,10 @@ class EndpointEngine:
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
         """One request after the other, as long as the server lives."""
-        while request := await work.next(lambda: not server.lost):
-            life = server.life
+        while draw := await work.next(lambda: not server.lost):
+            request, life = draw.request, server.life
             try:
-                drawn = await server.complete(request, sampling)
+                drawn = await server.complete(draw, sampling, self.streams)
             except Unavailable as error:
                 pause = work.give_back(request, server.url, error)
                 await self._recover(server, life, error)

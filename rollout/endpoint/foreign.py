@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,8 +68,9 @@ class ForeignEngine:
         """There is no adapter that could be missing."""
         return True
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
-        """All requests, each yielded when it is answered; None now and then."""
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
+        """All requests, each yielded when it is answered; None now and then. Nothing is carried over."""
         work = Work(requests)
         yield from results(self.loop, work, self._serve(work, sampling))
 
@@ -86,7 +87,8 @@ class ForeignEngine:
             raise self._left_out(work.refused)
 
     async def _work(self, work: Work, sampling: Sampling) -> None:
-        while request := await work.next():
+        while draw := await work.next():
+            request = draw.request
             try:
                 answer, cost = await self._answer(request, sampling)
             except Refused as refusal:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -14,8 +15,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from rollout.endpoint.work import Draw
 from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, Drawn, likely, next_draw
-from rollout.engines.engine import EngineSettings, Request, Sampling
+from rollout.engines.engine import EngineSettings, Sampling
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -73,16 +75,25 @@ class Server:
         self.recovering = asyncio.Lock()
         self.under_way: set[asyncio.Task[Any]] = set()
 
-    async def ask(self, path: str, body: Any = None, *, seconds: float | None = None) -> Any:
-        """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses."""
+    async def ask(self, path: str, body: Any = None, *, seconds: float | None = None,
+                  hear: Callable[[Any], None] = lambda _told: None) -> Any:
+        """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses.
+
+        An answer that comes in pieces is given to `hear` piece by piece.
+        """
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PATIENCE)
         method = "GET" if body is None else "POST"
         try:
             async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
+                if answer.content_type == "text/event-stream":
+                    async for line in answer.content:
+                        if line.startswith(b"data: {"):
+                            hear(json.loads(line.removeprefix(b"data: ")))
+                    return None
                 text = await answer.text()
         except aiohttp.ClientConnectorError as error:
             raise Unavailable(_unreachable(error)) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if answer.status >= 500 or answer.status in (404, 408, 429):
             raise Unavailable(f"{answer.status} for {path}: {_message(text)}", status=answer.status,
@@ -182,12 +193,15 @@ class Server:
                              "rollout.server` does.")
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
-    async def complete(self, request: Request, sampling: Sampling) -> Drawn:
-        """What one draw gives; Unavailable if it was broken off."""
-        token_ids, seed, max_tokens = next_draw(request, sampling)
+    async def complete(self, draw: Draw, sampling: Sampling, stream: bool = False) -> Drawn:
+        """What one draw gives; Unavailable if it was broken off.
+
+        With `stream` the draw knows each token as soon as it is told.
+        """
+        token_ids, seed, max_tokens = next_draw(draw.request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
-            "model": self.serving, "token_ids": token_ids,
-            "sampling_params": _parameters(sampling, seed, max_tokens)}))
+            "model": self.serving, "token_ids": token_ids, "stream": stream,
+            "sampling_params": _parameters(sampling, seed, max_tokens)}, hear=draw.hear))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
@@ -196,14 +210,15 @@ class Server:
             task.cancel()
         if task.cancelled():
             raise Unavailable("it says nothing any more")
-        choice = task.result()["choices"][0]
-        ids, told = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content") or []
-        if choice["finish_reason"] not in REASONS:
-            raise Unavailable(f"it broke a completion off ({choice['finish_reason']})")
-        if not ids or len(ids) != len(told):
+        if (whole := task.result()) is not None:
+            draw.hear(whole)
+        if draw.reason not in REASONS:
+            raise Unavailable(f"it broke a completion off ({draw.reason})")
+        if not draw.ids or len(draw.ids) != len(draw.told):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
-        logprobs, support = [token["logprob"] for token in told], []
+        told, support = draw.told, []
+        logprobs = [token["logprob"] for token in told]
         if sampling.num_likely():
             if "token_id" not in told[0]["top_logprobs"][0]:
                 raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
@@ -212,7 +227,7 @@ class Server:
                            IMPOSSIBLE) for token in told]
             logprobs = [logprob - whole for logprob, (_, whole) in zip(logprobs, left, strict=True)]
             support = [ids for ids, _ in left]
-        return Drawn(ids, logprobs, choice["finish_reason"], support)
+        return Drawn(draw.ids, logprobs, draw.reason, support)
 
     def break_off(self) -> None:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
@@ -16,7 +18,7 @@ TURN = 0.2                       # seconds after which the caller gets a chance 
 
 
 def results(loop: asyncio.AbstractEventLoop, work: Work,
-            serving: Coroutine[None, None, None]) -> Iterator[Sampled | None]:
+            serving: Coroutine[None, None, None]) -> Generator[Sampled | None, None, None]:
     """What is finished while `serving` runs in the loop, and None now and then; it ends with the caller."""
     crew = loop.create_task(serving)
     crew.add_done_callback(lambda _: work.news.set())
@@ -31,33 +33,57 @@ def results(loop: asyncio.AbstractEventLoop, work: Work,
         loop.run_until_complete(asyncio.wait({crew}))
 
 
+@dataclass
+class Draw:
+    """A request under way and, where the server tells as it goes, the tokens that it has drawn since."""
+
+    request: Request
+    ids: list[int] = field(default_factory=list)
+    told: list[dict[str, Any]] = field(default_factory=list)     # of each token: its logprob, the likeliest
+    reason: str = ""
+
+    def hear(self, told: Any) -> None:
+        """Take a piece of vLLM's answer, or the whole."""
+        for choice in told.get("choices", []):
+            self.ids += choice.get("token_ids") or []
+            self.told += (choice.get("logprobs") or {}).get("content") or []
+            self.reason = choice["finish_reason"] or ""
+
+    def so_far(self) -> Request:
+        """The request with all that is drawn."""
+        return replace(self.request, drawn_ids=[*self.request.drawn_ids, *self.ids],
+                       drawn_logprobs=[*self.request.drawn_logprobs,
+                                       *(token["logprob"] for token in self.told)])
+
+
 class Work:
     """Requests are taken in the order given; one that is given back is the next to be taken."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.waiting, self.returned = iter(requests), deque[Request]()
         self.finished: deque[Sampled] = deque()
-        self.num_under_way, self.exhausted = 0, False
+        self.under_way: dict[int, Draw] = {}
+        self.exhausted = False
         self.attempts: Counter[int] = Counter()
         self.refused: list[Request] = []
         self.answered = False
         self.news, self._changed = asyncio.Event(), asyncio.Event()
 
-    def take(self) -> Request | None:
+    def take(self) -> Draw | None:
         """The next request to serve; None if all are under way or finished."""
         request = self.returned.popleft() if self.returned else next(self.waiting, None)
         if request is None:
             self.exhausted = True
             return None
-        self.num_under_way += 1
-        return request
+        self.under_way[request.index] = Draw(request)
+        return self.under_way[request.index]
 
-    async def next(self, wanted: Callable[[], bool] = lambda: True) -> Request | None:
+    async def next(self, wanted: Callable[[], bool] = lambda: True) -> Draw | None:
         """The next request to serve, waited for; None when all are finished, or none is wanted any more."""
         while wanted():
-            request = self.take()
-            if request is not None or self.is_done():
-                return request
+            draw = self.take()
+            if draw is not None or self.is_done():
+                return draw
             await self.change()
         return None
 
@@ -66,23 +92,23 @@ class Work:
         self.answered = True
         self.finished.append(sampled)
         self.news.set()
-        self._end_one()
+        self._end(request)
 
     def leave_out(self, request: Request, refusal: StageError) -> None:
         """Go on without a request that is refused; raises that where one prompt after the other is."""
         self.refused.append(request)
         if not self.answered and len({each.messages for each in self.refused}) >= MOST_REFUSALS:
             raise refusal
-        self._end_one()
+        self._end(request)
 
-    def _end_one(self) -> None:
-        self.num_under_way -= 1
+    def _end(self, request: Request) -> None:
+        del self.under_way[request.index]
         if self.is_done():
             self._tell()
 
     def go_on(self, request: Request) -> None:
         """Take back a request whose completion is not whole yet; it is the next to be taken."""
-        self.num_under_way -= 1
+        del self.under_way[request.index]
         self.returned.append(request)
         self._tell()
 
@@ -97,7 +123,7 @@ class Work:
 
     def is_done(self) -> bool:
         """True once nothing waits and nothing is under way."""
-        return self.exhausted and not self.returned and not self.num_under_way
+        return self.exhausted and not self.returned and not self.under_way
 
     async def some_news(self, seconds: float) -> None:
         """Wait until something finishes, or for so long."""
@@ -109,6 +135,11 @@ class Work:
         self.news.clear()
         while self.finished:
             yield self.finished.popleft()
+
+    def broken_off(self) -> Iterator[Request]:
+        """What was begun and is not finished, with all that was drawn of it."""
+        yield from self.returned
+        yield from (draw.so_far() for draw in self.under_way.values())
 
     async def change(self) -> None:
         """Wait until a request is given back, or all are finished."""

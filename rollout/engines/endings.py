@@ -2,9 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
@@ -61,9 +64,14 @@ def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
 
     With `stop_when_code_closes` engines stop at every fence; the fence that begins the code ends nothing.
     """
-    request = gone_on(request, drawn)
-    ids = request.drawn_ids
-    reason, text = REASONS[drawn.reason], decode(ids)
+    before, request = request, gone_on(request, drawn)
+    ids, reason = request.drawn_ids, REASONS[drawn.reason]
+    if before.drawn_ids and (earlier := _overlooked(request, sampling, decode)):
+        end, reason = earlier
+        request = replace(request, drawn_ids=ids[:end], drawn_logprobs=request.drawn_logprobs[:end],
+                          drawn_support=request.drawn_support[:end])
+        return _whole(request, sampling, reason, decode(ids[:end]))
+    text = decode(ids)
     if sampling.stop_when_code_closes and reason == "stop":
         if CLOSED_CODE.search(request.prefill + text):
             reason = "code"
@@ -71,5 +79,39 @@ def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
             if len(ids) < sampling.max_tokens:
                 return request
             reason = "length"
-    return Sampled(request.index, ids, request.drawn_logprobs, text, reason,
+    return _whole(request, sampling, reason, text)
+
+
+def _whole(request: Request, sampling: Sampling, reason: str, text: str) -> Sampled:
+    return Sampled(request.index, request.drawn_ids, request.drawn_logprobs, text, reason,
                    support=request.drawn_support if sampling.num_likely() else None)
+
+
+def _overlooked(request: Request, sampling: Sampling,
+                decode: Callable[[list[int]], str]) -> tuple[int, str] | None:
+    """Where a completion that was gone on from would have ended had it been drawn in one go, and why.
+
+    An engine sees loops and fences in its own draw alone. What it drew beyond changes nothing before it.
+    """
+    ids, ends = request.drawn_ids, []
+    if sampling.stop_loops and (end := end_of_loop(ids, sampling.stop_loops)):
+        ends.append((end, "loop"))
+
+    def is_closed(end: int) -> bool:
+        return bool(CLOSED_CODE.search(request.prefill + decode(ids[:end])))
+    if sampling.stop_when_code_closes and is_closed(len(ids)):
+        ends.append((bisect_left(range(len(ids)), True, key=is_closed), "code"))
+    return min(ends, default=None)
+
+
+def end_of_loop(ids: Sequence[int], times: int) -> int | None:
+    """Tokens after which the rule ends a completion; None if it never does."""
+    tokens, ends = np.asarray(ids), []
+    for period in range(1, min(LONGEST_LOOP, len(tokens) // times) + 1):
+        needed = period * (times - 1)    # positions in a row that equal the one a period earlier
+        differs = np.concatenate([[True], tokens[period:] != tokens[:-period]])
+        position = np.arange(len(differs))
+        run = position - np.maximum.accumulate(np.where(differs, position, 0))
+        if run.max() >= needed:
+            ends.append(period + int(np.argmax(run >= needed)))
+    return min(ends, default=None)

@@ -1,6 +1,6 @@
 """What a rollout needs of an engine: one Protocol, so that tests can script it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,9 +135,11 @@ class Engine(Protocol):
         """True if the adapter that it serves changes what the base says to a prompt."""
         ...
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
         """All requests in one run, each yielded when it finishes; requests start in the order given.
 
-        None may be yielded at any time, and is by an engine between its steps: a chance to stop.
+        None may be yielded at any time, and is by an engine between its steps: a chance to stop. Once `over`
+        says so, what is under way comes as requests with all that was drawn, and that is the end.
         """
         ...

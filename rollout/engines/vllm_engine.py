@@ -7,7 +7,7 @@ import gc
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, likely, next_draw
+from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, gone_on, likely, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.engines.merged import merged_tensors
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -95,7 +95,8 @@ class VllmEngine:
             for lora in (None, self.lora))
         return plain.prompt_logprobs != adapted.prompt_logprobs
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
         """All requests in one continuous batch, each yielded when it finishes, and None after every step.
 
         The engine is handed a few batches ahead, not everything: a waiting request costs its prompt's memory.
@@ -106,7 +107,7 @@ class VllmEngine:
         def decode(ids: list[int]) -> str:
             return tokenizer.decode(ids, skip_special_tokens=True)
 
-        while True:
+        while not (over and over()):
             for request in itertools.islice(waiting, self.num_ahead - len(inside)):
                 inside[request.index] = self._add(request, sampling)
             if not inside:
@@ -120,6 +121,18 @@ class VllmEngine:
                     else:
                         yield sampled
             yield None
+        yield from self._break_off(inside)
+
+    def _break_off(self, inside: dict[int, Request]) -> Iterator[Request]:
+        """End the requests that are inside; each with what was drawn of it."""
+        core, broken = self.llm.llm_engine, Broken()
+        for state in core.output_processor.request_states.values():
+            state.queue = broken        # where vLLM puts what an aborted request has
+        core.abort_request([str(index) for index in inside])
+        for output in broken.outputs:
+            request = inside.pop(int(output.request_id.split("-")[0]))
+            inside[request.index] = gone_on(request, _drawn(output))
+        yield from inside.values()
 
     def _add(self, request: Request, sampling: Sampling) -> Request:
         prompt_ids, seed, max_tokens = next_draw(request, sampling)
@@ -127,6 +140,17 @@ class VllmEngine:
             str(request.index), {"prompt_token_ids": prompt_ids}, parameters(sampling, seed, max_tokens),
             lora_request=self.lora)
         return request
+
+
+class Broken:
+    """Takes the outputs of requests that are aborted."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+
+    def put(self, output: Any) -> None:
+        """Called by vLLM."""
+        self.outputs.append(output)
 
 
 def _start(settings: EngineSettings, more: dict[str, Any]) -> LLM:
@@ -179,7 +203,7 @@ def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams
 def _drawn(output: Any) -> Drawn:
     """What a finished request drew."""
     completion = output.outputs[0]
-    ids, told = list(completion.token_ids), completion.logprobs
+    ids, told = list(completion.token_ids), completion.logprobs or []     # there is none before the first
     if not isinstance(told, FlatLogprobs):
         logprobs = [position[token].logprob for token, position in zip(ids, told, strict=True)]
         return Drawn(ids, logprobs, completion.finish_reason, [])

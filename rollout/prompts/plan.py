@@ -34,14 +34,19 @@ class PlanSettings:
     seed: int
     keeps_messages: bool = False  # for an engine that is asked by them
     visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations that had the task
+    num_taken: int = 0  # completions that go on: they take the places of as many new ones
 
 
 @dataclass
 class Plan:
-    """Rows of the prompts table, and how many tasks were left out because their prompt is too long."""
+    """Rows of the prompts table, and how many tasks were left out because their prompt is too long.
+
+    `begun` is what earlier iterations drew of its completions, by (task_id, sample_index).
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     too_long: int = 0
+    begun: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
 
 
 def seed_of(*keys: int | str) -> int:
@@ -61,7 +66,10 @@ def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encod
     Raises StageError when no prompt fits.
     """
     plan = Plan()
-    wanted = min(settings.num_tasks or len(tasks), len(tasks))
+    size = settings.prompts_per_task * settings.group_size
+    wanted = (min(settings.num_tasks or len(tasks), len(tasks)) * size - settings.num_taken) // size
+    if wanted <= 0:
+        return plan
     taken = 0
     for task in _in_order(tasks, settings, wanted):
         rows = [_prompt_row(task, index, settings, encode) for index in range(settings.prompts_per_task)]

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
+from warehouse.stages.carried import gone_on_with
 from warehouse.store.commit import bring
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
@@ -46,14 +47,16 @@ def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]
 
 
 def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
-    """How many training iterations before this one had each task.
+    """How many training iterations before this one began each task.
 
-    One column of each plan is read, its pages verified; hashing whole plans would read the past again.
+    Two columns of each plan are read, their pages verified; hashing whole plans would read the past again.
     """
-    plans = [warehouse.parts("prompts", iteration=iteration, purpose="train")
-             for iteration in warehouse.iterations("completions") if iteration < before]
-    bring(part for plan in plans for part in plan)
+    plans = {iteration: warehouse.parts("prompts", iteration=iteration, purpose="train")
+             for iteration in warehouse.iterations("completions") if iteration < before}
+    bring(part for parts in plans.values() for part in parts)
     visits: Counter[str] = Counter()
-    for plan in plans:
-        visits.update(read_parts(plan, "prompts", ["task_id"])["task_id"].unique().to_pylist())
+    for iteration, parts in plans.items():
+        plan = read_parts(parts, "prompts", ["task_id", "group_id"])
+        gone_on = gone_on_with(warehouse, iteration, plan["group_id"].to_pylist())
+        visits.update({row["task_id"] for row in plan.to_pylist() if row["group_id"] not in gone_on})
     return visits

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 
@@ -34,6 +36,7 @@ class ScriptedEngine:
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.started, self.served, self.stop_after = [], [], stop_after
+        self.at_once, self.num_drawn = 1000, 0
 
     def start(self, settings: EngineSettings) -> ScriptedEngine:
         self.started.append(settings)
@@ -42,15 +45,47 @@ class ScriptedEngine:
     def moves(self, prompt_ids: list[int]) -> bool:
         return True
 
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
+        if over:
+            yield from self._sample_together(requests, sampling, over)
+            return
         waiting = list(requests)
         random.Random(len(waiting)).shuffle(waiting)
         for count, request in enumerate(waiting):
             if count == self.stop_after:
                 raise KeyboardInterrupt
             self.served.append(request)
-            draw = random.Random(request.seed)
-            length = draw.randint(1, sampling.max_tokens)
-            ids = [draw.randrange(97, 123) for _ in range(length)]
-            yield Sampled(request.index, ids, [-draw.random() for _ in ids], bytes(ids).decode(),
-                          "length" if length == sampling.max_tokens else "stop")
+            yield self.finished(request, sampling)
+
+    def finished(self, request: Request, sampling: Sampling) -> Sampled:
+        """The whole completion: the same wherever it was broken off."""
+        draw = random.Random(request.seed)
+        length = draw.randint(1, sampling.max_tokens)
+        ids = [draw.randrange(97, 123) for _ in range(length)]
+        logprobs = [-draw.random() for _ in ids]
+        assert ids[:len(request.drawn_ids)] == request.drawn_ids
+        return Sampled(request.index, ids, logprobs, bytes(ids).decode(),
+                       "length" if length == sampling.max_tokens else "stop")
+
+    def _sample_together(self, requests: Iterable[Request], sampling: Sampling,
+                         over: Callable[[], bool]) -> Iterator[Sampled | Request | None]:
+        """A token of each of `at_once` completions per step."""
+        waiting, inside = list(requests)[::-1], list[list[Any]]()
+        while waiting or inside:
+            while waiting and len(inside) < self.at_once:
+                self.served.append(waiting.pop())
+                inside.append([self.served[-1], self.finished(self.served[-1], sampling),
+                               len(self.served[-1].drawn_ids)])
+            if over():
+                for request, whole, drawn in inside:
+                    yield replace(request, drawn_ids=whole.completion_ids[:drawn],
+                                  drawn_logprobs=whole.logprobs[:drawn])
+                return
+            for each in inside:
+                each[2] += 1
+                self.num_drawn += 1
+                if each[2] == len(each[1].completion_ids):
+                    yield each[1]
+            inside = [each for each in inside if each[2] < len(each[1].completion_ids)]
+            yield None

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.stop_loops import end_of_loop
-from rollout.engines.endings import CLOSED_CODE, LONGEST_LOOP, Drawn, after_draw, gone_on, likely, next_draw
+from rollout.engines.endings import (
+    CLOSED_CODE,
+    LONGEST_LOOP,
+    Drawn,
+    after_draw,
+    end_of_loop,
+    gone_on,
+    likely,
+    next_draw,
+)
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout

@@ -36,7 +36,8 @@ def row(index, settings):
     def values(name):
         return torch.tensor(INPUTS[name][index][:length])
 
-    return Row(Rollout("task", index, None, None, False, 0.0, False), torch.zeros(length, dtype=torch.int64),
+    rollout = Rollout("task", index, None, None, False, 0.0, False, None)
+    return Row(rollout, torch.zeros(length, dtype=torch.int64),
                values("sampling"), advantages=torch.tensor(GOLDEN["advantages"][index]).expand(length),
                old_logprobs=values("old"),
                entropy=values("entropy"),

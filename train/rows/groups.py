@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from warehouse.stages.carried import PURPOSE, carried_groups
 from warehouse.store.errors import StageError
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
@@ -16,10 +18,10 @@ from warehouse.store.schema import CUT_OFF
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
 TRUNCATION = ("top_p", "top_k", "min_p")
-ORIGIN = ("policy_version", "policy_sha256", "temperature", "dtype", "max_tokens")     # one for a whole group
+ORIGIN = ("temperature", "dtype", "max_tokens")     # one for a whole group
+WHOSE = ("policy_version", "policy_sha256", "version_segments")
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
-                      "support_ids", "finish_reason", "logprobs_mode", "version_segments", *ORIGIN,
-                      *UNTRUNCATED]
+                      "support_ids", "finish_reason", "logprobs_mode", *WHOSE, *ORIGIN, *UNTRUNCATED]
 PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_iteration", "parent_purpose",
                   "parent_sample_index", "verbatim_prefix"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
@@ -40,21 +42,21 @@ class Rollout:
     truncated: bool
     reward: float                       # NaN where it could not be measured
     correct: bool
-    versions: np.ndarray | None = None  # [n] the policy that drew each token, where that is not one for all
+    versions: np.ndarray                # [n] the policy that drew each token
     support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids that truncation left, [n] how many each
     earned_by: Key | None = None        # the completion that the reward is of; None for the mean of several
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Completions of one prompt from one policy version."""
+    """Completions of one prompt, by one policy unless some were carried over from iteration to iteration."""
 
     iteration: int
     group_id: str
     prompt_ids: np.ndarray              # [P] int64
     rollouts: tuple[Rollout, ...]
-    policy_version: int
-    policy_sha256: str | None           # None where no policy of the run sampled it
+    policy_version: int                 # the oldest that drew a token
+    policies: dict[int, str | None]     # hash of the weights by version; {} where no policy of the run drew
     temperature: float
     dtype: str                          # of the engine
     max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
@@ -82,6 +84,10 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     if truncated_sampling == "uncorrected":
         none = pa.nulls(len(completions), completions["support_ids"].type)
         completions = completions.drop_columns("support_ids").append_column("support_ids", none)
+    missing = set(prompts["group_id"].to_pylist()) - set(completions["group_id"].to_pylist())
+    if missing and purpose == PURPOSE:
+        left = pa.array(carried_groups(warehouse, iteration), pa.string())
+        prompts = prompts.filter(pc.invert(pc.is_in(prompts["group_id"], left)))
     return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
 
 
@@ -90,7 +96,7 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     supports = _supports(completions)
     columns = {name: completions.column(name).to_pylist() for name in
-               ("task_id", "sample_index", "group_id", "finish_reason", "version_segments", *ORIGIN)}
+               ("task_id", "sample_index", "group_id", "finish_reason", *WHOSE, *ORIGIN)}
     members: dict[str, list[int]] = {}
     for row, group_id in enumerate(columns["group_id"]):
         members.setdefault(group_id, []).append(row)
@@ -111,17 +117,35 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
         for name, values in origin.items():
             if len(values) > 1:
                 raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
-                                 "completions of one prompt from one policy. Run the rollout of this "
+                                 "completions of one prompt, sampled in one way. Run the rollout of this "
                                  "iteration again.")
+        policies = _policies(columns, rows, group_id, iteration)
         rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], supports[row], rewards, iteration,
                                   scorer) for row in rows)
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
-        if shared["policy_version"] is None:    # what another model said is no staler than the policy
-            shared |= {"policy_version": iteration, "temperature": 1.0}
+        versions = [int(rollout.versions.min()) for rollout in rollouts if len(rollout.versions)]
+        shared |= {"policy_version": min(versions, default=iteration), "policies": policies}
+        if not policies:        # what another model said is no staler than the policy
+            shared["temperature"] = 1.0
         parent, verbatim = parents[group_id]
         groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared,
                             purpose=purpose, parent=parent, verbatim=verbatim))
     return groups
+
+
+def _policies(columns: dict[str, list], rows: list[int], group_id: str,
+              iteration: int) -> dict[int, str | None]:
+    """The hash of every policy that ended one of the completions; none where another model said them.
+
+    There are several in groups alone that an earlier iteration began.
+    """
+    policies = {(columns["policy_version"][row], columns["policy_sha256"][row]) for row in rows}
+    versions = sorted({version for version, _ in policies if version is not None})
+    if len(policies) > (len(versions) if not group_id.startswith(f"{iteration}/") else 1):
+        raise StageError(f"Group {group_id} mixes policy_version {versions}: a group is completions of one "
+                         "prompt from one policy, unless it was carried over. Run the rollout of this "
+                         "iteration again.")
+    return {version: sha256 for version, sha256 in policies if version is not None}
 
 
 def _parents(prompts: pa.Table) -> list[tuple[Key | None, bool]]:
@@ -155,10 +179,11 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if abs(reward) > REWARD_LIMIT:
         raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
                          f"`score` iteration {iteration} again; null is for what could not be measured.")
-    segments = columns["version_segments"][row]
-    versions = np.concatenate([np.full(segment["length"], segment["policy_version"])
-                               for segment in segments]) if segments else None
-    if versions is not None and len(versions) != len(completion_ids):
+    version = columns["policy_version"][row]
+    segments = columns["version_segments"][row] or [
+        {"length": len(completion_ids), "policy_version": iteration if version is None else version}]
+    versions = np.concatenate([np.full(segment["length"], segment["policy_version"]) for segment in segments])
+    if len(versions) != len(completion_ids):
         raise StageError(f"{name} has {len(completion_ids)} tokens, but its version_segments tell the policy "
                          f"of {len(versions)}. Run `warehouse check` on the run folder.")
     return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,

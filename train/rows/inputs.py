@@ -67,7 +67,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
         raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with "
                          f"`rollout {warehouse.root} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
-        _check_policy_of(group, warehouse, iteration)
+        _check_policies_of(group, warehouse, iteration)
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
 
 
@@ -183,17 +183,17 @@ def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settin
                              "pass the former value, or start a new run.")
 
 
-def _check_policy_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
-    if group.policy_sha256 is None:
-        return
-    if group.policy_version > iteration:
-        raise StageError(f"Group {group.group_id} was sampled by policy {group.policy_version}, "
-                         f"later than policy {iteration} that this stage starts from. Train the iteration "
-                         "that follows it.")
-    if group.policy_version not in warehouse.policy_versions():
-        return      # pruned: only rows of the policy that is trained can be checked then
-    expected = warehouse.policy(group.policy_version)["sha256"]
-    if group.policy_sha256 != expected:
-        raise StageError(f"Group {group.group_id} was sampled by other weights than policy "
-                         f"{group.policy_version} holds (sha256 {group.policy_sha256[:12]}, not "
-                         f"{expected[:12]}). Roll the iteration out again.")
+def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    for version, sha256 in group.policies.items():
+        if sha256 is None:
+            continue
+        if version > iteration:
+            raise StageError(f"Group {group.group_id} was sampled by policy {version}, later than policy "
+                             f"{iteration} that this stage starts from. Train the iteration that follows it.")
+        if version not in warehouse.policy_versions():
+            continue    # pruned: only rows of the policy that is trained can be checked then
+        expected = warehouse.policy(version)["sha256"]
+        if sha256 != expected:
+            raise StageError(f"Group {group.group_id} was sampled by other weights than policy {version} "
+                             f"holds (sha256 {sha256[:12]}, not {expected[:12]}). Roll the iteration out "
+                             "again.")

@@ -121,7 +121,8 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings) ->
     batch = [RowGroup(group, torch.from_numpy(group.prompt_ids),
                       [Row(rollout, torch.from_numpy(rollout.completion_ids),
                            torch.tensor(rollout.behaviour_logprobs),
-                           _staleness(rollout, group, policy_version)) for rollout in group.rollouts],
+                           policy_version - torch.from_numpy(rollout.versions))
+                       for rollout in group.rollouts],
                       policy_version - group.policy_version, *shared)
              for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
     rows = [row for group in batch for row in group.rows]
@@ -234,12 +235,6 @@ def _left_out(row: Row, settings: Settings) -> bool:
     """Whether the loss mask leaves out a completion that has tokens."""
     wrong = LOSSES[settings.loss].correct_only and not row.rollout.correct
     return wrong or (settings.mask_truncated and row.rollout.truncated)
-
-
-def _staleness(rollout: Rollout, group: Group, policy_version: int) -> Tensor:
-    if rollout.versions is not None:
-        return policy_version - torch.from_numpy(rollout.versions)
-    return torch.tensor(policy_version - group.policy_version).expand(len(rollout.completion_ids))
 
 
 def _drop_reason(row: Row, settings: Settings) -> str | None:

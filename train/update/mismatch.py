@@ -40,8 +40,7 @@ class Mismatch(NamedTuple):
 def mismatch_table(batch: list[RowGroup]) -> list[Mismatch]:
     """One line per staleness, youngest first; tokens of one completion may be of several policies."""
     ages = sorted({group.staleness for group in batch}.union(
-        *(row.staleness.unique().tolist() for group in batch for row in group.rows
-          if row.rollout.versions is not None)))
+        *(row.staleness.unique().tolist() for group in batch for row in group.rows)))
     return [_mismatch(age, [row for group in batch for row in group.rows
                             if row.trainable and bool((row.staleness == age).any())]) for age in ages]
 

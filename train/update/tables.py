@@ -44,7 +44,7 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
 
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, len(row.completion_ids)
-    compared = n and group.stored.policy_sha256 is not None
+    compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
     gap, earned_by = row.log_ratio.double(), rollout.earned_by or (None,) * 4
     return {
         "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,

@@ -19,7 +19,7 @@ PARENT = ["parent_iteration", "parent_purpose", "parent_sample_index"]
 def row_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
     """What is wrong with the rows of a part; StageError if it cannot be read."""
     checks = {"completions": _completion_problems, "samples": _sample_problems,
-              "train_samples": _train_problems, "prompts": _prompt_problems}
+              "train_samples": _train_problems, "prompts": _prompt_problems, "carried": _carried_problems}
     return checks[table](warehouse, keys, part) if table in checks else []
 
 
@@ -47,6 +47,20 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
     prompts = _readable(warehouse.parts("prompts", **keys), "prompts", ["group_id"])
     lost = sorted(set(rows["group_id"].to_pylist()) - set(prompts["group_id"].to_pylist()))
     return problems + [f"group {group} has no prompt." for group in lost[:3]]
+
+
+def _carried_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
+    """Ids and logprobs of one length, finite, at most 0; groups that the iteration has not among its own."""
+    rows = read_parts([part], "carried", ["group_id", "completion_ids", "behaviour_logprobs",
+                                          "num_completion_tokens"])
+    problems: list[str] = []
+    if not _is_pruned(warehouse, keys):
+        for column in ("completion_ids", "behaviour_logprobs"):
+            problems += _length_problems(rows, column, "num_completion_tokens")
+        problems += _logprob_problems(rows, "behaviour_logprobs")
+    whole = _readable(warehouse.parts("completions", **keys), "completions", ["group_id"])
+    twice = set(rows["group_id"].to_pylist()) & set(whole["group_id"].to_pylist())
+    return problems + [f"group {group} was carried over and is there whole." for group in sorted(twice)[:3]]
 
 
 def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:

@@ -109,7 +109,9 @@ def _merge(warehouse: Warehouse, stage: Stage, plan: Merged, scratch: Path,
     """Write the merged parts of one stage; the manifest that names them. `steps` put both in their place."""
     manifest = stage.manifest()
     assert manifest is not None
-    listed = {part_number(Path(part["name"])) for part in manifest["parts"]}
+    carried = [part for part in manifest["parts"] if part["name"].startswith("carried-")]     # few: they stay
+    parts = [part for part in manifest["parts"] if part not in carried]
+    listed = {part_number(Path(part["name"])) for part in parts}
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
     table = "completions" if stage.name == "rollout" else "samples"
@@ -125,8 +127,8 @@ def _merge(warehouse: Warehouse, stage: Stage, plan: Merged, scratch: Path,
             flush(path)
         merged.append(part_facts(path))
         steps.append(("move", path, final))
-    replaced = [*manifest.get("replaced", []), *(part["name"] for part in manifest["parts"])]
-    new = {**manifest, "parts": merged, "replaced": replaced, "compacted_at": time.time()}
+    replaced = [*manifest.get("replaced", []), *(part["name"] for part in parts)]
+    new = {**manifest, "parts": [*merged, *carried], "replaced": replaced, "compacted_at": time.time()}
     # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain it.
     steps += [("write", stage.folder / name, json_bytes(new).decode())
               for name in (f"compacted-{min(plan):05d}.json", "manifest.json")]

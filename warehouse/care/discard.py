@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
 from warehouse.store.errors import StageError
 from warehouse.store.intent import carry_out
 from warehouse.store.names import is_training, turn_of
@@ -14,10 +15,11 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     """Move the prompts, completions and samples of a purpose to RUN/discarded/, or an unfinished training.
 
     `purpose` None is the training. StageError if a policy was trained from the rows, which are its record, or
-    if later turns answer them.
+    if later turns answer them, or a later iteration went on with what they left.
     """
     if purpose is not None:
         _check_unanswered(warehouse, iteration, purpose)
+        _check_left(warehouse, iteration, purpose)
     training = warehouse.stage("train", iteration=iteration)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     folders = [] if purpose is None else [
@@ -52,3 +54,14 @@ def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> Non
         if {"parent_iteration": iteration, "parent_purpose": purpose} in parents.to_pylist():
             raise StageError(f"{wave} of iteration {number} answers completions of it. Put that aside first: "
                              f"`warehouse discard {warehouse.root} --iteration {number} --purpose {wave}`.")
+
+
+def _check_left(warehouse: Warehouse, iteration: int, purpose: str) -> None:
+    """StageError if a later iteration goes on with groups that this rollout carried over."""
+    if purpose != PURPOSE or not (carried := set(carried_groups(warehouse, iteration))):
+        return
+    for group, number in taken_groups(warehouse, iteration).items():
+        if group in carried:
+            raise StageError(f"Iteration {number} goes on with groups that it carried over. Put that aside "
+                             f"first: `warehouse discard {warehouse.root} --iteration {number} --purpose "
+                             f"{PURPOSE}`.")

@@ -11,11 +11,11 @@ from warehouse.store.commit import TEMPORARY_MARK, bring_all
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import TRAIN_TABLES, Warehouse, all_stages
+from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse, all_stages
 from warehouse.store.stage import Stage, readable_manifest
 
-EXPECTED = re.compile(r"(part|samples|tokens|steps)-\d{5,}\.parquet|manifest\.json|settings\.json|plan\.json|"
-                      r"(drift|change|compacted)-\w+\.json")
+EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
+                      r"(manifest|settings|plan)\.json|(drift|change|compacted)-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
@@ -130,14 +130,16 @@ def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
                          stage.identity["iteration"]}, stage.folder) for table in TRAIN_TABLES]
     table = "completions" if stage.name == "rollout" else "samples"
     return [(table, stage.identity, stage.folder),
-            *([("prompts", stage.identity, stage.prompts)] if stage.prompts else [])]
+            *([("carried", stage.identity, stage.folder), ("prompts", stage.identity, stage.prompts)]
+              if stage.prompts else [])]
 
 
 def _scored_parts(warehouse: Warehouse, stage: Stage, *, complete: bool) -> Iterator[Finding]:
     """Part i of samples scores part i of completions."""
     rollout = warehouse.stage("rollout", **{key: stage.identity[key] for key in ("iteration", "purpose")})
     manifest = readable_manifest(rollout)
-    sampled = ({part_number(Path(part["name"])) for part in manifest["parts"]} if manifest else
+    sampled = ({part_number(Path(part["name"])) for part in manifest["parts"]
+                if part["name"].startswith("part-")} if manifest else
                {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
     present = sorted(stage.folder.glob("part-*.parquet"))
     if not sampled and complete:
@@ -176,7 +178,7 @@ def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> I
 def _rows(warehouse: Warehouse, stage: Stage, wrong: set[Path]) -> Iterator[Finding]:
     """The rows of every part of a stage that can be read."""
     for table, keys, folder in _tables(stage):
-        for part in sorted(folder.glob(f"{TRAIN_TABLES.get(table, 'part')}-*.parquet")):
+        for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
             if part in wrong:
                 continue
             try:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_metadata, read_part
-from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
+from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import (
     OLDEST_VERSION,
     SCHEMA_VERSION,
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
            manifest: dict[str, Any] | None, *, quick: bool) -> Iterator[Finding]:
     """The parts of one table against the manifest, by size and checksum, and by their footers."""
-    pattern = f"{TRAIN_TABLES.get(table, 'part')}-*.parquet"
+    pattern = f"{STEMS.get(table, 'part')}-*.parquet"
     facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
     listed = {part["name"]: part for part in facts or [] if Path(part["name"]).match(pattern)}
     present = {path.name for path in folder.glob(pattern)}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warehouse.stages.carried import waiting_groups
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import bring, file_names
 from warehouse.store.errors import StageError
@@ -17,6 +18,7 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"), "prompts": ("prompt_ids",),
+           "carried": ("completion_ids", "behaviour_logprobs", "support_ids"),
            "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
 
 
@@ -42,6 +44,10 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     if unfinished:
         raise StageError(f"Iteration {unfinished[0]} is not trained yet and needs its tokens. Prune before "
                          f"{unfinished[0]}, or train it first.")
+    needed = waiting_groups(warehouse, before, complete=True)
+    if needed:
+        raise StageError(f"Groups that iteration {min(needed)} carried over are not whole yet, and need its "
+                         f"tokens. Prune before {min(needed)}, or let a `rollout` finish them first.")
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(table, part) for stage in _stages(warehouse, number)
@@ -63,7 +69,8 @@ def _stages(warehouse: Warehouse, iteration: int) -> list[Stage]:
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
-    for table in ("train_samples", "train_tokens") if stage.name == "train" else ("completions", "prompts"):
+    for table in ("train_samples", "train_tokens") if stage.name == "train" else (
+            "completions", "carried", "prompts"):
         parts = warehouse.parts(table, **stage.identity)
         bring(parts)
         yield from ((table, part) for part in parts)

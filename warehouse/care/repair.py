@@ -97,6 +97,9 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
         yield from (Move(path, "its rollout is sampled again whole, having been compacted")
                     for path in present if path != finding.path)
         numbers |= {part_number(path) for path in present}
+    twin = stage.folder / f"part-{part_number(finding.path):05d}.parquet"
+    if twin != finding.path and twin.exists():      # what was carried over is begun again, with its part
+        yield Move(twin, "what was carried over from it is damaged or gone")
     for score in score_stages(warehouse, keys["iteration"], keys["purpose"]):
         scored = [path for path in sorted(score.folder.glob("part-*.parquet"))
                   if part_number(path) in numbers]

@@ -42,7 +42,7 @@ def upgrade_run(warehouse: Warehouse) -> list[str]:
 
 def _older_parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[Path, str]]:
     """Parts of a stage that lack columns, each with its table; StageError if one is damaged."""
-    tables = {"rollout": ("completions", "prompts"), "score": ("samples",),
+    tables = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
               "train": ("train_samples", "train_steps")}[stage.name]
     for table in tables:
         warehouse.verify(table, **stage.identity)

@@ -23,7 +23,8 @@ FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration",
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
                "train_tokens": ("trained_iteration",),
                "train_steps": ("iteration",)}
-STORED_AS = {"all_samples": "samples", "fresh_samples": "samples", "fresh_train_samples": "train_samples"}
+STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
+             "fresh_train_samples": "train_samples"}
 UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",

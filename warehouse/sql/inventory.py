@@ -13,8 +13,8 @@ from warehouse.store.run_folder import Warehouse, all_stages
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, readable_manifest
 
-TABLES = ("tasks", "prompts", "completions", "all_samples", "samples", "fresh_samples", "train_samples",
-          "fresh_train_samples", "train_tokens", "train_steps")
+TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
+          "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
 ADDRESSES = 1.2  # GiB, below which DuckDB aborts on two cores
 Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
 
@@ -94,7 +94,8 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
 def table_of(stage: Stage, part: Path) -> str:
     """The table that a part of a stage belongs to."""
     if stage.name == "rollout":
-        return "completions" if part.parent == stage.folder else "prompts"
+        return "prompts" if part.parent == stage.prompts else (
+            "carried" if part.name.startswith("carried-") else "completions")
     return "samples" if stage.name == "score" else f"train_{part.name.partition('-')[0]}"
 
 

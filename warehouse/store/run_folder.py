@@ -29,6 +29,7 @@ SWEEP_SECONDS = 86400
 POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step": int, "files": dict,
                 "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
+STEMS = {**TRAIN_TABLES, "carried": "carried"}  # how the parts of a table are named; others are `part`
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,15 @@ class Warehouse:
             return self.root / "tasks"
         if table in TRAIN_TABLES:
             return self.root / "train" / f"iteration={iteration}"
-        name = f"{table}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
+        top = "completions" if table == "carried" else table
+        name = f"{top}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
         if table == "samples":
             name += f"/scorer={check_name('The scorer', str(scorer), SCORER)}"
         return self.root / name  # joined as one: a run may have thousands of stages
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
         """Final path of one part."""
-        return self.folder(table, **keys) / f"{TRAIN_TABLES.get(table, 'part')}-{number:05d}.parquet"
+        return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
         """Parts in order of their number: those of the manifest once there is one, else those that exist.
@@ -77,7 +79,7 @@ class Warehouse:
         The manifest decides, so that one missing is an error where it is read, and one that a late twin
         adds, or that was merged into another, is nobody's row.
         """
-        folder, name = self.folder(table, **keys), TRAIN_TABLES.get(table, "part")
+        folder, name = self.folder(table, **keys), STEMS.get(table, "part")
         listed = self._listed(table, **keys)
         if listed is None:  # not complete, or a rollout from before manifests listed the prompts
             return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
@@ -105,7 +107,7 @@ class Warehouse:
         """How the manifest lists the parts of a table; None if there is none or it does not say."""
         stage = self.folder("completions" if table == "prompts" else table, **keys)
         listed = (read_manifest(stage) or {}).get("prompts" if table == "prompts" else "parts")
-        name = f"{TRAIN_TABLES.get(table, 'part')}-"
+        name = f"{STEMS.get(table, 'part')}-"
         return None if listed is None else [part for part in listed if part["name"].startswith(name)]
 
     def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:

@@ -17,7 +17,7 @@ CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ende
 WHY_IT_ENDED = ("'stop': by the model, 'code': its code block closed, 'length': the token limit, 'loop': it "
                 "repeated itself.")
 
-WHICH_POLICY = "Policy that sampled it; 0 is the base, null a model behind an API."
+WHICH_POLICY = "Policy that sampled it, its end where several did; 0 is the base, null a model behind an API."
 
 
 class Column(NamedTuple):
@@ -242,7 +242,8 @@ TRAIN_STEPS = (
            "num_forwarded_tokens with a gradient; packs, the group_ids of each forward."),
 )
 
-TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "samples": SAMPLES,
+TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "carried": COMPLETIONS,
+          "samples": SAMPLES,
           "train_samples": TRAIN_SAMPLES, "train_tokens": TRAIN_TOKENS, "train_steps": TRAIN_STEPS}
 
 

@@ -79,13 +79,14 @@ SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b
 FROM a JOIN b USING (task_id) WHERE a.n > 0 AND b.n > 0
 ORDER BY gain DESC, task_id;
 
--- Every token that an iteration's training read: mu, pi_old, and where it was sampled. gap is log rho, rho = pi_old /
--- mu; ratio is pi / pi_old at the step that used the completion, and clipped says whether that step dropped the token.
+-- Every token that an iteration's training read: mu, pi_old, which policy drew it and where. gap is log rho, rho =
+-- pi_old / mu; ratio is pi / pi_old at the step that used the completion, clipped whether that step dropped the token.
 CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE
 SELECT tokens.* EXCLUDE (log_drift, token_id), token_id, vocabulary.token, exp(gap) AS rho, exp(log_drift) AS ratio
 FROM (
-SELECT iteration, purpose, task_id, sample_index, staleness, policy_version, engine, dtype, device, host,
-       num_completion_tokens, advantage, optimizer_step,
+SELECT iteration, purpose, task_id, sample_index,
+       coalesce(at_iteration - unnest(drawn_by), staleness)::INTEGER AS staleness, unnest(drawn_by) AS policy_version,
+       engine, dtype, device, host, num_completion_tokens, advantage, optimizer_step,
        unnest(range(len(completion_ids)))::INTEGER AS position,
        unnest(completion_ids) AS token_id,
        unnest(behaviour_logprobs) AS behaviour_logprob,
@@ -95,8 +96,11 @@ SELECT iteration, purpose, task_id, sample_index, staleness, policy_version, eng
        unnest(clipped)::BOOLEAN AS clipped
 FROM (SELECT iteration, purpose, task_id, sample_index, staleness, old_logprobs, advantage FROM train_samples
       WHERE trained_iteration = at_iteration AND old_logprobs IS NOT NULL)
-JOIN (SELECT iteration, purpose, task_id, sample_index, policy_version, engine, dtype, device, host,
-             num_completion_tokens, completion_ids, behaviour_logprobs FROM completions)
+JOIN (SELECT iteration, purpose, task_id, sample_index, engine, dtype, device, host,
+             num_completion_tokens, completion_ids, behaviour_logprobs,
+             coalesce(flatten([repeat([part.policy_version], part.length) FOR part IN version_segments]),
+                      repeat([policy_version], len(completion_ids))) AS drawn_by
+      FROM completions)
     USING (iteration, purpose, task_id, sample_index)
 LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log_drift, clipped FROM train_tokens
            WHERE trained_iteration = at_iteration)

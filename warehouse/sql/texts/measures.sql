@@ -14,7 +14,7 @@ SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_m
        num_wrong_outputs
 FROM (SELECT iteration, purpose, group_id, task_id,
              any_value(split) AS split,
-             any_value(policy_version) AS policy_version,
+             max(policy_version) AS policy_version,  -- of groups that were carried over, the last
              count(reward)::INTEGER AS n,
              (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
              (count(*) - count(reward))::INTEGER AS num_missing,
@@ -36,7 +36,7 @@ FROM (SELECT iteration, purpose, group_id, task_id,
 CREATE OR REPLACE MACRO task_results_of(rows) AS TABLE
 SELECT iteration, purpose, task_id,
        any_value(split) AS split,
-       any_value(policy_version) AS policy_version,
+       max(policy_version) AS policy_version,
        count(reward)::INTEGER AS n,
        (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
        avg(reward) AS reward_mean,

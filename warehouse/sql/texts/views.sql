@@ -128,6 +128,7 @@ WITH named AS (
     SELECT path, bytes, modified,
            CASE regexp_extract(name, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
                 WHEN 'samples' THEN 'train_samples' WHEN 'tokens' THEN 'train_tokens'
+                WHEN 'carried' THEN 'carried'
                 ELSE regexp_extract(name, '^\w+') END AS "table",
            nullif(regexp_extract(name, '/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
            nullif(regexp_extract(name, '/purpose=([^/]+)/', 1), '') AS purpose,
@@ -137,7 +138,7 @@ WITH named AS (
 SELECT named.* REPLACE (modified::TIMESTAMP AS modified), named."table" = 'tasks' OR stages.stage IS NOT NULL AS complete
 FROM named
 LEFT JOIN stages
-    ON stages.stage = CASE WHEN named."table" IN ('prompts', 'completions') THEN 'rollout'
+    ON stages.stage = CASE WHEN named."table" IN ('prompts', 'completions', 'carried') THEN 'rollout'
                            WHEN named."table" = 'samples' THEN 'score' ELSE 'train' END
     AND stages.iteration = named.iteration
     AND stages.purpose IS NOT DISTINCT FROM named.purpose

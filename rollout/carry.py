@@ -1,0 +1,142 @@
+"""Completions that go on in the next iteration: when a rollout ends early, what it leaves, who takes it."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from rollout.engines.engine import Engine, Sampling
+from rollout.options import CarryOver, RolloutOptions
+from rollout.spill import Key, key_of
+from warehouse.stages.carried import PURPOSE, gone_on_with, waiting_groups
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+
+Row = dict[str, Any]
+SAME = (*(field.name for field in fields(Sampling)), "quantization")     # for the whole of a group
+
+
+class Ending:
+    """Whether a rollout, or a worker's share of one, should end although completions are under way.
+
+    Never before a group is whole: an iteration without one has nothing to train on. `closed` are the groups
+    of the parts that an earlier run of the command wrote, each as often as it has completions.
+    """
+
+    def __init__(self, rule: CarryOver, closed: Sequence[str], num_workers: int) -> None:
+        self.rule, self.num_workers, self.began = rule, num_workers, 0.0
+        self.num_all, self.num_whole, self.left = len(closed), len(set(closed)), Counter[str]()
+        self.settled: Collection[str] = ()
+
+    def begin(self, members: Sequence[str], missing: Sequence[str], num_before: int,
+              settled: Collection[str] = ()) -> None:
+        """Sampling begins: groups of the completions of open parts, of those that are not finished.
+
+        `num_before` were finished by earlier iterations, and are no share of this one. Groups that are
+        `settled` have to become whole: what their parts carry over is written.
+        """
+        self.settled = settled
+        self.began, self.left = time.perf_counter(), Counter(missing)
+        self.num_all += len(members) - num_before
+        self.num_whole += len(set(members) - self.left.keys())
+
+    def note(self, group_id: str) -> None:
+        """A completion of a group is finished."""
+        self.left[group_id] -= 1
+        self.num_whole += not self.left[group_id]
+
+    def is_due(self) -> bool:
+        """True once the rollout should end."""
+        rule, num_left = self.rule, self.left.total()
+        if not self.num_whole or not num_left or any(self.left[group] for group in self.settled):
+            return False
+        if rule.unit == "s":
+            return time.perf_counter() - self.began >= rule.amount
+        if rule.unit == "groups":
+            return self.num_whole >= math.ceil(rule.amount / self.num_workers)
+        return self.num_all - num_left >= rule.amount * self.num_all
+
+
+class Waiting(NamedTuple):
+    """What earlier iterations carried over: rows of their plans, and how many completions are unfinished."""
+
+    prompts: list[Row]
+    num_unfinished: int
+
+
+def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int, purpose: str) -> Waiting:
+    """Groups that wait for this rollout; StageError where it would sample them otherwise than before."""
+    prompts, num_unfinished = [], 0
+    for earlier, groups in (waiting_groups(warehouse, iteration) if purpose == PURPOSE else {}).items():
+        keys: dict[str, Any] = {"iteration": earlier, "purpose": PURPOSE}
+        _check_same(warehouse.stage("rollout", **keys).settings() or {}, options, earlier)
+        planned = {row["group_id"]: row for row in warehouse.read("prompts", **keys).to_pylist()}
+        prompts += [planned[group] for group in groups]
+        rows = warehouse.read("carried", ["group_id", "finish_reason"], **keys).to_pylist()
+        num_unfinished += sum(row["finish_reason"] is None and row["group_id"] in groups for row in rows)
+    return Waiting(prompts, num_unfinished)
+
+
+def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int) -> None:
+    now = {**vars(options.sampling), "quantization": options.quantization}
+    for name in SAME:
+        if settings.get(name) != now[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise StageError(f"Iteration {earlier} carried completions over that were begun with {flag} "
+                             f"{settings.get(name)}, now it is {now[name]}: a group is sampled in one way. "
+                             f"Give the former value, with --carry-over 1 if it is to change after that.")
+
+
+def place_behind(fresh: list[Row], waiting: list[Row], iteration: int) -> list[Row]:
+    """Rows of the plan for groups that wait: their samples are numbered behind the task's fresh ones."""
+    ends: dict[str, int] = {}
+    for row in fresh:
+        ends[row["task_id"]] = max(ends.get(row["task_id"], 0), (row["group_index"] + 1) * row["group_size"])
+    placed = []
+    for row in waiting:
+        index = -(-ends.get(row["task_id"], 0) // row["group_size"])
+        ends[row["task_id"]] = (index + 1) * row["group_size"]
+        placed.append({**row, "iteration": iteration, "group_index": index})
+    return placed
+
+
+def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: str) -> dict[Key, Row]:
+    """What earlier iterations drew of the groups of a plan, under the keys that they have in it."""
+    now, begun = {row["group_id"]: row for row in plan if purpose == PURPOSE}, dict[Key, Row]()
+    origins = gone_on_with(warehouse, iteration, list(now))
+    for earlier in set(origins.values()):
+        keys: dict[str, Any] = {"iteration": earlier, "purpose": PURPOSE}
+        former = warehouse.read("prompts", ["group_id", "group_index"], **keys).to_pylist()
+        indices = {row["group_id"]: row["group_index"] for row in former}
+        for row in warehouse.read("carried", **keys).to_pylist():
+            if origins.get(group := row["group_id"]) == earlier:
+                moved = (now[group]["group_index"] - indices[group]) * now[group]["group_size"]
+                row |= {"iteration": iteration, "sample_index": row["sample_index"] + moved}
+                begun[key_of(row)] = row
+    return begun
+
+
+def check_engine(begun: dict[Key, Row], engine: Engine) -> None:
+    """StageError where the engine computes in another precision than the one that began the groups."""
+    for dtype in {row["dtype"] for row in begun.values()} - {engine.dtype or None}:
+        raise StageError(f"Completions were carried over that an engine in {dtype} began, this one runs in "
+                         f"{engine.dtype}: a group is sampled in one way. Give --dtype {dtype}, with "
+                         "--carry-over 1 if it is to change after that.")
+
+
+def grown(row: Row | None, num_tokens: int, policy_version: int | None) -> list[Row] | None:
+    """The column `version_segments` once a policy has drawn on to so many tokens; None where it drew all."""
+    if row is None or not row["completion_ids"]:
+        return None
+    drawn, segments = len(row["completion_ids"]), list[dict[str, Any]]()
+    first = {"start": 0, "length": drawn, "policy_version": row["policy_version"]}
+    for each in [*(row["version_segments"] or [first]), {
+            "start": drawn, "length": num_tokens - drawn, "policy_version": policy_version}]:
+        length = min(each["length"], num_tokens - each["start"])
+        if segments and segments[-1]["policy_version"] == each["policy_version"]:
+            segments[-1]["length"] += length
+        elif length > 0:
+            segments.append({**each, "length": length})
+    return segments if len(segments) > 1 else None
