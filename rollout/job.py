@@ -82,6 +82,13 @@ class Job:
             self.warehouse.verify_policy(self.policy["policy_version"])
         self.warehouse.sweep()
 
+    def check_policy(self) -> None:
+        """StageError if the policy was rolled back or trained again since the command read it."""
+        version = self.policy["policy_version"]
+        if version is not None and self.warehouse.policy(version)["sha256"] != self.policy["sha256"]:
+            raise StageError(f"Policy {version} was exchanged while rollout of {self.title} started. Run the "
+                             "same command again.")
+
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
         """Parts of a share that do not exist yet."""
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)

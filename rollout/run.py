@@ -58,6 +58,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         plan = plan_prompts(job, encoder)
         clock["planned"] = time.perf_counter()
         engine = start(job, plan, start_engine, stop, say)
+        job.check_policy()                  # before the rows are settled, after which no rollback moves it
         clock["started"] = time.perf_counter()
         writing, sampled = sample(job, plan, engine, stop)
     if job.stage.settings() is None:

@@ -8,7 +8,7 @@ import pytest
 from rollout.engines.engine import Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
-from tests.building.runs import small_run
+from tests.building.runs import change_document, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
@@ -68,6 +68,20 @@ def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> No
     sample(warehouse, Shard())
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
     assert problems(warehouse) == []
+
+
+def test_a_policy_that_is_rolled_back_while_a_rollout_starts_has_no_row(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+
+    class Exchanging(ScriptedEngine):
+        def start(self, settings):
+            change_document(warehouse.policy_dir(0) / "policy.json", sha256="0" * 64)
+            return super().start(settings)
+    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
+                             prompt_format="compact", part_size=8)
+    with pytest.raises(StageError, match="Policy 0 was exchanged while rollout of iteration 0"):
+        run_rollout(options, Exchanging().start, ScriptedEncoder)
+    assert not (warehouse.root / "completions").exists()
 
 
 @pytest.fixture(scope="module")
