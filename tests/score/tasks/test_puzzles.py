@@ -190,7 +190,7 @@ def test_any_text_is_judged(text: str) -> None:
 @pytest.mark.parametrize(
     ("payload", "sentence"),
     [
-        ({}, "payload field 'rows' is null"),
+        ({}, "payload field 'rows' is missing"),
         ({"rows": {}, "choices": {}}, "'rows' holds no object of answers"),
         (
             {"rows": {"": {"who": "me"}}, "choices": {"who": ["you"]}},

@@ -260,7 +260,7 @@ def test_columns_of_tests_and_of_whole_payloads(tmp_path: Path) -> None:
     ("prompt=q&answer=a&tests=t", "one of answer, tests, payload"),
     ("prompt=q&answer=a&colour=red", "names 'colour'. Known: prompt, answer"),
     ("prompt=q&answer=nothing", r"x.jsonl, line 1 has no column 'nothing'. It has q, a"),
-    ("prompt=q&tests=a", "payload field 'entry_point' is null"),
+    ("prompt=q&tests=a", "payload field 'entry_point' is missing"),
     ("prompt=q&answer=a&match=nearly", "payload field 'match' is 'nearly'"),
 ])
 def test_a_mapping_that_does_not_fit_is_one_sentence(tmp_path: Path, query: str, sentence: str) -> None:
