@@ -129,7 +129,7 @@ RECIPES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "full, 3e-4": (MANY, trained("--full", rate="3e-4")),
     "rate 5e-4": (MANY, trained(rate="5e-4")),
     "full, 1e-4": (MANY, trained("--full", rate="1e-4")),
-    "demo": (MANY, trained(rate="2e-3")),
+    "rate 2e-3": (MANY, trained(rate="2e-3")),
     "pass@8": (MANY, trained(*own("pass_at_8"), rate="1e-3")),
     "64 tasks of 8": ({"num_tasks": 64, "group_size": 8}, trained(rate="1e-3")),
     "rate 1e-3, one update": (MANY, trained(rate="1e-3", updates="1")),
