@@ -99,7 +99,8 @@ class EndpointEngine:
                 if over and over():
                     break
         yield from work.collect()
-        yield from work.broken_off()
+        for draw in work.broken_off():
+            yield after_draw(draw.request, sampling, draw.drawn(), self.encoder.decode)
 
     def _now(self, task: Awaitable[Answer]) -> Answer:
         return self.loop.run_until_complete(task)

@@ -217,17 +217,17 @@ class Server:
         if not draw.ids or len(draw.ids) != len(draw.told):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
-        told, support = draw.told, []
-        logprobs = [token["logprob"] for token in told]
-        if sampling.num_likely():
-            if "token_id" not in told[0]["top_logprobs"][0]:
-                raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
-                                 "0.32 or newer.")
-            left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
-                           IMPOSSIBLE) for token in told]
-            logprobs = [logprob - whole for logprob, (_, whole) in zip(logprobs, left, strict=True)]
-            support = [ids for ids, _ in left]
-        return Drawn(draw.ids, logprobs, draw.reason, support)
+        drawn = draw.drawn()
+        if not sampling.num_likely():
+            return drawn
+        if "token_id" not in draw.told[0]["top_logprobs"][0]:
+            raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
+                             "0.32 or newer.")
+        left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
+                       IMPOSSIBLE) for token in draw.told]
+        return drawn._replace(
+            logprobs=[logprob - whole for logprob, (_, whole) in zip(drawn.logprobs, left, strict=True)],
+            support=[ids for ids, _ in left])
 
     def break_off(self) -> None:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from rollout.engines.endings import Drawn
 from rollout.engines.engine import Request, Sampled
 from warehouse.store.errors import StageError
 
@@ -49,11 +50,9 @@ class Draw:
             self.told += (choice.get("logprobs") or {}).get("content") or []
             self.reason = choice["finish_reason"] or ""
 
-    def so_far(self) -> Request:
-        """The request with all that is drawn."""
-        return replace(self.request, drawn_ids=[*self.request.drawn_ids, *self.ids],
-                       drawn_logprobs=[*self.request.drawn_logprobs,
-                                       *(token["logprob"] for token in self.told)])
+    def drawn(self) -> Drawn:
+        """All that was told."""
+        return Drawn(self.ids, [token["logprob"] for token in self.told], self.reason, [])
 
 
 class Work:
@@ -136,10 +135,10 @@ class Work:
         while self.finished:
             yield self.finished.popleft()
 
-    def broken_off(self) -> Iterator[Request]:
-        """What was begun and is not finished, with all that was drawn of it."""
-        yield from self.returned
-        yield from (draw.so_far() for draw in self.under_way.values())
+    def broken_off(self) -> Iterator[Draw]:
+        """What was begun and nobody took the end of, which may have been told."""
+        yield from map(Draw, self.returned)
+        yield from self.under_way.values()
 
     async def change(self) -> None:
         """Wait until a request is given back, or all are finished."""

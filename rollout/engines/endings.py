@@ -62,16 +62,19 @@ def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
                decode: Callable[[list[int]], str]) -> Sampled | Request:
     """The whole completion, or the request with what is drawn so far if it has to go on.
 
-    With `stop_when_code_closes` engines stop at every fence; the fence that begins the code ends nothing.
+    With `stop_when_code_closes` engines stop at every fence; the fence that begins the code ends nothing. Nor
+    does a draw that was broken off, but where the completion was over before, which engines do not see.
     """
     before, request = request, gone_on(request, drawn)
-    ids, reason = request.drawn_ids, REASONS[drawn.reason]
+    ids = request.drawn_ids
     if before.drawn_ids and (earlier := _overlooked(request, sampling, decode)):
         end, reason = earlier
         request = replace(request, drawn_ids=ids[:end], drawn_logprobs=request.drawn_logprobs[:end],
                           drawn_support=request.drawn_support[:end])
         return _whole(request, sampling, reason, decode(ids[:end]))
-    text = decode(ids)
+    if drawn.reason not in REASONS:
+        return request
+    text, reason = decode(ids), REASONS[drawn.reason]
     if sampling.stop_when_code_closes and reason == "stop":
         if CLOSED_CODE.search(request.prefill + text):
             reason = "code"

@@ -20,7 +20,7 @@ from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, gone_on, likely, next_draw
+from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, likely, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.engines.merged import merged_tensors
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -121,9 +121,10 @@ class VllmEngine:
                     else:
                         yield sampled
             yield None
-        yield from self._break_off(inside)
+        yield from self._break_off(inside, sampling, decode)
 
-    def _break_off(self, inside: dict[int, Request]) -> Iterator[Request]:
+    def _break_off(self, inside: dict[int, Request], sampling: Sampling,
+                   decode: Callable[[list[int]], str]) -> Iterator[Sampled | Request]:
         """End the requests that are inside; each with what was drawn of it."""
         core, broken = self.llm.llm_engine, Broken()
         for state in core.output_processor.request_states.values():
@@ -131,7 +132,7 @@ class VllmEngine:
         core.abort_request([str(index) for index in inside])
         for output in broken.outputs:
             request = inside.pop(int(output.request_id.split("-")[0]))
-            inside[request.index] = gone_on(request, _drawn(output))
+            yield after_draw(request, sampling, _drawn(output), decode)
         yield from inside.values()
 
     def _add(self, request: Request, sampling: Sampling) -> Request:

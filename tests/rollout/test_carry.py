@@ -221,13 +221,19 @@ def test_a_killed_iteration_takes_up_what_was_carried_again(run: Warehouse) -> N
         group for group, _, _ in ended}
 
 
-def test_scores_and_groups_are_of_the_iteration_in_which_a_group_is_whole(run: Warehouse,
-                                                                          tmp_path: Path) -> None:
-    sample(run, 1)
-    (tmp_path / "reward.py").write_text("def ends(completions, **_):\n    return [1.0] * len(completions)\n")
-    done = CliRunner().invoke(score, [str(run.root), "--reward-file", f"{tmp_path / 'reward.py'}:ends"])
+def score_ends(run: Warehouse, iteration: int) -> str:
+    """Score iterations that are due; the scorer."""
+    path = run.root.parent / "reward.py"
+    path.write_text("def ends(completions, **_):\n    return [1.0] * len(completions)\n")
+    done = CliRunner().invoke(score, [str(run.root), "--reward-file", f"{path}:ends"])
     assert done.exit_code == 0, done.output
-    scorer, = run.scorers(1, "train")
+    scorer, = run.scorers(iteration, "train")
+    return scorer
+
+
+def test_scores_and_groups_are_of_the_iteration_in_which_a_group_is_whole(run: Warehouse) -> None:
+    sample(run, 1)
+    scorer = score_ends(run, 1)
     first = load_groups(run, 0, scorer, truncated_sampling="refuse")
     second = load_groups(run, 1, scorer, truncated_sampling="refuse")
     left = {row["group_id"] for row in rows(run, "carried")}
@@ -310,6 +316,9 @@ def test_repair_neither_doubles_nor_loses_a_group(run: Warehouse, damaged: str, 
         sample(run, 1)
     now = drawn(run, 2)
     assert set(now.values()) == {1} and (not taken or now == before)
+    if taken:
+        groups = load_groups(run, 0, score_ends(run, 0), truncated_sampling="refuse")
+        assert {group.group_id for group in groups} == {row["group_id"] for row in rows(run)}
     planned = {row["group_id"] for iteration in (0, 1) for row in rows(run, "prompts", iteration)}
     assert {group for group, _, _ in now} == planned
     assert check_run(run).problems == []

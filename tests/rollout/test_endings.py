@@ -97,6 +97,15 @@ def test_without_the_option_a_fence_ends_nothing() -> None:
     assert isinstance(sampled, Sampled) and sampled.finish_reason == "stop"
 
 
+def test_what_is_over_when_it_is_broken_off_is_not_gone_on_from() -> None:
+    begun = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "ab")], [-0.5] * 2, "abort", []))
+    rule = Sampling(max_tokens=40, stop_loops=4)
+    assert draw(begun, "abab", reason="abort", sampling=rule) == replace(
+        begun, drawn_ids=[*map(ord, "ababab")], drawn_logprobs=[-0.5] * 6)
+    ended = draw(begun, "abababx", reason="abort", sampling=rule)
+    assert isinstance(ended, Sampled) and (ended.completion, ended.finish_reason) == ("abababab", "loop")
+
+
 def brute_end_of_loop(ids: list[int], times: int) -> int | None:
     for end in range(1, len(ids) + 1):
         for period in range(1, LONGEST_LOOP + 1):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warehouse.stages.carried import PURPOSE, carried_groups
+from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
 from warehouse.store.errors import StageError
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
@@ -86,7 +86,8 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         completions = completions.drop_columns("support_ids").append_column("support_ids", none)
     missing = set(prompts["group_id"].to_pylist()) - set(completions["group_id"].to_pylist())
     if missing and purpose == PURPOSE:
-        left = pa.array(carried_groups(warehouse, iteration), pa.string())
+        elsewhere = {*carried_groups(warehouse, iteration), *taken_groups(warehouse, iteration)}
+        left = pa.array(elsewhere, pa.string())
         prompts = prompts.filter(pc.invert(pc.is_in(prompts["group_id"], left)))
     return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
 
