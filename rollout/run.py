@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
+from rollout.carry import Ending, begun_rows, check_engine, check_waiting, find_waiting, place_behind
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_job, read_prompts
 from rollout.options import (
@@ -104,6 +104,8 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     options, keys = job.options, job.keys
     if engine:
         check_engine(plan.begun, engine)
+    if not read_prompts(job):
+        check_waiting(job.warehouse, plan.rows, job.iteration)
     job.stage.settle(job.settings, options.accept_change)
     commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @click.command("rollout")
 @run_argument
-@click.option("--group-size", type=int, default=16)
+@click.option("--group-size", type=click.IntRange(1), default=16)
 @click.option("--augment", "augmentation", default="none")
 @click.option("--split", "splits", multiple=True)
 @click.option("--shuffle-pairs", is_flag=True)
