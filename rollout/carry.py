@@ -83,8 +83,8 @@ def check_waiting(warehouse: Warehouse, plan: list[Row], iteration: int) -> None
     """StageError where groups of a new plan wait no more: another iteration took them meanwhile."""
     gone_on = {group for row in plan if not (group := row["group_id"]).startswith(f"{iteration}/")}
     if gone_on and gone_on.difference(*waiting_groups(warehouse, iteration).values()):
-        raise StageError(f"Groups that wait for iteration {iteration} were taken by another iteration, or put "
-                         "aside, while the engine started. Nothing was written: run the same command again.")
+        raise StageError(f"Groups that wait for iteration {iteration} were taken by another iteration or put "
+                         "aside while the engine started. Nothing was written: run the same command again.")
 
 
 def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int) -> None:

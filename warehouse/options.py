@@ -82,7 +82,7 @@ def _problem(option: click.Option, value: Any) -> str:
     if option.is_flag:
         return "" if isinstance(value, bool) else "it must be true or false."
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return f"it must be one {option.type.name}."
+        return f"it must be one {option.type.name.removesuffix(' range')}."
     if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
         return f"'{value}' is not a valid integer."
     try:

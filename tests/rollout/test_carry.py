@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rollout.cli import rollout
 from rollout.engines.endings import next_draw
-from rollout.engines.engine import Request, Sampled, Sampling
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score
@@ -373,6 +373,21 @@ def test_an_iteration_keeps_the_share_that_it_began_with_unless_that_is_accepted
         sample(run, 0, carry_over="0.5")
     sample(run, 0, carry_over="0.5", accept_change=("carry_over",))
     assert run.stage("rollout", iteration=0, purpose="train").is_complete() and rows(run, "carried")
+
+
+def test_of_two_iterations_that_start_at_once_one_takes_what_waits(run: Warehouse) -> None:
+    class Slow(ScriptedEngine):
+        """While it starts, another machine rolls out iteration 2."""
+
+        def start(self, settings: EngineSettings) -> ScriptedEngine:
+            sample(run, 2, policy_version=0)
+            return super().start(settings)
+    with pytest.raises(StageError, match="were taken by another iteration or put aside while the engine"):
+        sample(run, 1, Slow())
+    assert not list(run.root.glob("*/iteration=1"))
+    sample(run, 1)
+    ended = Counter(row["group_id"] for iteration in range(3) for row in rows(run, iteration=iteration))
+    assert set(ended.values()) == {4} and {row["group_id"] for row in rows(run, "carried")} <= ended.keys()
 
 
 def test_another_group_size_is_of_new_groups_alone(run: Warehouse) -> None:
