@@ -326,7 +326,7 @@ def test_repair_neither_doubles_nor_loses_a_group(run: Warehouse, damaged: str, 
 
 def test_merged_parts_leave_what_is_carried_alone(run: Warehouse) -> None:
     before = rows(run), rows(run, "carried")
-    compact_run(run)
+    assert compact_run(run) == ["iteration 0 (train): 3 files merged into 1"]
     assert (rows(run), rows(run, "carried")) == before
     assert check_run(run).problems == []
     sample(run, 1)

@@ -82,8 +82,9 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
     if parts != warehouse.parts("completions", iteration=iteration, purpose=purpose) or not carry_out(
             warehouse.root, "compact", steps):
         return meanwhile
+    names = [part["name"] for manifest in manifests for part in manifest["parts"]]
     return [f"iteration {iteration} ({purpose}): {len(old)} files merged into "
-            f"{sum(len(manifest['parts']) for manifest in manifests)}"]
+            f"{sum(name.startswith('part-') for name in names)}"]
 
 
 def _plan(parts: list[Path], part_mib: int) -> Merged:
