@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,8 +71,8 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
                 return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
             reason = pool
         reasons[name] = reason
-    if len(reasons) > 1 == len({*reasons.values()}) and reason and reason.startswith(NOT_STARTED):
-        raise StageError(reason)        # a module that is not there, for example: isolation is not to blame
+    if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
+        raise StageError(reason)        # of the last tier that was tried: isolation is not to blame
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "
                      "what would help, or, if every program is your own, use --unsafe-no-sandbox.")

@@ -187,7 +187,7 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     stage = run.stage("score", iteration=0, purpose="train", scorer=found[0]["scorer"])
     assert stage.settings()["rewards"] == {"grid": "arc-v1", "function": "exact", "stdio": "exact",
                                            "answer": "exact", "math": "exact", "puzzle": "tests-share",
-                                           "reasoning-gym": "tests-share"}
+                                           "reasoning-gym": "tests-share", "verifiers": "graded"}
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -200,6 +200,9 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     (["--weight", "valid=nan"], "--weight valid=nan is not NAME=NUMBER"),
     (["--allow-import", "no_such_module"], "Error: A lane for running programs could not start: ImportError: "
      "--allow-import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
+    (["--allow-import", "no_such_module", "--tier", "C"],
+     "Error: A lane for running programs could not start: "
+     "ImportError: --allow-import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
 ])
 def test_bad_input_is_one_sentence_and_writes_nothing(warehouse, arguments, message):
     add_rollout(warehouse, [("turn", fenced(FLIP))])

@@ -243,11 +243,12 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
-def falls(curve: list[float], back: int | None = None) -> dict[int, bool]:
+def falls(curve: list[float | None], back: int | None = None, every: int = 1) -> dict[int, bool]:
     """Where pass@1 with an error of .03 raises solving_falls, and whether at once; `back`: rolled back."""
     connection = empty_connection()
-    connection.execute("CREATE TABLE curve AS SELECT (place - 1)::INTEGER AS iteration, value AS solving "
-                       "FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)", [curve])
+    connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
+                       "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
+                       [curve, every])
     known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
              "policy_version": back or -1, "rolled_back_to": 3}
     for view in ("iteration_stats", "adjusted", "policies"):
@@ -270,6 +271,11 @@ def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:
 def test_what_was_low_before_a_rollback_is_not_counted_after_it() -> None:
     assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.25, 0.44]) == {5: True, 6: True}
     assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.25, 0.44], back=6) == {5: True}
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.25, 0.44], back=11, every=2) == {10: True}
+
+
+def test_what_was_not_measured_is_not_held_against_what_follows() -> None:
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, None, 0.46]) == {}
 
 
 def test_a_dip_that_is_over_raises_nothing() -> None:

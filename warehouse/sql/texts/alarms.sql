@@ -65,7 +65,8 @@ known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
            row_number() OVER (PARTITION BY stats.purpose ORDER BY stats.iteration) AS place,
-           stats.iteration IN (SELECT policy_version FROM policies WHERE rolled_back_to IS NOT NULL) AS taken_up_again
+           CASE WHEN solving IS NOT NULL THEN (SELECT count(*) FROM policies WHERE rolled_back_to IS NOT NULL
+                                                   AND policy_version <= stats.iteration) END AS num_rollbacks
     FROM iteration_stats AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
@@ -73,7 +74,9 @@ smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
            avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
-           least(place, 3) AS span, CASE WHEN place > 3 THEN avg(solving) OVER last_4 END AS solving_4, sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
+           count(solving) OVER last_3 AS span,
+           CASE WHEN count(solving) OVER last_4 = 4 THEN avg(solving) OVER last_4 END AS solving_4,
+           sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
     FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING),
                       last_4 AS (PARTITION BY purpose ORDER BY iteration ROWS 3 PRECEDING)),
 history AS (
@@ -88,8 +91,9 @@ history AS (
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
            median(solving) FILTER (place <= 3) OVER past AS first_solving,
            -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
-           -- row before them, and the iteration itself lies one below: a dip that is over raises nothing.
-           CASE WHEN NOT taken_up_again THEN least(
+           -- row before them, and the iteration itself lies one below: a dip that is over raises nothing. Nor are two
+           -- judged together with a rollback between them, or where one was not measured.
+           CASE WHEN num_rollbacks = last_value(num_rollbacks) OVER recent THEN least(
                2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
                     + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
