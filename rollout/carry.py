@@ -111,7 +111,10 @@ def place_behind(fresh: list[Row], waiting: list[Row], iteration: int) -> list[R
 
 
 def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: str) -> dict[Key, Row]:
-    """What earlier iterations drew of the groups of a plan, under the keys that they have in it."""
+    """What earlier iterations drew of the groups of a plan, under the keys that they have in it.
+
+    What was pruned is begun again: a plan that is sampled once more, after a repair, comes so late.
+    """
     now, begun = {row["group_id"]: row for row in plan if purpose == PURPOSE}, dict[Key, Row]()
     origins = gone_on_with(warehouse, iteration, list(now))
     for earlier in set(origins.values()):
@@ -119,7 +122,7 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
         former = warehouse.read("prompts", ["group_id", "group_index"], **keys).to_pylist()
         indices = {row["group_id"]: row["group_index"] for row in former}
         for row in warehouse.read("carried", **keys).to_pylist():
-            if origins.get(group := row["group_id"]) == earlier:
+            if origins.get(group := row["group_id"]) == earlier and row["completion_ids"] is not None:
                 moved = (now[group]["group_index"] - indices[group]) * now[group]["group_size"]
                 row |= {"iteration": iteration, "sample_index": row["sample_index"] + moved}
                 begun[key_of(row)] = row

@@ -287,6 +287,18 @@ def test_pruning_waits_for_groups_that_are_not_whole(run: Warehouse) -> None:
     assert check_run(run).problems == []
 
 
+def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehouse) -> None:
+    finish_training(run, 0)
+    sample(run, 1)
+    keys = [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)]
+    prune_run(run, 1, dry_run=False)
+    (run.folder("completions", iteration=1, purpose="train") / "part-00000.parquet").unlink()
+    put_aside(run, plan_repair(run, 1))
+    sample(run, 1)
+    assert [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)] == keys
+    assert all(row["completion_ids"] for row in rows(run, iteration=1)) and check_run(run).problems == []
+
+
 def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None:
     """Iteration 1 is begun, then a rollback leaves it: iteration 2 goes on with what iteration 0 left."""
     left = {row["group_id"] for row in rows(run, "carried")}
