@@ -130,3 +130,9 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     write_taskset(tmp_path, monkeypatch)
     with pytest.raises(StageError, match=sentence):
         read_source(parse_source(f"verifiers:{source}", heldout=False))
+
+
+def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warehouse.sources.verifiers.version", lambda package: "0.3.1")
+    with pytest.raises(StageError, match=r"needs version 0.4 of its library, and 0.3.1 is installed. Run "):
+        read_source(parse_source("verifiers:made_up_words", heldout=False))

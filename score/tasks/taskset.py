@@ -42,7 +42,8 @@ def answer_of(outcome: Outcome) -> tuple[Any, Any, Any]:
     try:
         [[_, given]] = outcome.result
         share, rewards, metrics = plain_data.untagged(given, 0)
-        numbers = [] if share is None else [share, *rewards.values(), *metrics.values()]
+        numbers = [] if share is None else [share, sum(rewards.values()), *rewards.values(),
+                                            *metrics.values()]
         if all(map(math.isfinite, numbers)):
             return share, rewards, metrics
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -50,6 +51,9 @@ def _taskset(package: str, options: list[tuple[str, str]], rest: str) -> Any:
         import verifiers.v1 as vf
     except ImportError as error:
         raise StageError(f"The source verifiers needs its library ({error}). Run {INSTALL}.") from None
+    if not (there := version("verifiers")).startswith("0.4."):
+        raise StageError(f"The source verifiers needs version 0.4 of its library, and {there} is installed. "
+                         f"Run {INSTALL}.")
     settings: dict[str, Any] = {"id": package}
     for key, text in options:
         *outer, last = key.split(".")

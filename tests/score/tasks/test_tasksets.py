@@ -28,6 +28,7 @@ def grade(text, package, config, data):
     if text == "raise": raise ValueError("what is this?")
     if text == "own": return None, "KeyError: own", None
     if text == "nan": return float("nan"), {}, {}
+    if text == "huge": return 1.0, {"a": 1e308, "b": 1e308}, {}
     points, blanks = config["points"] * text.count(data["letter"]), -text.count(" ")
     return min(max((points + blanks) / config["points"], 0), 1), {"letters": points, "blanks": blanks}, {
         "length": len(text)}
@@ -64,7 +65,8 @@ def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., l
 
 @pytest.mark.parametrize(("text", "why"), [
     ("raise", "no finite numbers: [['error', 'ValueError']]"), ("own", "KeyError: own"),
-    ("spin", "more than 0.3 s of CPU time"), ("nan", "no finite numbers")])
+    ("spin", "more than 0.3 s of CPU time"), ("nan", "no finite numbers"),
+    ("huge", "no finite numbers")])
 def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., list[Judgement]], text: str,
                                                        why: str) -> None:
     [judgement] = points(text)
