@@ -116,8 +116,9 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     ending = None
     if options.carry_over and (rule := CarryOver.parse(options.carry_over)) != CarryOver(1.0, ""):
         open_parts = {part.number for part in parts}
+        carried = set(job.warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist())
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
-                  if part.number not in open_parts for prompt, _ in part.members]
+                  if part.number not in open_parts for prompt, _ in part.without(carried).members]
         ending = Ending(rule, closed, options.shard.count)
     return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
                         spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)

@@ -336,6 +336,16 @@ def test_repair_neither_doubles_nor_loses_a_group(run: Warehouse, damaged: str, 
     assert check_run(run).problems == []
 
 
+def test_groups_that_were_carried_over_are_none_that_an_iteration_may_end_with(run: Warehouse) -> None:
+    """Its only whole group is sampled again: the parts beside it hold none."""
+    sample(run, 1)
+    whole = {row["group_id"] for row in rows(run)}
+    (run.folder("completions", iteration=0, purpose="train") / "carried-00000.parquet").unlink()
+    put_aside(run, plan_repair(run, 0))
+    sample(run, 0, carry_over="0.4", policy_version=0)
+    assert {row["group_id"] for row in rows(run)} == whole and len(whole) == 1
+
+
 def test_merged_parts_leave_what_is_carried_alone(run: Warehouse) -> None:
     before = rows(run), rows(run, "carried")
     assert compact_run(run) == ["iteration 0 (train): 3 files merged into 1"]
