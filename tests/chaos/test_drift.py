@@ -14,7 +14,7 @@ from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-NAMES = {"policy_sha256": "another adapter under the same name", "tokenizer_sha256": "another tokenizer",
+NAMES = {"policy_sha256": "another adapter under the same name",
          "tasks_sha256": "changed tasks", "engine": "another version of vLLM"}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -179,19 +181,27 @@ def run_query(connection: duckdb.DuckDBPyConnection, query: str,
 def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
     """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
 
-    A signal reaches Python only between instructions of its main thread, so the query must not run there.
+    A signal reaches Python only between instructions of its main thread, so the query must not run there. It
+    is noted rather than raised there: an exception amid the start of a thread leaves that running unseen.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(work)
-        try:
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:            # not where Ctrl-C is ignored, or means something else
+        signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            future = pool.submit(work)
             while not future.done():
+                if stopped.is_set():
+                    connection.interrupt()              # again and again: what has not begun hears of none
                 wait([future], timeout=0.05)
-        except KeyboardInterrupt:
-            while not future.done():        # what has not begun yet hears of no interrupt
-                connection.interrupt()
-                wait([future], timeout=0.05)
-            raise
-        return future.result()
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    return future.result()
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, query: str,

@@ -133,7 +133,8 @@ def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = 
                              "of the run folder, then run the stage again.")
     if numbers is None:
         return
-    found, wanted = {part_number(path): path for path in paths if path.name.startswith("part-")}, set(numbers)
+    wanted = set(numbers)
+    found = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
     for number in sorted(found.keys() - wanted):
         raise StageError(f"{found[number]} is no part of this stage, which has {len(wanted)}. Run `warehouse "
                          "repair` to put it aside, then run the stage again.")

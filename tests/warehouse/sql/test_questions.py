@@ -4,8 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +16,7 @@ from tests.building.weather import build_run, empty_run
 from warehouse.cli import cli
 from warehouse.look.render import as_table, printable
 from warehouse.look.summary import sparkline
+from warehouse.sql.database import interruptible
 from warehouse.store.run_folder import Warehouse
 
 
@@ -154,3 +157,23 @@ def test_the_schema_explains_tables_views_and_macros() -> None:
     assert alone.startswith("policies\n  One row per policy") and "behaviour_logprobs" not in alone
     unknown = warehouse("schema", "polices")
     assert unknown.exit_code == 1 and "There is no table, view, macro or column 'polices'" in unknown.stderr
+
+
+def test_ctrl_c_while_its_thread_starts_leaves_no_query_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        signal.raise_signal(signal.SIGINT)
+
+    connection, handler = duckdb.connect(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    endless = "SELECT sum(a.range * b.range % 7) FROM range(100000) a, range(100000) b, range(100000) c"
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(connection, lambda: connection.execute(endless).fetchall())
+        monkeypatch.undo()
+        assert connection.execute("SELECT 42").fetchall() == [(42,)]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
