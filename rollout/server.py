@@ -47,8 +47,8 @@ def main(run: Path, port: int | None) -> None:
     prepare_environment()
     with tempfile.TemporaryFile("w+") as log, served(server_command(warehouse, url), log) as server:
         wait_until_ready(server, url, log)
-        click.echo(f"{url} serves {run}; Ctrl-C ends it", err=True)
         with contextlib.suppress(KeyboardInterrupt):
+            click.echo(f"{url} serves {run}; Ctrl-C ends it", err=True)
             server.wait()
 
 
