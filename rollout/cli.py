@@ -7,7 +7,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from warehouse.options import FiniteRange, iteration_option, run_argument, shows_errors, with_version
+from warehouse.options import (
+    FiniteRange,
+    TitledCommand,
+    iteration_option,
+    run_argument,
+    shows_errors,
+    titled,
+    with_version,
+)
 from warehouse.store.commit import by_address
 
 # What `warehouse warm` imports beforehand; its one process for rollouts keeps the engine.
@@ -21,18 +29,42 @@ def prepare_to_load() -> None:
 
 
 @with_version
-@click.command(context_settings={"show_default": True})
+@click.command(cls=TitledCommand, context_settings={"show_default": True})
 @run_argument
-@iteration_option
+@titled("Set first")
+@click.option("--num-tasks", type=click.IntRange(min=1), default=None,
+              help="Tasks per iteration; all when left out. An evaluation samples all unless it is typed.")
+@click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=1024, help="Limit on completion tokens.")
+@click.option("--temperature", type=FiniteRange(min=0), default=1.0,
+              help="Sampling temperature; 0 is greedy.")
+@click.option("--prompt-format", default="chat", metavar="NAME|FILE.py:NAME",
+              help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
 @click.option("--eval", "evaluate", is_flag=True,
               help="Evaluate: sample the held-out splits, not to train on.")
-@click.option("--label", default=None, help="Name of this evaluation, when there are several.")
+@titled("Which tasks, and which policy")
+@iteration_option
 @click.option("--split", "splits", multiple=True, help="Split to sample; may be repeated. "
               "[default: all that are not held out; with --eval all that are]", show_default=False)
 @click.option("--tasks-sql", default=None, metavar="QUERY",
               help="Sample only the tasks whose task_id this query over the warehouse gives.")
+@click.option("--label", default=None, help="Name of this evaluation, when there are several.")
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
+@click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
+@titled("Prompts")
+@click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
+              help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
+@click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
+              default="none",
+              help="Augmentation of grid tasks, drawn per prompt.")
+@click.option("--shuffle-pairs", is_flag=True, help="Show the train pairs in an order drawn per prompt.")
+@click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
+              help="Prompts per task, each with its own augmentation.")
+@click.option("--max-prompt-tokens", type=click.IntRange(min=1), default=None,
+              help="Leave out longer prompts. [default: what the model holds less --max-tokens]",
+              show_default=False)
+@titled("Later turns")
 @click.option("--turn", type=click.IntRange(min=1), default=1,
               help="Turn of the conversations; from 2 on, completions of the turn before are answered.")
 @click.option("--from", "parents_sql", default=None, metavar="QUERY",
@@ -45,25 +77,7 @@ def prepare_to_load() -> None:
               help="What an answer says: tests (train pairs, or the first failing test), error (no test), "
               "or a function of your own.")
 @click.option("--max-turns", type=click.IntRange(min=1), default=4, help="Turns beyond this are refused.")
-@click.option("--num-tasks", type=click.IntRange(min=1), default=None,
-              help="Tasks per iteration; all when left out. An evaluation samples all unless it is typed.")
-@click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
-@click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
-              help="Prompts per task, each with its own augmentation.")
-@click.option("--prompt-format", default="chat", metavar="NAME|FILE.py:NAME",
-              help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
-@click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
-              help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
-@click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
-              default="none",
-              help="Augmentation of grid tasks, drawn per prompt.")
-@click.option("--shuffle-pairs", is_flag=True, help="Show the train pairs in an order drawn per prompt.")
-@click.option("--max-prompt-tokens", type=click.IntRange(min=1), default=None,
-              help="Leave out longer prompts. [default: what the model holds less --max-tokens]",
-              show_default=False)
-@click.option("--max-tokens", type=click.IntRange(min=1), default=1024, help="Limit on completion tokens.")
-@click.option("--temperature", type=FiniteRange(min=0), default=1.0,
-              help="Sampling temperature; 0 is greedy.")
+@titled("Sampling")
 @click.option("--top-p", type=FiniteRange(0, 1), default=1.0, help="Nucleus truncation; 1 is none.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="Top-k truncation; 0 is none.")
 @click.option("--min-p", type=FiniteRange(0, 1), default=0.0, help="Min-p truncation; 0 is none.")
@@ -71,15 +85,14 @@ def prepare_to_load() -> None:
               help="1 is none; counts the prompt's tokens too.")
 @click.option("--presence-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
 @click.option("--frequency-penalty", type=FiniteRange(), default=0.0, help="0 is none.")
+@click.option("--allow-truncated-sampling", is_flag=True,
+              help="Allow truncation and penalties in a training rollout.")
 @click.option("--stop-loops", type=click.IntRange(min=3), default=None, metavar="TIMES",
               help="End a completion when its end is the same 1 to 64 tokens so many times; 32 spares grids "
               "written out.")
 @click.option("--stop-when-code-closes", is_flag=True,
               help="End a completion with its first closed ```python block.")
-@click.option("--allow-truncated-sampling", is_flag=True,
-              help="Allow truncation and penalties in a training rollout.")
-@click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
-@click.option("--part-size", type=click.IntRange(min=1), default=2048, help="Completions per part.")
+@titled("Engine")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
               help="Weights and activations.")
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=128,
@@ -91,6 +104,7 @@ def prepare_to_load() -> None:
 @click.option("--serve", type=click.Choice(["auto", "adapter", "merged"]), default="auto",
               help="Serve the adapter beside the base, or added into it. auto: merged in float32 and on a "
               "CPU, else beside it.")
+@titled("Running servers, and models of other makers")
 @click.option("--endpoint", default=None, metavar="URL[,URL..]", envvar="ROLLOUT_ENDPOINT",
               help="Sample from these running vLLM servers instead of starting an engine. The variable "
               "ROLLOUT_ENDPOINT says it too.")
@@ -103,11 +117,13 @@ def prepare_to_load() -> None:
               help="Environment variable that holds the API's key.")
 @click.option("--cache", type=click.Path(path_type=Path), default=None,
               help="Folder that keeps the answers of --model: nothing is asked twice, in any run.")
+@titled("Run, stop and resume")
 @click.option("--carry-over", default=None, metavar="SHARE|Ngroups|SECONDSs",
               help="End when this share of the completions (0.9), so many groups (24groups) or seconds "
               "(600s) are done; the next iteration goes on with the others.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Sample this share of the parts, as one of several workers.")
+@click.option("--part-size", type=click.IntRange(min=1), default=2048, help="Completions per part.")
 @click.option("--spill-seconds", type=FiniteRange(min=0), default=60.0,
               help="Save what is finished of unfinished parts this often.")
 @click.option("--time-limit", type=FiniteRange(min=0), default=None,

@@ -24,7 +24,7 @@ from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import prepare_environment
 from rollout.options import RolloutOptions, engine_version, on_cpu, rank_of_adapters
-from warehouse.options import HELP_NAMES, shows_errors
+from warehouse.options import HELP, shows_errors
 from warehouse.stages.children import SECONDS_TO_END, child
 from warehouse.stages.clock import bar_interval
 from warehouse.store.errors import StageError
@@ -36,7 +36,7 @@ SCALE_OUT = (0, 30)              # the first vLLM that samples by token ids only
 LINES_SHOWN = 30
 
 
-@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.command(context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--port", type=int, default=None, help="Port to listen on. [default: a free one]")
 @shows_errors

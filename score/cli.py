@@ -19,10 +19,12 @@ from score.look.commands import (
 )
 from warehouse.options import (
     FiniteRange,
+    TitledCommand,
     iteration_option,
     purpose_option,
     run_argument,
     shows_errors,
+    titled,
     with_version,
 )
 
@@ -52,14 +54,13 @@ def score() -> None:
 
 
 @with_version
-@click.command("score", context_settings={"show_default": True}, epilog="""
+@click.command("score", cls=TitledCommand, context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
 shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`
 judges canonical solutions, `score doctor` says what isolation this machine offers and what would raise it.
 """)
 @run_argument
-@iteration_option
-@purpose_option
+@titled("Reward")
 @click.option("--reward", type=click.Choice(REWARDS), default=None, show_default=False,
               help="How measures become a reward. [default: that of each kind of task]")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
@@ -74,15 +75,19 @@ judges canonical solutions, `score doctor` says what isolation this machine offe
               help="Take off this much times the share of 4-grams that repeat an earlier one.")
 @click.option("--length-tie-break", type=FiniteRange(min=0), default=0.0,
               help="Add up to this much to the shortest of a group's right answers.")
+@titled("Which rollouts")
+@iteration_option
+@purpose_option
 @limit_options
 @lane_options
+@tier_options
+@titled("Run, stop and resume")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
 @click.option("--time-limit", type=FiniteRange(min=0), default=None,
               help="Seconds after which to stop and exit with 75, to be run again.")
 @click.option("--grace", type=FiniteRange(min=0), default=30.0,
               help="Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.")
-@tier_options
 @shows_errors
 def score_rollouts(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
@@ -148,7 +153,7 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
 
 
 @with_version
-@click.command("gold")
+@click.command("gold", cls=TitledCommand)
 @click.argument("where", metavar="RUN|TASKS.jsonl", type=click.Path(exists=True, path_type=Path),
                 is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))

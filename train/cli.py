@@ -1,6 +1,5 @@
 """The `train` command: scored groups become the next policy."""
 
-import copy
 import os
 import sys
 from collections.abc import Sequence
@@ -12,11 +11,13 @@ import click
 from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
 from warehouse.options import (
-    HELP_NAMES,
+    HELP,
     FiniteRange,
+    TitledCommand,
     iteration_option,
     run_argument,
     shows_errors,
+    titled,
     with_version,
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
@@ -29,7 +30,7 @@ SHARE = FiniteRange(min=0, max=1, max_open=True)
 LOADS = ("train.run",)
 
 
-@click.command(context_settings={"show_default": True, "help_option_names": HELP_NAMES})
+@click.command(context_settings={"show_default": True} | HELP)
 @click.argument("run", type=click.Path())
 @click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
@@ -49,16 +50,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
 
-class RenamedOption(click.Option):
-    """An option whose later names, those of earlier versions, are taken but not shown."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The line of `--help`, with the first name alone."""
-        shown = copy.copy(self)
-        shown.opts = self.opts[:1]
-        return click.Option.get_help_record(shown, ctx)
-
-
 def chosen_turns(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
     """The turns that --turns names, in order."""
     if value is None:
@@ -69,7 +60,7 @@ def chosen_turns(_context: click.Context, _option: click.Parameter, value: str |
     return sorted(set(map(int, names)))
 
 
-class TrainCommand(click.Command):
+class TrainCommand(TitledCommand):
     """`train RUN ..`, and `train export RUN ..` beside it."""
 
     def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
@@ -85,32 +76,59 @@ class TrainCommand(click.Command):
 @click.command(cls=TrainCommand, context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
+@titled("Set first")
+@click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
+@click.option("--updates-per-batch", "--updates-per-shard", type=click.IntRange(min=1),
+              help="Optimizer steps, at most one per group.  [default: 1]")
+@click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
+@click.option("--lora-rank", type=click.IntRange(min=1), default=16, help="Rank of the adapter.")
+@click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
+@click.option("--explain", type=click.IntRange(min=1), metavar="K",
+              help="With --dry-run: the K completions with the largest gradients, and their shares.")
+@titled("Which rows")
 @iteration_option
 @click.option("--purpose", default="train", help="Rows to train on; with --loss nll also 'distil' or "
               "'distil-<label>', which another model wrote.")
 @click.option("--scorer", help="Whose rewards to train on; as the view scorers says when left out.")
-@click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
-@click.option("--explain", type=click.IntRange(min=1), metavar="K",
-              help="With --dry-run: the K completions with the largest gradients, and their shares.")
-@click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
+@click.option("--turns", callback=chosen_turns, metavar="N,N",
+              help="Train on these turns of conversations alone, for example 2.  [default: all]")
+@click.option("--replay", type=click.IntRange(min=0), default=0,
+              help="Also train on rows up to this many versions old.")
+@click.option("--replay-select", metavar="SQL",
+              help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
+@click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
+              help="Rows sampled with top_p, top_k, min_p or penalties.")
+@click.option("--mask-truncated/--keep-truncated", default=False,
+              help="Leave completions cut off by the length limit out of the loss; their rewards count.")
+@click.option("--until-signal", type=click.IntRange(min=1), metavar="GROUPS",
+              help="With fewer groups of unequal rewards, pass the policy on unchanged and train on the rows "
+                   "together with the next iteration's, of five rollouts at most.")
+@click.option("--keep-if-nothing", is_flag=True,
+              help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
+@titled("Loss and advantages")
 @click.option("--clip-low", type=NOT_NEGATIVE, help="Lower clip range; the loss's own default when left out.")
 @click.option("--clip-high", type=NOT_NEGATIVE, help="Upper clip range; for cispo the cap itself.")
 @click.option("--delta", type=POSITIVE, help="Upper bound of the unclipped ratio (two-sided clipping).")
+@click.option("--max-completion-length", type=click.IntRange(min=1),
+              help="Divisor of dr_grpo.  [default: max_tokens of the rows]")
+@click.option("--oapl-beta", type=POSITIVE,
+              help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
 @click.option("--advantages", metavar="FILE.py:NAME",
               help="Your own advantages: a function of all rows that gives each a number, or one per token.")
-@click.option("--oapl-beta", type=POSITIVE,
-              help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
-@click.option("--turns", callback=chosen_turns, metavar="N,N",
-              help="Train on these turns of conversations alone, for example 2.  [default: all]")
 @click.option("--credit", type=click.Choice([*CREDITS]),
               help="Reward of a turn: its own, the best of that and of the turns that follow from it, or "
                    "that of the last of these.  [default: own]")
 @click.option("--discount", type=FiniteRange(min=0, max=1, min_open=True),
               help="Factor of a credited reward for every turn that it came later.  [default: 0.4]")
-@click.option("--mask-truncated/--keep-truncated", default=False,
-              help="Leave completions cut off by the length limit out of the loss; their rewards count.")
+@click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
+@click.option("--kl-ratio/--no-kl-ratio", default=True,
+              help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
+@click.option("--entropy-coef", type=FiniteRange(), default=0.0, help="Weight of an entropy bonus.")
+@click.option("--entropy-quantile", type=FiniteRange(min=0, max=1, min_open=True), default=1.0,
+              help="Train on this share of the highest-entropy tokens.")
+@titled("Correction of off-policy rows")
 @click.option("--correction", type=click.Choice([*CORRECTIONS]),
               help=f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
                    f"{CORRECTIONS[DEFAULT_CORRECTION].high:g}]")
@@ -123,29 +141,8 @@ class TrainCommand(click.Command):
 @click.option("--suffix-veto", type=FiniteRange(min=1, min_open=True),
               help="Where the advantage is negative, leave out the tokens from the first on whose pi/mu is "
                    "beyond this factor, for example 10.")
-@click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
-@click.option("--kl-ratio/--no-kl-ratio", default=True,
-              help="Multiply the KL by pi/pi_old, which keeps it unbiased.")
-@click.option("--entropy-coef", type=FiniteRange(), default=0.0, help="Weight of an entropy bonus.")
-@click.option("--entropy-quantile", type=FiniteRange(min=0, max=1, min_open=True), default=1.0,
-              help="Train on this share of the highest-entropy tokens.")
-@click.option("--max-completion-length", type=click.IntRange(min=1),
-              help="Divisor of dr_grpo.  [default: max_tokens of the rows]")
-@click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
-              help="Rows sampled with top_p, top_k, min_p or penalties.")
-@click.option("--replay", type=click.IntRange(min=0), default=0,
-              help="Also train on rows up to this many versions old.")
-@click.option("--replay-select", metavar="SQL",
-              help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
-@click.option("--keep-if-nothing", is_flag=True,
-              help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
-@click.option("--until-signal", type=click.IntRange(min=1), metavar="GROUPS",
-              help="With fewer groups of unequal rewards, pass the policy on unchanged and train on the rows "
-                   "together with the next iteration's, of five rollouts at most.")
-@click.option("--updates-per-batch", "--updates-per-shard", cls=RenamedOption, type=click.IntRange(min=1),
-              help="Optimizer steps, at most one per group.  [default: 1]")
+@titled("Optimizer and steps")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
-@click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
 @click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant")
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
               help="Optimizer steps, over the whole run.")
@@ -160,30 +157,34 @@ class TrainCommand(click.Command):
 @click.option("--adam-beta1", type=SHARE, default=0.9)
 @click.option("--adam-beta2", type=SHARE, default=0.999)
 @click.option("--max-grad-norm", type=NOT_NEGATIVE, default=1.0, help="0 does not clip.")
+@click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
+@titled("Adapter or all weights")
 @click.option("--full", is_flag=True, help="Train all weights instead of a LoRA adapter.")
-@click.option("--lora-rank", type=click.IntRange(min=1), default=16)
-@click.option("--lora-alpha", type=POSITIVE, default=32.0)
+@click.option("--lora-alpha", type=POSITIVE, default=32.0, help="The adapter counts alpha / rank.")
 @click.option("--rslora/--no-rslora", default=False,
               help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
 @click.option("--lora-targets", default="all-linear",
               help="'all-linear' (without lm_head), or module names, a,b,c.")
 @click.option("--load-4bit", "load_in_4bit", is_flag=True,
               help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
+@titled("Memory and devices")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
               help="Weights and activations; logits and losses are float32 always. auto: as the engine that "
               "sampled the rows.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
               help="Tokens that go through the model together: whole groups, rows of a larger one, or a "
                    "piece of its prompt.  [default: 1024 on a CPU, what fits the memory on a GPU]")
-@click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
+@click.option("--threads", type=click.IntRange(min=1, max=os.cpu_count()),
+              help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
+@click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
+@titled("Safeguards")
 @click.option("--max-mismatch", type=NOT_NEGATIVE,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
 @click.option("--max-drift", type=NOT_NEGATIVE,
               help="Stop before a step whose mean (log pi/pi_old)^2 / 2 is above this.")
 @click.option("--min-ess", type=FiniteRange(min=0, max=1),
               help="Stop before a step whose ESS / n of pi/mu is below this.")
-@click.option("--threads", type=click.IntRange(min=1, max=os.cpu_count()),
-              help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
+@titled("Run, stop and resume")
 @click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")
 @click.option("--time-limit", type=NOT_NEGATIVE,
@@ -192,7 +193,6 @@ class TrainCommand(click.Command):
               help="Remove the weights of all but the last policies when done.  [default: all are kept]")
 @click.option("--track", help="Send the numbers of rollout, score and train to tensorboard, "
               "wandb, trackio or mlflow.")
-@click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @shows_errors
 def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.

@@ -20,14 +20,42 @@ from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
-HELP_NAMES = ["-h", "--help"]
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
 
 
 def with_version(command: Command) -> Command:
     """Give a command -h beside --help, its subcommands too, and --version."""
-    command.context_settings["help_option_names"] = HELP_NAMES
+    command.context_settings.update(HELP)
     return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
+
+
+def titled(title: str) -> Callable[[Any], Any]:
+    """Begin a group of options in the help of a TitledCommand: those below, down to the next title."""
+    def mark_first(function: Any) -> Any:
+        function.__click_params__[-1].title = title
+        return function
+    return mark_first
+
+
+class TitledCommand(click.Command):
+    """A command whose help lists the options in groups, as `titled` begins them.
+
+    Of an option with two long names the second, that of an earlier version, is taken and not shown.
+    """
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups in the order in which the options were declared."""
+        title, groups = "Options", dict[str, list[tuple[str, str]]]()
+        for parameter in self.get_params(ctx):
+            title = getattr(parameter, "title", title)
+            record = parameter.get_help_record(ctx)
+            if record and isinstance(parameter, click.Option):
+                names = re.sub(r"(--[\w-]+), --[\w-]+", r"\1", record[0]).removesuffix(" RANGE")
+                groups.setdefault(title, []).append((names, record[1]))
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:

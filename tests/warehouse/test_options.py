@@ -115,6 +115,21 @@ def test_every_command_says_its_version_and_answers_to_h(name: str) -> None:
                          re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["rollout", "score", "train"])
+def test_help_has_every_option_once_under_a_title(name: str) -> None:
+    [script] = [script for script in entry_points(group="console_scripts") if script.name == name]
+    command = script.load()
+    told = CliRunner().invoke(command, ["--help"]).output
+    titles = re.findall(r"^(\S.*):$", told, re.MULTILINE)
+    assert len(titles) > 4 and len(set(titles)) == len(titles) and "Options" not in titles
+    for parameter in getattr(command, "default", command).params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            line = rf"^  (-h, )?{parameter.opts[0]}( |$)"
+            assert len(re.findall(line, told, re.MULTILINE)) == 1, parameter.opts[0]
+    groups = re.split(r"^\S.*:$", told, flags=re.MULTILINE)[1:]
+    assert all(1 <= len(re.findall("^  -", group, re.MULTILINE)) <= 13 for group in groups)
+
+
 def test_help_names_no_bound_that_is_none() -> None:
     option = click.Option(["--penalty"], type=FiniteRange(), show_default=True, default=1.0)
     shown = option.get_help_record(click.Context(click.Command("x")))
