@@ -3,9 +3,10 @@
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # `warehouse warm` keeps imports and engine loaded for all iterations; with ROLLHOUSE_WARM=off each command loads anew.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
+# --ahead: while `score` and `train` work, the next iteration is sampled by the policy before (one step off-policy).
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
-usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--track NAME]"
+usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--ahead] [--track NAME]"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "$usage"
   sed -n '2,/^set/s/^# //p' "$0"
@@ -14,16 +15,37 @@ fi
 run=${1:?$usage}
 iterations=${2:?$usage}
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
-rescues=0 to_train=()
+rescues=0 to_train=() ahead="" sampling=""
 shift 2
 while (($#)); do
   case $1 in
     --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
+    --ahead) ahead=yes ;;
     --track) to_train+=(--track "${2:?$usage}"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
   shift
 done
+
+sample() { # ITERATION; where it was begun ahead, the end of it
+  [[ -n $sampling ]] || { rollout "$run" --iteration "$1"; return; }
+  local code=0
+  wait "$sampling" || code=$?
+  cat "$told"
+  sampling=""
+  return "$code"
+}
+
+sample_ahead() { # ITERATION, by the policy before its own, which is being trained
+  [ -e "$run/train/iteration=$1/manifest.json" ] && return
+  rollout "$run" --iteration "$1" --policy-version $(($1 - 1)) >"$told" 2>&1 &
+  sampling=$!
+}
+
+stop_sampling() { # what was sampled is kept
+  [[ -z $sampling ]] || { kill "$sampling" 2>/dev/null; wait "$sampling" || true; }
+  sampling=""
+}
 
 watch_alarms() {
   local said code=0 back
@@ -35,12 +57,16 @@ watch_alarms() {
   # A smaller step is no help where what was sampled is not what is trained.
   if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the "* ]]; then exit "$code"; fi
   rescues=$((rescues - 1))
+  stop_sampling
   warehouse rollback "$run" --to "$back"
 }
 
+told=$(mktemp)
+trap 'stop_sampling; rm -f "$told"' EXIT
 for ((i = 0; i < iterations; i++)); do
   [ -e "$run/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
-  rollout "$run" --iteration "$i"
+  sample "$i"
+  [[ -z $ahead ]] || ((i + 1 == iterations)) || sample_ahead $((i + 1))
   score "$run" --iteration "$i"
   failed=0
   train "$run" --iteration "$i" "${to_train[@]}" || failed=$?

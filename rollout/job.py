@@ -111,9 +111,13 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
         iteration = newest if options.policy_version is None else options.policy_version
     else:
         iteration = rollout_due(warehouse)
-    version = iteration if options.policy_version is None else options.policy_version
     if options.model:
         return Job(warehouse, options, iteration, purpose, NO_POLICY)
+    version = options.policy_version
+    if version is None:                 # a rollout that was begun goes on as it was begun
+        begun = warehouse.stage("rollout", iteration=iteration, purpose=purpose).settings() or {}
+        version = begun.get("policy_version")
+    version = iteration if version is None else version
     newest = warehouse.policy_versions()[-1]
     if version not in warehouse.policy_versions():
         raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "

@@ -1,4 +1,4 @@
-"""The loop after an alarm: it stops, or goes back and on with smaller steps."""
+"""What the loop calls, and in which order: after an alarm, ahead, with its options."""
 
 import os
 import subprocess
@@ -31,20 +31,21 @@ BACK = "Stop here, or go back: warehouse rollback RUN --to 1"
 
 
 def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
-         empty: str = "") -> tuple[int, list[str]]:
+         empty: str = "", rollout: str = STAGE.format(name="rollout")) -> tuple[int, list[str]]:
     """Run the loop with stages that only write down how they are called: exit code and calls."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True)
-    for name in ("rollout", "score", "train", "warehouse"):
-        text = {"train": TRAIN, "warehouse": WAREHOUSE}.get(name, STAGE.format(name=name))
+    for name, text in {"rollout": rollout, "score": STAGE.format(name="score"), "train": TRAIN,
+                       "warehouse": WAREHOUSE}.items():
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
     log = folder / "log"
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "LOG": str(log),
                    "ROLLHOUSE_WARM": "off",
                    "FIRES": fires, "SAID": said, "EMPTY": empty}
-    code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], env=environment,
-                          capture_output=True, check=False).returncode
+    with (folder / "printed").open("w") as printed:
+        code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], env=environment,
+                              stdout=printed, stderr=printed, timeout=50, check=False).returncode
     return code, [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
 
 
@@ -83,3 +84,29 @@ def test_what_a_smaller_step_does_not_help_ends_the_loop(tmp_path: Path, said: s
 def test_a_run_is_rescued_three_times(tmp_path: Path) -> None:
     code, calls = loop(tmp_path, "--rescue", fires="0 1 2 3")
     assert code == 3 and calls.count("warehouse rollback RUN --to 1") == 3
+
+
+def test_ahead_an_iteration_is_sampled_by_the_policy_before_while_that_is_trained(tmp_path: Path) -> None:
+    code, calls = loop(tmp_path, "--ahead")
+    assert code == 0
+    assert [call for call in calls if call.startswith("rollout")] == [
+        "rollout RUN --iteration 0", *(f"rollout RUN --iteration {i} --policy-version {i - 1}" for i in (1, 2, 3))]
+    assert [call for call in calls if call.startswith("train")] == [
+        f"train RUN --iteration {i}" for i in range(4)]
+    for i in range(3):      # asked for before the iteration's own training, which makes the policy it does without
+        assert calls.index(f"rollout RUN --iteration {i + 1} --policy-version {i}") < calls.index(
+            f"score RUN --iteration {i + 1}")
+
+
+def test_an_alarm_ends_the_rollout_that_is_ahead(tmp_path: Path) -> None:
+    sleeping = STAGE.format(name="rollout") + '[[ $3 == 3 ]] && exec sleep 60\nexit 0\n'
+    code, calls = loop(tmp_path, "--ahead", fires="2", rollout=sleeping)
+    assert code == 3 and "rollout RUN --iteration 3 --policy-version 2" in calls
+    assert "score RUN --iteration 3" not in calls
+
+
+def test_a_rollout_ahead_that_fails_ends_the_loop_with_its_words(tmp_path: Path) -> None:
+    failing = STAGE.format(name="rollout") + '[[ $3 == 2 ]] && echo "Out of luck." >&2 && exit 1\nexit 0\n'
+    code, calls = loop(tmp_path, "--ahead", rollout=failing)
+    assert code == 1 and "train RUN --iteration 1" in calls and "score RUN --iteration 2" not in calls
+    assert "Out of luck." in (tmp_path / "printed").read_text()

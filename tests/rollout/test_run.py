@@ -83,6 +83,18 @@ def test_a_killed_rollout_ends_with_the_rows_of_an_undisturbed_one(tmp_path: Pat
     assert comparable(killed) == comparable(whole)
 
 
+def test_a_rollout_that_was_begun_goes_on_with_its_policy_when_there_is_a_newer(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=17), iteration=1, policy_version=0)
+    facts = json.loads((warehouse.policy_dir(0) / "policy.json").read_text())
+    newer = warehouse.scratch("policy-1")
+    (newer / "policy.json").write_text(json.dumps({**facts, "policy_version": 1, "sha256": "newer"}))
+    warehouse.commit_policy(1, newer)
+    sample(warehouse, iteration=1)
+    assert {row["policy_version"] for row in rows(warehouse, 1)} == {0} and len(rows(warehouse, 1)) == 20
+
+
 def test_a_complete_rollout_is_not_sampled_again(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     sample(warehouse)
