@@ -1,10 +1,10 @@
-"""Wall time of an iteration, cold loop and warm loop side by side: where it goes, by the stages' manifests.
+"""Wall time of an iteration, cold, warm and `--ahead` side by side: where it goes, by the stages' manifests.
 
     python -m benchmarks.loop [--model MODEL --tasks TASKS.jsonl --config config.toml] [--iterations 4]
 
-Both loops are examples/loop.sh on a run of their own, one after the other on the same machine. An iteration
-counts from one policy to the next, so that the first, in which the warm loop imports and starts its engine,
-is told apart.
+Each is examples/loop.sh on a run of its own, one after the other on the same machine. An iteration counts
+from one policy to the next, so that the first, in which the warm loop imports and starts its engine, is told
+apart. Ahead, work overlaps: what is else comes out smaller, or below 0.
 """
 
 import json
@@ -34,12 +34,12 @@ WIDTHS = (10, 10, 9, 11, 8, 8, 8)
 @click.option("--config", default=str(DEMO / "config.toml"), show_default=True)
 @click.option("--iterations", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
-              help="Where the two runs are made. [default: a folder that is removed]")
-@click.option("--way", "ways", type=click.Choice(["cold", "warm"]), multiple=True,
+              help="Where the runs are made. [default: a folder that is removed]")
+@click.option("--way", "ways", type=click.Choice(["cold", "warm", "ahead"]), multiple=True,
               default=("cold", "warm"))
 def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folder: Path | None,
          ways: tuple[str, ...]) -> None:
-    """Run both loops and print seconds per iteration."""
+    """Run the loops and print seconds per iteration."""
     with tempfile.TemporaryDirectory() as scratch:
         heads = zip(("iteration", "sampling", "running", "gradients", "else", "share", "first"), WIDTHS,
                     strict=True)
@@ -63,7 +63,8 @@ def loop(run: Path, way: str, model: str, tasks: tuple[str, ...], config: str, i
     variables = os.environ | ({"ROLLHOUSE_WARM": "off"} if way == "cold" else {})
     with log.open("w") as file:
         for command in (["warehouse", "init", str(run), "--model", model, "--config", config, *words],
-                        ["bash", str(ROOT / "examples" / "loop.sh"), str(run), str(iterations)]):
+                        ["bash", str(ROOT / "examples" / "loop.sh"), str(run), str(iterations),
+                         *(["--ahead"] if way == "ahead" else [])]):
             done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, env=variables, check=False)
             if done.returncode not in (0, 3):        # 3: an alarm, which is no failure of the loop
                 sys.exit(f"{' '.join(command)} ended with {done.returncode}; see {log}")

@@ -23,10 +23,13 @@ import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
 from peft import LoraConfig
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoConfig, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from vllm import SamplingParams
 
+from rollout.prompts.find_format import find_format
+from rollout.prompts.plan import PlanSettings, make_plan
+from rollout.prompts.prompt_encoder import PromptEncoder
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -37,7 +40,7 @@ from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, first_code_block
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
-from warehouse.store.run_folder import open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 class Grader:
@@ -98,7 +101,7 @@ def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: flo
     """Train with TRL, and print its speed and what it learned."""
     warehouse = open_warehouse(run)
     config = tomllib.loads((run / "config.toml").read_text())
-    rows = warehouse.read("tasks").to_pylist()
+    rows = with_messages(warehouse, config["rollout"])
     grader = Grader(rows, config["score"])
     clock = Clock(config["train"].get("updates-per-batch", 1), seconds)
     pool = [row for row in rows if not row["heldout"]]
@@ -108,7 +111,22 @@ def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: flo
     with grader.pool:
         trainer.train()
         report(clock, config["rollout"]["num-tasks"] * config["rollout"]["group-size"], grader.seconds)
-        evaluate(trainer, [row for row in rows if row["heldout"]], grader, config["rollout"]["max-tokens"])
+        if heldout := [row for row in rows if row["heldout"]]:
+            evaluate(trainer, heldout, grader, config["rollout"]["max-tokens"])
+
+
+def with_messages(warehouse: Warehouse, sampling: dict[str, Any]) -> list[dict]:
+    """The tasks whose prompt is short enough, each with the messages of its prompt."""
+    folder = str(warehouse.model)
+    encoder = PromptEncoder(AutoTokenizer.from_pretrained(folder),
+                            AutoConfig.from_pretrained(folder).to_dict())
+    chosen = find_format(sampling.get("prompt-format", "chat"))
+    tasks = {row["task_id"]: row for row in warehouse.read("tasks").to_pylist()}
+    plan = make_plan(list(tasks.values()), PlanSettings(
+        iteration=0, purpose="trl", num_tasks=None, prompts_per_task=1, group_size=1, format=chosen,
+        format_options=chosen.options, augmentation="none", shuffle_pairs=False,
+        max_prompt_tokens=sampling["max-prompt-tokens"], seed=0, keeps_messages=True), encoder)
+    return [{**tasks[row["task_id"]], "messages": row["messages"]} for row in plan.rows]
 
 
 def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: Grader, iterations: int,
@@ -128,7 +146,8 @@ def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: 
         bf16=True, use_cpu=not torch.cuda.is_available(),
         gradient_checkpointing=False, model_init_kwargs={"dtype": training["dtype"]}, use_vllm=True,
         vllm_mode="colocate", vllm_gpu_memory_utilization=gpu_memory_utilization,
-        vllm_max_model_length=2048, report_to=[], logging_steps=updates, save_strategy="no", seed=0)
+        vllm_max_model_length=sampling["max-prompt-tokens"] + sampling["max-tokens"], report_to=[],
+        logging_steps=updates, save_strategy="no", seed=0)
     table = pa.table({"prompt": [json.loads(row["messages"]) for row in rows],
                       "task_id": [row["task_id"] for row in rows]})
     dataset = Dataset(InMemoryTable(table), fingerprint="rows")          # hashing it fails in Python 3.12

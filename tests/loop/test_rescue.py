@@ -44,8 +44,8 @@ def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
                    "ROLLHOUSE_WARM": "off",
                    "FIRES": fires, "SAID": said, "EMPTY": empty}
     with (folder / "printed").open("w") as printed:
-        code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], env=environment,
-                              stdout=printed, stderr=printed, timeout=50, check=False).returncode
+        code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options],
+                              env=environment, stdout=printed, stderr=printed, timeout=50, check=False).returncode
     return code, [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
 
 
@@ -90,10 +90,11 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before_while_that_is_traine
     code, calls = loop(tmp_path, "--ahead")
     assert code == 0
     assert [call for call in calls if call.startswith("rollout")] == [
-        "rollout RUN --iteration 0", *(f"rollout RUN --iteration {i} --policy-version {i - 1}" for i in (1, 2, 3))]
+        "rollout RUN --iteration 0",
+        *(f"rollout RUN --iteration {i} --policy-version {i - 1}" for i in (1, 2, 3))]
     assert [call for call in calls if call.startswith("train")] == [
         f"train RUN --iteration {i}" for i in range(4)]
-    for i in range(3):      # asked for before the iteration's own training, which makes the policy it does without
+    for i in range(3):
         assert calls.index(f"rollout RUN --iteration {i + 1} --policy-version {i}") < calls.index(
             f"score RUN --iteration {i + 1}")
 
