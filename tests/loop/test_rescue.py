@@ -44,8 +44,8 @@ def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
                    "ROLLHOUSE_WARM": "off",
                    "FIRES": fires, "SAID": said, "EMPTY": empty}
     with (folder / "printed").open("w") as printed:
-        code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options],
-                              env=environment, stdout=printed, stderr=printed, timeout=50, check=False).returncode
+        code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], timeout=50,
+                              env=environment, stdout=printed, stderr=printed, check=False).returncode
     return code, [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
 
 
