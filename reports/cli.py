@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+import warehouse
 from warehouse.options import FiniteRange, run_argument, shows_errors, with_version
 
 
@@ -59,14 +60,12 @@ def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None
     """Write the figure NAME as a picture; without it, list them."""
     from reports.build import FIGURES
     from reports.export import export_figure
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    connection = warehouse.open(run)
     if name is None:
         click.echo("\n".join(figure.name for figure in FIGURES))
         return
     path = output or Path(f"{name}.svg")
-    export_figure(connect(warehouse), name, path, dark=dark)
+    export_figure(connection, name, path, dark=dark)
     click.echo(path)
 
 
@@ -82,7 +81,5 @@ def grid(run: Path, name: str, output: Path) -> None:
     A completion is named ITERATION/TASK/SAMPLE.
     """
     from reports.export import export_grids
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
-    export_grids(connect(open_warehouse(run)), run, name, output)
+    export_grids(warehouse.open(run), run, name, output)
     click.echo(output)

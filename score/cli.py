@@ -21,6 +21,7 @@ from warehouse.options import (
     FiniteRange,
     TitledCommand,
     iteration_option,
+    open_run,
     purpose_option,
     run_argument,
     shows_errors,
@@ -101,10 +102,9 @@ def score_rollouts(run: Path, **values: Any) -> None:
     from score.run import ScoreOptions, run_score
     from score.tasks.kinds import graders_of
     from warehouse.stages.shard import Shard
-    from warehouse.store.run_folder import open_warehouse
     from warehouse.tasks.changes import replaced_payloads
 
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     tasks = [(row["kind"], row["payload"])
              for row in warehouse.read("tasks", columns=["kind", "payload"]).to_pylist()]
     graders = graders_of(tasks, values["import_path"])

@@ -15,6 +15,7 @@ from warehouse.options import (
     FiniteRange,
     TitledCommand,
     iteration_option,
+    open_run,
     run_argument,
     shows_errors,
     titled,
@@ -41,8 +42,7 @@ LOADS = ("train.run",)
 def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
     from warehouse.store.errors import StageError
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     version = version or max(warehouse.policy_versions())
     if version == 0:
         raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
@@ -208,10 +208,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     from train.rows.settings import Settings, check_settings
     from warehouse.care.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
-    from warehouse.store.run_folder import open_warehouse
     settings = Settings(**options)
     check_settings(settings)
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     if iteration is None:
         iteration = due_iteration(warehouse, settings.purpose)
         if iteration is None:

@@ -9,7 +9,7 @@ import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
 from warehouse.look.commands import gaps, results, rollup, shell, show, watch
-from warehouse.options import run_argument, shows_errors, strict_option, with_version
+from warehouse.options import open_run, run_argument, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
 from warehouse.transfer.commands import export_command, import_command, mirror
 
@@ -69,10 +69,9 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
     """
     from warehouse.look.queries import read_script, write_answers
     from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
     if (query is None) == (file is None):
         raise click.UsageError("Give one of QUERY and --file.")
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
     connection = connect(warehouse, partial=partial, strict=strict, in_place=in_place)
@@ -96,8 +95,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     inventory = keep_rolled_up(warehouse)
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
@@ -123,8 +121,7 @@ def check(run: Path, quick: bool) -> None:
     Exit code 1 with a list when one is broken.
     """
     from warehouse.care.check import check_run
-    from warehouse.store.run_folder import open_warehouse
-    report = check_run(open_warehouse(run), quick=quick)
+    report = check_run(open_run(run), quick=quick)
     for note in report.notes:
         click.echo(f"note: {note}")
     for problem in report.problems:

@@ -72,6 +72,12 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
     return run
 
 
+def open_run(run: str | Path) -> Any:
+    """The Warehouse of a run folder; imported when a command runs, so that `--help` is fast."""
+    from warehouse.store.run_folder import open_warehouse
+    return open_warehouse(run)
+
+
 def check_config(path: Path) -> None:
     """StageError for what a config file holds that a command would refuse, whichever command that is."""
     commands: dict[str, click.Command] = {}

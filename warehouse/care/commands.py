@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import run_argument, shows_errors
+from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
 
 one_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
@@ -23,8 +23,7 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
     Fewer files, the same rows in the same order.
     """
     from warehouse.care.compact import compact_run
-    from warehouse.store.run_folder import open_warehouse
-    click.echo("\n".join(compact_run(open_warehouse(run), iteration, part_mib)))
+    click.echo("\n".join(compact_run(open_run(run), iteration, part_mib)))
 
 
 @click.command()
@@ -37,10 +36,9 @@ def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> N
     """Put aside what an iteration wrote; nothing is deleted."""
     from warehouse.care.discard import discard as put_aside
     from warehouse.store.errors import StageError
-    from warehouse.store.run_folder import open_warehouse
     if training == bool(purpose):
         raise StageError("Say what to discard: --purpose NAME, or --training.")
-    click.echo(by_address(f"moved to {put_aside(open_warehouse(run), iteration, purpose)}"))
+    click.echo(by_address(f"moved to {put_aside(open_run(run), iteration, purpose)}"))
 
 
 @click.command()
@@ -56,8 +54,7 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
     stages first.
     """
     from warehouse.care.repair import plan_repair, put_aside
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     moves = plan_repair(warehouse, iteration)
     for move in moves:
         about = move.path.relative_to(warehouse.root) if move.path else "note"
@@ -80,8 +77,7 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
 def rollback(run: Path, to: int) -> None:
     """Continue from an earlier policy; nothing is deleted."""
     from warehouse.care.rollback import roll_back
-    from warehouse.store.run_folder import open_warehouse
-    for line in roll_back(open_warehouse(run), to):
+    for line in roll_back(open_run(run), to):
         click.echo(by_address(line))
 
 
@@ -94,8 +90,7 @@ def upgrade(run: Path) -> None:
     Runs of version 2 and later open without it.
     """
     from warehouse.care.upgrade import upgrade_run
-    from warehouse.store.run_folder import open_warehouse
-    click.echo("\n".join(upgrade_run(open_warehouse(run))))
+    click.echo("\n".join(upgrade_run(open_run(run))))
 
 
 @click.command()
@@ -109,8 +104,7 @@ def prune(run: Path, before: int, yes: bool) -> None:
     Scalars, texts and scores stay. Logged in pruned.jsonl.
     """
     from warehouse.care.prune import prune_run
-    from warehouse.store.run_folder import open_warehouse
-    done = prune_run(open_warehouse(run), before, dry_run=not yes)
+    done = prune_run(open_run(run), before, dry_run=not yes)
     if not done.num_parts:
         click.echo(f"There is nothing to prune before iteration {before}.")
         return
@@ -134,8 +128,7 @@ def tasks() -> None:
 def list_command(run: Path, splits: tuple[str, ...]) -> None:
     """Print a line per task: id, split, kind, source, changes."""
     from warehouse.care.tasks import list_tasks
-    from warehouse.store.run_folder import open_warehouse
-    click.echo("\n".join(list_tasks(open_warehouse(run), splits)))
+    click.echo("\n".join(list_tasks(open_run(run), splits)))
 
 
 @tasks.command("add")
@@ -149,8 +142,7 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
     A rollout that is under way goes on with `--accept-change tasks_sha256`.
     """
     from warehouse.care.tasks import add_tasks
-    from warehouse.store.run_folder import open_warehouse
-    click.echo("\n".join(add_tasks(open_warehouse(run), trained, heldout)))
+    click.echo("\n".join(add_tasks(open_run(run), trained, heldout)))
 
 
 @tasks.command("replace")
@@ -164,5 +156,4 @@ def replace_command(run: Path, sources: tuple[str, ...]) -> None:
     again, as another scorer, whose rows stand beside the former ones.
     """
     from warehouse.care.tasks import replace_tasks
-    from warehouse.store.run_folder import open_warehouse
-    click.echo("\n".join(replace_tasks(open_warehouse(run), sources)))
+    click.echo("\n".join(replace_tasks(open_run(run), sources)))

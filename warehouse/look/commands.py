@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import warehouse
-from warehouse.options import FiniteRange, run_argument, shows_errors, strict_option
+from warehouse.options import FiniteRange, open_run, run_argument, shows_errors, strict_option
 from warehouse.store.errors import StageError
 
 
@@ -81,14 +81,13 @@ def shell(run: Path) -> None:
 
     A piped script is answered as by `sql -`.
     """
-    from warehouse.store.run_folder import open_warehouse
     if sys.stdin.isatty():
         from warehouse.look.shell import run_shell
-        run_shell(open_warehouse(run))
+        run_shell(open_run(run))
     else:
         from warehouse.look.queries import read_script, write_answers
         from warehouse.sql.database import connect
-        warehouse = open_warehouse(run)
+        warehouse = open_run(run)
         write_answers(warehouse, connect(warehouse), read_script(None))
 
 
@@ -110,8 +109,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     from warehouse.look import alarms as look
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     look.check_signals(ignore)
     while True:
         start = look.last_rollback(warehouse) if since is None else since
@@ -138,8 +136,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
 def rollup(run: Path) -> None:
     """Write down what is computed, so that long runs answer faster."""
     from warehouse.sql.rollup import write_rollup
-    from warehouse.store.run_folder import open_warehouse
-    click.echo(f"{write_rollup(open_warehouse(run))} stages rolled up")
+    click.echo(f"{write_rollup(open_run(run))} stages rolled up")
 
 
 @click.command()
@@ -152,7 +149,6 @@ def gaps(run: Path, iteration: int | None, num: int) -> None:
     """List the tokens on which engine and trainer disagree most."""
     from warehouse.look.gaps import gap_lines
     from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
-    warehouse = open_warehouse(run)
+    warehouse = open_run(run)
     width = shutil.get_terminal_size((120, 24)).columns
     click.echo("\n".join(gap_lines(warehouse, connect(warehouse), iteration, num, width)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import warehouse
-from warehouse.options import run_argument, shows_errors
+from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError
 
@@ -59,9 +59,8 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
 
     JSON lines (.zst too) with token ids and logprobs.
     """
-    from warehouse.store.run_folder import open_warehouse
     from warehouse.transfer.import_rollouts import import_rollouts
-    count = import_rollouts(open_warehouse(run), source, iteration=iteration, purpose=purpose,
+    count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
     click.echo(by_address(f"{count} completions; next: score {run} --iteration {iteration}"))
 
