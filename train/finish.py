@@ -16,7 +16,6 @@ from train.update.probe import PROBE
 from train.update.steps import Learner
 from train.update.tables import sample_table, step_table, token_table
 from warehouse.care.prune import prune_policies
-from warehouse.sql.database import refresh_sql
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.checksums import file_hashes, weights_sha256
@@ -38,7 +37,6 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
         finish_committed(warehouse, inputs, learner.settings)
         say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
             "made is dropped")
-    refresh_sql(warehouse)
     prune_policies(warehouse, learner.settings.keep_policies)
 
 

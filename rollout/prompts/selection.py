@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
-from warehouse.stages.carried import gone_on_with
+from warehouse.stages.carried import carried_groups
 from warehouse.store.commit import bring
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
@@ -54,9 +54,9 @@ def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
     plans = {iteration: warehouse.parts("prompts", iteration=iteration, purpose="train")
              for iteration in warehouse.iterations("completions") if iteration < before}
     bring(part for parts in plans.values() for part in parts)
-    visits: Counter[str] = Counter()
+    visits, carried = Counter[str](), set[str]()
     for iteration, parts in plans.items():
-        plan = read_parts(parts, "prompts", ["task_id", "group_id"])
-        gone_on = gone_on_with(warehouse, iteration, plan["group_id"].to_pylist())
-        visits.update({row["task_id"] for row in plan.to_pylist() if row["group_id"] not in gone_on})
+        plan = read_parts(parts, "prompts", ["task_id", "group_id"]).to_pylist()
+        visits.update({row["task_id"] for row in plan if row["group_id"] not in carried})
+        carried |= set(carried_groups(warehouse, iteration))
     return visits

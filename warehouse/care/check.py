@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from warehouse.care.findings import EXPECTED, TABLES, find_damage
+from warehouse.care.findings import EXPECTED, TABLES, files_of, find_damage
 from warehouse.sql.verified import forget_verified
 from warehouse.store.run_folder import Warehouse
 
@@ -26,8 +26,8 @@ def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
         (report.notes if finding.consequence == "note" else report.problems).append(finding.text)
     if report.problems:
         forget_verified(warehouse)
-    for part in (path for table in TABLES for path in (warehouse.root / table).rglob("*.parquet")):
-        if EXPECTED.fullmatch(part.name):
+    for part in (path for table in TABLES for path in files_of(warehouse.root / table)):
+        if part.suffix == ".parquet" and EXPECTED.fullmatch(part.name):
             report.num_parts += 1
             try:
                 report.num_rows += pq.read_metadata(part).num_rows

@@ -1,5 +1,6 @@
 """Everything that is wrong with the stored files: where, what, the way out, and what follows from it."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,17 +43,21 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
     """Files in the tables' folders that no stage writes."""
     for table in TABLES:
-        for path in sorted((warehouse.root / table).rglob("*")):
-            # Version 0.2.0 left a claim beside each file on filesystems without hard links.
-            ours = EXPECTED.fullmatch(path.name) or path.parent.suffix == ".claim"
+        for path in files_of(warehouse.root / table):
             inside = str(path.relative_to(warehouse.root))
-            if path.is_dir() or ours or "checkpoint-" in inside:
+            # Version 0.2.0 left a claim beside each file on filesystems without hard links.
+            if EXPECTED.fullmatch(path.name) or path.parent.suffix == ".claim" or "checkpoint-" in inside:
                 continue
             if TEMPORARY_MARK in inside or ".spill-" in inside:
                 yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
                 yield Finding.of(path, words, "aside")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """All files in a folder and those in it, in order."""
+    return sorted(Path(inside, name) for inside, _, names in os.walk(folder) for name in names)
 
 
 def _tasks(warehouse: Warehouse, *, quick: bool) -> Iterator[Finding]:
@@ -98,10 +103,13 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
 
 def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and what it says of others."""
-    manifest = readable_manifest(stage)
+    manifest = None
     for path in (stage.folder / "manifest.json", stage.folder / "settings.json"):
         try:
-            stage.manifest() if path.name == "manifest.json" else _check_settings(path, manifest)
+            if path.name == "manifest.json":
+                manifest = stage.manifest()
+            else:
+                _check_settings(path, manifest)
         except StageError as error:
             yield Finding(path, str(error), "aside", stage)
     if manifest is None and not stage.is_complete():
@@ -112,7 +120,7 @@ def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Findi
         yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
                          "or let `warehouse repair` open the stage again.", "again", stage)
     if stage.name == "score":
-        yield from _scored_parts(warehouse, stage, complete=manifest is not None)
+        yield from _scored_parts(warehouse, stage, manifest)
     if manifest and stage.name == "train":
         yield from _training(warehouse, stage, manifest)
 
@@ -134,12 +142,13 @@ def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
               if stage.prompts else [])]
 
 
-def _scored_parts(warehouse: Warehouse, stage: Stage, *, complete: bool) -> Iterator[Finding]:
+def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] | None) -> Iterator[Finding]:
     """Part i of samples scores part i of completions."""
+    complete = manifest is not None
     rollout = warehouse.stage("rollout", **{key: stage.identity[key] for key in ("iteration", "purpose")})
-    manifest = readable_manifest(rollout)
-    sampled = ({part_number(Path(part["name"])) for part in manifest["parts"]
-                if part["name"].startswith("part-")} if manifest else
+    listed = readable_manifest(rollout)
+    sampled = ({part_number(Path(part["name"])) for part in listed["parts"]
+                if part["name"].startswith("part-")} if listed else
                {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
     present = sorted(stage.folder.glob("part-*.parquet"))
     if not sampled and complete:
@@ -149,7 +158,7 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, *, complete: bool) -> Iter
         yield Finding(stage.folder, f"{stage.title} has parts {sorted(scored)}, the completions have "
                       f"{sorted(sampled)}. Restore the missing ones, or remove {stage.folder} and score "
                       "again.", "restore")
-    replaced = (readable_manifest(stage) or {}).get("replaced", [])
+    replaced = (manifest or {}).get("replaced", [])
     for path in present if sampled else []:
         if part_number(path) not in sampled and path.name not in replaced:
             yield Finding.of(path, "scores completions that are gone. `warehouse repair` puts it aside.",

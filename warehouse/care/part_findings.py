@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
-from warehouse.store.parts import part_metadata, read_part
+from warehouse.store.parts import footer_facts, part_metadata, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import (
     OLDEST_VERSION,
@@ -86,19 +86,19 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
     import pyarrow as pa
     import pyarrow.parquet as pq
     try:
-        file = pq.ParquetFile(part)
+        footer = pq.read_metadata(part)
     except (pa.ArrowInvalid, OSError) as error:
         return [f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). `warehouse repair` puts it "
                 "aside."]
-    metadata = part_metadata(part)
+    metadata = footer_facts(footer.metadata)
     version = metadata.get("schema_version", str(SCHEMA_VERSION))
     if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
         return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
                 "not read. Use the Rollhouse that wrote it, or let `warehouse repair` put it aside."]
     later = later_columns(table, int(version))
     names = [stored for name, stored in stored_names(table).items() if name not in later]
-    if file.schema_arrow.names != names:
-        odd = sorted(set(file.schema_arrow.names) ^ set(names))
+    if footer.schema.to_arrow_schema().names != names:
+        odd = sorted(set(footer.schema.to_arrow_schema().names) ^ set(names))
         return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
     problems = []
     owner = metadata.get("run_id", "")
@@ -106,18 +106,18 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
         problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
                         "Move it out of the run folder.")
     for key, value in keys.items():
-        bounds = {_bounds(file, group, key) for group in range(file.metadata.num_row_groups)}
+        bounds = {_bounds(footer.row_group(group), key) for group in range(footer.num_row_groups)}
         if others := bounds - {(None, None), (value, value)}:
             problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
                             f"{sorted(others)[0][0]}. Move it where it belongs.")
     return problems
 
 
-def _bounds(file: Any, group: int, column: str) -> tuple[Any, Any]:
-    """Least and greatest value of a column in one row group."""
-    metadata = file.metadata.row_group(group)
-    names = [metadata.column(index).path_in_schema for index in range(metadata.num_columns)]
-    statistics = metadata.column(names.index(column)).statistics if column in names else None
+def _bounds(group: Any, column: str) -> tuple[Any, Any]:
+    """Least and greatest value of a column in a row group."""
+    index = next((index for index in range(group.num_columns)
+                  if group.column(index).path_in_schema == column), None)
+    statistics = None if index is None else group.column(index).statistics
     return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
 
 

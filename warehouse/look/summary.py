@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.sql.database import rows_of
 from warehouse.sql.inventory import Inventory, table_of
-from warehouse.stages.due import stage_due
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -48,9 +47,22 @@ def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, i
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
-    due = f"Next: {stage_due(warehouse)} {warehouse.root}"
+    due = f"Next: {_stage_due(inventory)} {warehouse.root}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
+
+
+def _stage_due(inventory: Inventory) -> str:
+    """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
+    complete: dict[str, set[tuple[int, str]]] = {"rollout": set(), "score": set(), "train": set()}
+    for held in inventory.stages:
+        if held.manifest is not None:
+            keys = held.stage.identity
+            complete[held.stage.name].add((keys["iteration"], keys.get("purpose", "train")))
+    if complete["rollout"] - complete["score"]:
+        return "score"
+    newest = next(iteration for iteration in count() if (iteration, "train") not in complete["train"])
+    return "train" if (newest, "train") in complete["score"] else "rollout"
 
 
 def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:
@@ -97,17 +109,15 @@ def sparkline(values: list[float | None], width: int = 60) -> str:
 
 
 def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory) -> str:
-    counts = rows_of(connection, """
-        SELECT (SELECT count(*) FROM tasks) AS tasks,
-               (SELECT sum((facts ->> '$.num_completions')::BIGINT) FROM stages
-                WHERE stage = 'rollout') AS done
-        """)[0]
+    [row] = rows_of(connection, "SELECT count(*) AS num_tasks FROM tasks")
+    num_completions = sum(held.manifest["facts"].get("num_completions", 0) for held in inventory.stages
+                          if held.manifest and held.stage.name == "rollout")
     parts = {part: facts for held in inventory.stages for part, facts in held.parts.items()}
     parts |= {part: {} for part in inventory.parts["tasks"]}
     size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
                if facts or part.exists())
-    return (f"{warehouse.root}  base {warehouse.base_name}  {counts['tasks']:,} tasks  "
-            f"{counts['done'] or 0:,} completions  {size / 1e6:,.1f} MB  "
+    return (f"{warehouse.root}  base {warehouse.base_name}  {row['num_tasks']:,} tasks  "
+            f"{num_completions:,} completions  {size / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 
 

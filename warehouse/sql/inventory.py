@@ -59,8 +59,8 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: boo
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
     tasks, stages = _sound_stages(warehouse, left_out, partial, in_place)
-    manifests = {held.stage.folder: held.manifest for held in stages if not held.damaged}
-    choices = scorer_choices(warehouse, lambda stage: manifests.get(stage.folder))
+    choices = scorer_choices(warehouse, [(held.stage, held.manifest) for held in stages
+                                         if held.manifest and not held.damaged])
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
     inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out,
                           vocabulary_file(warehouse), warehouse.facts["schema_version"])

@@ -44,9 +44,9 @@ def waiting_groups(warehouse: Warehouse, before: int, *, complete: bool = False)
 def gone_on_with(warehouse: Warehouse, iteration: int, plan: list[str]) -> dict[str, int]:
     """Groups of an iteration's plan that an earlier one began, each with the last that carried it over."""
     unknown, origins = {group for group in plan if not group.startswith(f"{iteration}/")}, dict[str, int]()
-    for earlier in reversed([number for number in warehouse.iterations("completions") if number < iteration]):
-        if not unknown:
-            break
+    for earlier in reversed(warehouse.iterations("completions") if unknown else []):
+        if earlier >= iteration or not unknown:
+            continue
         origins |= dict.fromkeys(unknown & set(carried_groups(warehouse, earlier)), earlier)
         unknown -= origins.keys()
     return origins

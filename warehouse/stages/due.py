@@ -34,16 +34,6 @@ def train_due(warehouse: Warehouse) -> int:
     return iteration
 
 
-def stage_due(warehouse: Warehouse) -> str:
-    """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
-    for iteration in warehouse.iterations("completions"):
-        for purpose in warehouse.purposes("completions", iteration):
-            rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
-            if rollout.is_complete() and not warehouse.scorers(iteration, purpose):
-                return "score"
-    return "train" if warehouse.scorers(train_due(warehouse), "train") else "rollout"
-
-
 def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,
                       purpose: str | None = None) -> list[tuple[int, str]]:
     """Rollouts that `scorer` has not completed, as (iteration, purpose); of those under way, too.

@@ -6,16 +6,15 @@ last. A name is an identity, or what stands before its hash, and then means the 
 asks for a name where only the last of these would decide.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage, readable_manifest
+from warehouse.store.stage import Stage
 
 LATEST = "finished last"
-ManifestOf = Callable[[Stage], dict[str, Any] | None]
 
 
 class Choice(NamedTuple):
@@ -29,20 +28,22 @@ class Choice(NamedTuple):
     finished_at: float
 
 
-def scorer_choices(warehouse: Warehouse, manifest_of: ManifestOf = readable_manifest) -> list[Choice]:
-    """Every complete score stage that can be read; exactly one per (iteration, purpose) is chosen."""
+def scorer_choices(warehouse: Warehouse, complete: list[tuple[Stage, dict[str, Any]]]) -> list[Choice]:
+    """Every score among complete stages and their manifests; one per (iteration, purpose) is chosen."""
     named = named_scorer(warehouse)
-    trained = [(number, _trained_scorer(warehouse, number, manifest_of))
-               for number in reversed(warehouse.iterations("train_steps"))]
+    trained = [(stage.identity["iteration"], _trained_scorer(manifest))
+               for stage, manifest in reversed(complete) if stage.name == "train"]
+    scores: dict[tuple[int, str], dict[str, float]] = {}
+    for stage, manifest in complete:
+        if stage.name == "score":
+            iteration, purpose, scorer = stage.identity.values()
+            scores.setdefault((iteration, purpose), {})[scorer] = manifest["finished_at"]
     choices = []
-    for iteration in warehouse.iterations("samples"):
-        for purpose in warehouse.purposes("samples", iteration):
-            finished = _finished(warehouse, iteration, purpose, manifest_of)
-            if finished:
-                before = (scorer for number, scorer in trained if number <= iteration)
-                scorer, reason = _choose(finished, named, before)
-                choices += [Choice(iteration, purpose, name, name == scorer, reason if name == scorer else "",
-                                   finished[name]) for name in sorted(finished)]
+    for (iteration, purpose), finished in scores.items():
+        before = (scorer for number, scorer in trained if number <= iteration)
+        scorer, reason = _choose(finished, named, before)
+        choices += [Choice(iteration, purpose, name, name == scorer, reason if name == scorer else "",
+                           finished[name]) for name in finished]
     return choices
 
 
@@ -51,7 +52,10 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
 
     StageError if nothing is scored, or not by a scorer of that name.
     """
-    finished = _finished(warehouse, iteration, purpose, Stage.manifest)
+    scores = [warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer)
+              for scorer in warehouse.scorers(iteration, purpose)]
+    finished = {stage.identity["scorer"]: manifest["finished_at"] for stage in scores
+                if (manifest := stage.manifest())}
     if not finished:
         raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score {warehouse.root} "
                          f"--iteration {iteration}` first.")
@@ -59,7 +63,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
         raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
                          f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
                          f"{warehouse.root} --iteration {iteration}`.")
-    before = (_trained_scorer(warehouse, number, Stage.manifest)
+    before = (_trained_scorer(warehouse.stage("train", iteration=number).manifest() or {})
               for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
     return _choose(finished, name or named_scorer(warehouse), before)
 
@@ -74,18 +78,8 @@ def is_named(scorer: str, name: str) -> bool:
     return scorer == name or scorer.rpartition("-")[0] == name
 
 
-def _finished(warehouse: Warehouse, iteration: int, purpose: str,
-              manifest_of: ManifestOf) -> dict[str, float]:
-    """Complete scorers of one rollout and when each finished."""
-    manifests: dict[str, dict[str, Any] | None] = {
-        scorer: manifest_of(warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer))
-        for scorer in warehouse.scorers(iteration, purpose)}
-    return {scorer: manifest["finished_at"] for scorer, manifest in manifests.items() if manifest}
-
-
-def _trained_scorer(warehouse: Warehouse, iteration: int, manifest_of: ManifestOf) -> str | None:
-    """The scorer whose rewards a complete train stage used."""
-    manifest = manifest_of(warehouse.stage("train", iteration=iteration)) or {}
+def _trained_scorer(manifest: dict[str, Any]) -> str | None:
+    """The scorer whose rewards a training used, by its manifest."""
     named = manifest.get("facts", {}).get("scorer") or (manifest.get("settings") or {}).get("scorer")
     return named if isinstance(named, str) else None
 

@@ -29,6 +29,7 @@ NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}
 ROW_GROUP_SIZE = 1024
+WORTH_THREADS = 1 << 20  # bytes of a part; those of a small one take longer to hand over than to read
 
 
 def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str, str]) -> bool:
@@ -114,7 +115,8 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(columns=columns).replace_schema_metadata(None)
+            rows = file.read(columns=columns, use_threads=path.stat().st_size > WORTH_THREADS)
+            return rows.replace_schema_metadata(None)
     except FileNotFoundError as error:
         raise _missing(path) from error
     except (pa.ArrowInvalid, OSError) as error:
@@ -157,11 +159,15 @@ def stored_bytes(paths: Iterable[Path]) -> int:
 def part_metadata(path: Path) -> dict[str, str]:
     """What the footer says: run_id, table, part_uuid, schema_version; StageError if it cannot be read."""
     try:
-        found = pq.read_schema(path).metadata or {}
+        return footer_facts(pq.read_schema(path).metadata)
     except (pa.ArrowInvalid, OSError) as error:
         raise _damaged(path, error) from error
+
+
+def footer_facts(pairs: dict[bytes, bytes] | None) -> dict[str, str]:
+    """Ours of what a footer holds besides the schema."""
     return {key.decode(errors="replace").removeprefix("rollhouse."): value.decode(errors="replace")
-            for key, value in found.items() if key.startswith(b"rollhouse.")}
+            for key, value in (pairs or {}).items() if key.startswith(b"rollhouse.")}
 
 
 def part_version(path: Path) -> int:

@@ -230,8 +230,9 @@ class Warehouse:
         probe = self.scratch("clock")
         now = probe.stat().st_mtime
         probe.rmdir()
-        tables = [path for table in ("completions", "prompts", "samples", "train")
-                  for path in (self.root / table).rglob(f"*{TEMPORARY_MARK}*")]
+        tables = [Path(folder, name) for table in ("completions", "prompts", "samples", "train")
+                  for folder, folders, names in os.walk(self.root / table) for name in folders + names
+                  if TEMPORARY_MARK in name]
         for path in [*self.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
             with contextlib.suppress(FileNotFoundError):  # another process sweeps too
                 if now - path.stat().st_mtime > SWEEP_SECONDS:

@@ -19,7 +19,8 @@ from tests.building.weather import SCORER, Weather, build_run, empty_run, write_
 from train.rows.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import column_entries
-from warehouse.store.chosen_scorer import choose_scorer, scorer_choices
+from warehouse.sql.inventory import take_inventory
+from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -172,7 +173,8 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     change_document(manifest, scorer="strict-99", finished_at=finished_at + 9)
 
     def chosen() -> list[tuple[str, str]]:
-        [shown] = [(choice.scorer, choice.reason) for choice in scorer_choices(warehouse) if choice.chosen]
+        [shown] = [(choice.scorer, choice.reason) for choice in take_inventory(warehouse).choices
+                   if choice.chosen]
         assert shown == choose_scorer(warehouse, 0, "train", None)  # what train and explain go by
         assert choose_scorer(warehouse, 0, "train", "strict")[0] == "strict-99"
         assert choose_scorer(warehouse, 0, "train", SCORER)[0] == SCORER
