@@ -1,13 +1,12 @@
 """Advantages of the user's own: a function in their file, called with all rows of the stage; no torch."""
 
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from train.rows.groups import Group
-from warehouse.stages.user_code import load_function
+from warehouse.stages.user_code import line_in, load_function
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
 
@@ -22,14 +21,12 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     """
     rows = [_row(group, place, age) for group, age in zip(groups, staleness, strict=True)
             for place in range(len(group.rollouts))]
+    user = load_function(text, OPTION)
     try:
-        given = list(load_function(text, OPTION).function(rows))
-    except StageError:
-        raise
+        given = list(user.function(rows))
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise StageError(f"--advantages {text} raised {type(error).__name__} in line {line}: {error}. "
-                         "Nothing was written.") from error
+        raise StageError(f"--advantages {text} raised {type(error).__name__}: {error}"
+                         f"{line_in(error, user.path)}. Nothing was written.") from error
     if len(given) != len(rows):
         raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
     return [_checked(value, row, text) for value, row in zip(given, rows, strict=True)]

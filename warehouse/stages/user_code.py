@@ -44,5 +44,5 @@ def load_function(text: str, option: str) -> UserFunction:
 def line_in(error: BaseException, path: Path) -> str:
     """Where in the user's file an error came from, in words; empty if nowhere."""
     numbers = [number for frame, number in traceback.walk_tb(error.__traceback__)
-               if frame.f_code.co_filename == str(path)]
+               if frame.f_code.co_filename == str(path.absolute())]
     return f" (line {numbers[-1]})" if numbers else ""
