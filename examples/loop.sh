@@ -12,8 +12,8 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   sed -n '2,/^set/s/^# //p' "$0"
   exit
 fi
-run=${1:?$usage}
-iterations=${2:?$usage}
+[[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
+run=$1 iterations=$2
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
 rescues=0 to_train=() ahead="" sampling=""
 shift 2

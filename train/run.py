@@ -144,10 +144,10 @@ def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
     why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
     keep = "write the policy unchanged with --keep-if-nothing."
     if rollouts and not right and inputs.iteration > 0:
+        run = inputs.stage.folder.parents[1]
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          "collapse: `warehouse watch RUN` names the policy to go back to with "
-                          f"`warehouse rollback RUN --to POLICY`. If tasks are too hard, "
-                          f"roll out others, or {keep}")
+                          f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are too "
+                          f"hard, roll out others, or {keep}")
     return StageError(f"{why}Roll out more or other tasks, or {keep}")
 
 

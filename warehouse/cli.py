@@ -1,5 +1,6 @@
 """The `warehouse` command: make a run, ask it questions, look after it."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -44,7 +45,15 @@ def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...]
         click.echo(by_address(line))
 
 
-@cli.command()
+class SqlCommand(click.Command):
+    """A query may begin with a comment, which click would take for an option."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """`-- note` and what has a blank before any = is SQL, as no option does."""
+        return super().parse_args(context, [re.sub(r"^(?=--[^\s=]*\s)", " ", each) for each in args])
+
+
+@cli.command(cls=SqlCommand)
 @run_argument
 @click.argument("query", required=False)
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,

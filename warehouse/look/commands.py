@@ -124,7 +124,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     text = "\n".join(look.alarm_lines(warehouse, connection, alarms, start))
     click.echo(text)
     if firing and on_fire:
-        code = subprocess.run(on_fire, shell=True, input=text, text=True, check=False).returncode
+        code = subprocess.run(on_fire, shell=True, input=f"{text}\n", text=True, check=False).returncode
         click.echo(f"{on_fire}: exit code {code}", err=True)
     if firing:
         raise SystemExit(look.ALARM_EXIT_CODE)

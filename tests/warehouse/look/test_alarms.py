@@ -306,7 +306,7 @@ def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path
     note = tmp_path / "note"
     assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
     assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
-    assert note.read_text().startswith("truncation since iteration 5")
+    assert note.read_text().startswith("truncation since iteration 5") and note.read_text().endswith("\n")
 
 
 def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> None:

@@ -225,6 +225,13 @@ def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
     assert commented.stdout == "word\né;\n"
 
 
+def test_a_query_may_begin_with_a_comment_and_null_is_named(run: Warehouse) -> None:
+    answer = warehouse("sql", run.root, "-- what there is\nselect 1 as a, null as b, '' as c")
+    assert answer.stdout.splitlines()[2].split() == ["1", "NULL"]
+    assert warehouse("sql", run.root, "--rows=2\nselect 1").exit_code == 2      # an option, as it stands
+    assert "Did you mean '--format'" in warehouse("sql", run.root, "--formt", "csv", "select 1").stderr
+
+
 def test_a_table_that_nobody_could_read_is_refused(run: Warehouse) -> None:
     for query in ("create table t as select 1", "insert into samples select * from samples",
                   "select 1; create view v as select 1"):
