@@ -146,8 +146,8 @@ def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
     if rollouts and not right and inputs.iteration > 0:
         run = inputs.stage.folder.parents[1]
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are too "
-                          f"hard, roll out others, or {keep}")
+                          f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are "
+                          f"too hard, roll out others, or {keep}")
     return StageError(f"{why}Roll out more or other tasks, or {keep}")
 
 

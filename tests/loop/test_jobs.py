@@ -88,7 +88,8 @@ def test_the_loop_says_how_it_is_used() -> None:
     assert said.stdout.startswith("usage: examples/loop.sh RUN ITERATIONS")
     assert "--rescue: after" in said.stdout
     for arguments in ([], ["run"], ["run", "--rescue"]):
-        wrong = subprocess.run(["bash", "examples/loop.sh", *arguments], capture_output=True, text=True, check=False)
+        wrong = subprocess.run(["bash", "examples/loop.sh", *arguments], capture_output=True, text=True,
+                               check=False)
         assert wrong.returncode == 2 and wrong.stderr.startswith("usage: examples/loop.sh RUN ITERATIONS")
 
 

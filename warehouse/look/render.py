@@ -15,7 +15,7 @@ MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
              width: int | None = None) -> str:
-    """An aligned table, NULL by its name; lists elided, long cells cut unless `full`; numbers to the right."""
+    """An aligned table, NULL by name; lists elided, long cells cut unless `full`; numbers to the right."""
     cells = [["NULL" if value is None else _cell(value, full) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     right = [all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
