@@ -16,7 +16,8 @@ import click
 
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.environment import prepare_environment
-from rollout.parts import missing_parts, sample_parts
+from rollout.parts import missing_parts
+from rollout.sample import sample_parts
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest

@@ -18,13 +18,14 @@ from rollout.options import (
     format_options,
     prompt_limit,
 )
-from rollout.parts import num_parts, rollout_facts, sample_parts, split_parts
+from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.plan_turn import TurnSettings, plan_turn
 from rollout.prompts.selection import choose_tasks, training_visits
+from rollout.sample import sample_parts
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest

@@ -61,7 +61,7 @@ def test_every_task_gets_its_group_with_ids_and_logprobs_as_sampled(tmp_path: Pa
 def test_a_log_gets_a_line_of_progress_now_and_then(terminal: bool, seconds: float, tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    monkeypatch.setattr("rollout.parts.tqdm", lambda **options: given.append(options["mininterval"]) or
+    monkeypatch.setattr("rollout.sample.tqdm", lambda **options: given.append(options["mininterval"]) or
                         tqdm(**options))
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     sample(small_run(tmp_path))

@@ -1,0 +1,205 @@
+"""Sampling what is missing of a rollout's parts, and writing each part when it is whole."""
+
+import platform
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from tqdm import tqdm
+
+from rollout.carry import Ending, Row, grown
+from rollout.engines.engine import Engine, Request, Sampled, Sampling
+from rollout.parts import Member, Part, carried_in_part
+from rollout.prompts.plan import seed_of
+from rollout.spill import Key, Spill
+from warehouse.stages.clock import bar_interval
+from warehouse.stages.space import check_space
+from warehouse.stages.stop import StageStopped, StopRequest, first_line
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
+
+
+def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
+                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, begun: dict[Key, Row],
+                 serve: str | None = None, ending: Ending | None = None, **keys: Any) -> tuple[float, int]:
+    """Sample all parts in one engine run and write each as soon as it is whole.
+
+    The seconds spent writing and the tokens sampled by this call come back. What is finished of the parts in
+    flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
+    is raised. What `begun` holds is gone on from; once `ending` is due, what is left is carried over.
+    """
+    constants = {**keys, **asdict(sampling), **_served_by(engine, policy, serve)}
+    same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
+    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
+                                 map(_key, part.members), same, begun) for part in parts}
+    members = [(part, member) for part in parts for member in part.members]
+    missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
+    if ending:
+        groups = [prompt["group_id"] for _, (prompt, _) in members]
+        before = sum(begun[key]["finish_reason"] is not None for _, member in members
+                     if (key := _key(member)) in begun)
+        ending.begin(groups, [groups[index] for index in missing], before,
+                     {groups[index] for index in missing if members[index][0].decided})
+    began, writing, num_tokens = time.perf_counter(), 0.0, 0
+    num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
+    requests = _requests(members, missing, spills)
+    over = [ending.is_due] if ending else []
+    results = _and_its_failure(engine.sample(requests, sampling, *over), stop)
+    with closing(results), tqdm(total=len(members), initial=num_kept, unit="completion",
+                                desc=f"rollout {keys['iteration']} {keys['purpose']}",
+                                mininterval=bar_interval()) as progress:
+        for part in parts:
+            writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
+        for sampled in results:
+            if isinstance(sampled, (Sampled, Request)):
+                part, member = members[sampled.index]
+                drawn = spills[part.number].drawn.get(_key(member))
+                row = _completion_row(member, sampled, constants, drawn)
+                spills[part.number].add(row)
+                num_tokens += row["num_completion_tokens"] - (drawn["num_completion_tokens"] if drawn else 0)
+            if isinstance(sampled, Request):
+                continue
+            if isinstance(sampled, Sampled):
+                if ending:
+                    ending.note(member[0]["group_id"])
+                progress.update()
+                num_kept += 1
+                writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
+            failure = sampled if isinstance(sampled, Exception) else None
+            if failure or stop.due() or time.perf_counter() - began > spill_seconds:
+                began = time.perf_counter()
+                for spill in spills.values():
+                    spill.save()
+                check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
+                writing += time.perf_counter() - began
+            if (failure or stop.due()) and num_kept < len(members):
+                raise _reason_to_end(failure, stop, f"{num_kept} of {len(members)} completions")
+    began = time.perf_counter()
+    if num_kept < len(members):
+        assert ending and ending.is_due(), "the engine ended with completions missing"
+        for spill in spills.values():
+            spill.save()    # a kill from here on loses no token
+        for part in parts:
+            if not (part.decided or spills[part.number].part.exists()):
+                _carry_over(warehouse, part, spills[part.number], constants, **keys)
+    return writing + time.perf_counter() - began, num_tokens
+
+
+def _carry_over(warehouse: Warehouse, part: Part, spill: Spill, constants: Row, **keys: Any) -> None:
+    """Write the groups of a part that are not whole for the next iteration, then the part with the others."""
+    left = {prompt["group_id"] for prompt, sample in part.members if not spill.has((prompt, sample))}
+    rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
+            or _completion_row(member, _request(0, member, None), constants, None)
+            for member in part.members if member[0]["group_id"] in left]
+    _close_if_whole(warehouse, _decide(warehouse, part, rows, **keys), spill, None, **keys)
+
+
+def _decide(warehouse: Warehouse, part: Part, rows: list[Row], **keys: Any) -> Part:
+    """Settle which groups of a part are carried over, by a file that the first worker writes; the others.
+
+    A part without that file is nobody's: one worker would write it whole while another leaves a group of it.
+    """
+    table = pa.Table.from_pylist(rows, arrow_schema("carried"))
+    warehouse.write_part("carried", part.number, table, **keys)
+    return part.without(carried_in_part(warehouse, part.number, **keys))
+
+
+def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
+    """What served the rows, and where."""
+    return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
+            "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
+            "logprobs_mode": engine.logprobs_mode or None, "dtype": engine.dtype or None,
+            "device": engine.device or None}
+
+
+def _and_its_failure(sampled: Iterator[Sampled | Request | None],
+                     stop: StopRequest) -> Generator[Sampled | Request | Exception | None, None, None]:
+    """The engine's results, and its failure as the last of them: what it finished before is saved first.
+
+    None comes first if the stop is due already.
+    """
+    if stop.due():
+        yield None
+    try:
+        yield from sampled
+    except Exception as error:
+        yield error
+
+
+def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> Exception:
+    """StageStopped when told to stop, which tells the engine's failure if there is one; else the failure."""
+    if failure and not stop.asked():
+        return failure
+    told = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""
+    stopped = StageStopped(f"Stopped because {stop.reason}, with {kept} kept.{told} Run the same command "
+                           "again to go on.")
+    stopped.__cause__ = failure
+    return stopped
+
+
+def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, ending: Ending | None,
+                    **keys: Any) -> float:
+    """Write the part if its last completion is there; seconds it took."""
+    if len(spill.rows) < len(part.members) or not all(map(spill.has, part.members)):
+        return 0.0
+    began = time.perf_counter()
+    if ending and not part.decided:
+        part = _decide(warehouse, part, [], **keys)
+    rows = [spill.rows[_key(member)] for member in part.members]
+    table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
+    warehouse.write_part("completions", part.number, table, **keys)
+    spill.remove()
+    return time.perf_counter() - began
+
+
+def _requests(members: list[tuple[Part, Member]], missing: list[int],
+              spills: dict[int, Spill]) -> Iterator[Request]:
+    for index in missing:
+        part, member = members[index]
+        yield _request(index, member, spills[part.number].drawn.get(_key(member)))
+
+
+def _request(index: int, member: Member, drawn: Row | None) -> Request:
+    """What is asked of the engine: a completion from its first token on, or from where it was left."""
+    prompt, sample = member
+    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample), prompt["prefill"] or "",
+                      prompt.get("messages") or "", sample)
+    if drawn is None:
+        return request
+    return replace(request, seed=drawn["seed"], drawn_ids=drawn["completion_ids"],
+                   drawn_logprobs=drawn["behaviour_logprobs"])
+
+
+def _key(member: Member) -> Key:
+    prompt, sample = member
+    return prompt["task_id"], sample
+
+
+def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
+                    drawn: Row | None) -> Row:
+    """The row of a completion that is finished, or of what is drawn of one so far."""
+    prompt, sample = member
+    row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
+           "num_prompt_tokens": prompt["num_prompt_tokens"],
+           "seed": drawn["seed"] if drawn else _completion_seed(prompt, sample)}
+    if isinstance(sampled, Request):
+        if drawn and len(sampled.drawn_ids) == len(drawn["completion_ids"]):
+            return drawn        # nothing was drawn since
+        ids, row = sampled.drawn_ids, row | {"behaviour_logprobs": sampled.drawn_logprobs,
+                                             "host": platform.node(), "finish_reason": None}
+    else:
+        ids, row = sampled.completion_ids, row | {
+            "completion": sampled.completion, "behaviour_logprobs": sampled.logprobs,
+            "support_ids": sampled.support,
+            "host": sampled.host or platform.node(), "finish_reason": sampled.finish_reason,
+            "cost": sampled.cost, "finished_at": datetime.now(UTC)}
+    return row | {"completion_ids": ids, "num_completion_tokens": len(ids),
+                  "version_segments": grown(drawn, len(ids), row["policy_version"])}
+
+
+def _completion_seed(prompt: dict[str, Any], sample: int) -> int:
+    return seed_of(prompt["seed"], "completion", sample)
