@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -33,79 +33,126 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     is raised. What `begun` holds is gone on from; once `ending` is due, what is left is carried over.
     """
     constants = {**keys, **asdict(sampling), **_served_by(engine, policy, serve)}
-    same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
-    spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
-                                 map(_key, part.members), same, begun) for part in parts}
-    members = [(part, member) for part in parts for member in part.members]
-    missing = [index for index, (part, member) in enumerate(members) if not spills[part.number].has(member)]
-    if ending:
-        groups = [prompt["group_id"] for _, (prompt, _) in members]
-        before = sum(begun[key]["finish_reason"] is not None for _, member in members
-                     if (key := _key(member)) in begun)
-        ending.begin(groups, [groups[index] for index in missing], before,
-                     {groups[index] for index in missing if members[index][0].decided})
-    began, writing, num_tokens = time.perf_counter(), 0.0, 0
-    num_kept = len(members) - len(missing)  # not the bar's: TQDM_DISABLE stops its count
-    requests = _requests(members, missing, spills)
+    under_way = OpenParts(warehouse, parts, keys, constants, begun, ending)
     over = [ending.is_due] if ending else []
-    results = _and_its_failure(engine.sample(requests, sampling, *over), stop)
-    with closing(results), tqdm(total=len(members), initial=num_kept, unit="completion",
+    results = _and_its_failure(engine.sample(under_way.requests(), sampling, *over), stop)
+    saved, num_all = time.perf_counter(), len(under_way.members)
+    with closing(results), tqdm(total=num_all, initial=under_way.num_kept, unit="completion",
                                 desc=f"rollout {keys['iteration']} {keys['purpose']}",
                                 mininterval=bar_interval()) as progress:
         for part in parts:
-            writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
+            under_way.write_if_whole(part)
         for sampled in results:
-            if isinstance(sampled, (Sampled, Request)):
-                part, member = members[sampled.index]
-                drawn = spills[part.number].drawn.get(_key(member))
-                row = _completion_row(member, sampled, constants, drawn)
-                spills[part.number].add(row)
-                num_tokens += row["num_completion_tokens"] - (drawn["num_completion_tokens"] if drawn else 0)
+            if isinstance(sampled, Sampled | Request):
+                under_way.add(sampled)
             if isinstance(sampled, Request):
                 continue
-            if isinstance(sampled, Sampled):
-                if ending:
-                    ending.note(member[0]["group_id"])
-                progress.update()
-                num_kept += 1
-                writing += _close_if_whole(warehouse, part, spills[part.number], ending, **keys)
+            progress.update(isinstance(sampled, Sampled))
             failure = sampled if isinstance(sampled, Exception) else None
-            if failure or stop.due() or time.perf_counter() - began > spill_seconds:
-                began = time.perf_counter()
-                for spill in spills.values():
-                    spill.save()
+            if failure or stop.due() or time.perf_counter() - saved > spill_seconds:
+                under_way.save()
                 check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
-                writing += time.perf_counter() - began
-            if (failure or stop.due()) and num_kept < len(members):
-                raise _reason_to_end(failure, stop, f"{num_kept} of {len(members)} completions")
-    began = time.perf_counter()
-    if num_kept < len(members):
+                saved = time.perf_counter()
+            if (failure or stop.due()) and under_way.num_kept < num_all:
+                raise _reason_to_end(failure, stop, f"{under_way.num_kept} of {num_all} completions")
+    if under_way.num_kept < num_all:
         assert ending and ending.is_due(), "the engine ended with completions missing"
-        for spill in spills.values():
-            spill.save()    # a kill from here on loses no token
-        for part in parts:
-            if not (part.decided or spills[part.number].part.exists()):
-                _carry_over(warehouse, part, spills[part.number], constants, **keys)
-    return writing + time.perf_counter() - began, num_tokens
+        under_way.carry_over()
+    return under_way.writing, under_way.num_tokens
 
 
-def _carry_over(warehouse: Warehouse, part: Part, spill: Spill, constants: Row, **keys: Any) -> None:
-    """Write the groups of a part that are not whole for the next iteration, then the part with the others."""
-    left = {prompt["group_id"] for prompt, sample in part.members if not spill.has((prompt, sample))}
-    rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
-            or _completion_row(member, _request(0, member, None), constants, None)
-            for member in part.members if member[0]["group_id"] in left]
-    _close_if_whole(warehouse, _decide(warehouse, part, rows, **keys), spill, None, **keys)
+class OpenParts:
+    """The parts under way: what is finished of each and what is drawn; each is written once it is whole."""
 
+    def __init__(self, warehouse: Warehouse, parts: list[Part], keys: dict[str, Any],
+                 constants: dict[str, Any], begun: dict[Key, Row], ending: Ending | None) -> None:
+        self.warehouse, self.parts, self.keys, self.constants = warehouse, parts, keys, constants
+        same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
+        self.spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
+                                          map(_key, part.members), same, begun) for part in parts}
+        self.members = [(part, member) for part in parts for member in part.members]
+        self.missing = [index for index, (part, member) in enumerate(self.members)
+                        if not self.spills[part.number].has(member)]
+        self.num_kept = len(self.members) - len(self.missing)  # not the bar's: TQDM_DISABLE stops its count
+        self.ending, self.num_tokens, self.writing = ending, 0, 0.0
+        if ending:
+            groups = [prompt["group_id"] for _, (prompt, _) in self.members]
+            before = sum(begun[key]["finish_reason"] is not None for _, member in self.members
+                         if (key := _key(member)) in begun)
+            ending.begin(groups, [groups[index] for index in self.missing], before,
+                         {groups[index] for index in self.missing if self.members[index][0].decided})
 
-def _decide(warehouse: Warehouse, part: Part, rows: list[Row], **keys: Any) -> Part:
-    """Settle which groups of a part are carried over, by a file that the first worker writes; the others.
+    def requests(self) -> Iterator[Request]:
+        """What is missing, as it is asked of the engine."""
+        for index in self.missing:
+            part, member = self.members[index]
+            yield _request(index, member, self.spills[part.number].drawn.get(_key(member)))
 
-    A part without that file is nobody's: one worker would write it whole while another leaves a group of it.
-    """
-    table = pa.Table.from_pylist(rows, arrow_schema("carried"))
-    warehouse.write_part("carried", part.number, table, **keys)
-    return part.without(carried_in_part(warehouse, part.number, **keys))
+    def add(self, sampled: Sampled | Request) -> None:
+        """Take a completion that is finished, whose part may be whole by it, or what is drawn of one."""
+        part, member = self.members[sampled.index]
+        drawn = self.spills[part.number].drawn.get(_key(member))
+        row = _completion_row(member, sampled, self.constants, drawn)
+        self.spills[part.number].add(row)
+        self.num_tokens += row["num_completion_tokens"] - (drawn["num_completion_tokens"] if drawn else 0)
+        if isinstance(sampled, Sampled):
+            if self.ending:
+                self.ending.note(member[0]["group_id"])
+            self.num_kept += 1
+            self.write_if_whole(part)
+
+    def write_if_whole(self, part: Part) -> None:
+        """Write the part if its last completion is there."""
+        if self._is_whole(part):
+            with self._timed():
+                self._write(self._decide(part, []) if self.ending and not part.decided else part)
+
+    def save(self) -> None:
+        """Save what is finished and drawn of all parts: a kill from here on loses no token."""
+        with self._timed():
+            for spill in self.spills.values():
+                spill.save()
+
+    def carry_over(self) -> None:
+        """Write the groups that are not whole for the next iteration, and each part with the others."""
+        self.save()
+        for part in self.parts:
+            spill = self.spills[part.number]
+            if part.decided or spill.part.exists():
+                continue
+            left = {prompt["group_id"] for prompt, sample in part.members if not spill.has((prompt, sample))}
+            rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
+                    or _completion_row(member, _request(0, member, None), self.constants, None)
+                    for member in part.members if member[0]["group_id"] in left]
+            with self._timed():
+                part = self._decide(part, rows)
+                if self._is_whole(part):        # not where another worker decided otherwise
+                    self._write(part)
+
+    def _is_whole(self, part: Part) -> bool:
+        spill = self.spills[part.number]
+        return len(spill.rows) >= len(part.members) and all(map(spill.has, part.members))
+
+    def _decide(self, part: Part, rows: list[Row]) -> Part:
+        """Settle which groups of a part are carried over, by a file that the first worker writes; the others.
+
+        A part without that file is nobody's: one worker would write it whole while another leaves a group.
+        """
+        table = pa.Table.from_pylist(rows, arrow_schema("carried"))
+        self.warehouse.write_part("carried", part.number, table, **self.keys)
+        return part.without(carried_in_part(self.warehouse, part.number, **self.keys))
+
+    def _write(self, part: Part) -> None:
+        rows = [self.spills[part.number].rows[_key(member)] for member in part.members]
+        table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
+        self.warehouse.write_part("completions", part.number, table, **self.keys)
+        self.spills[part.number].remove()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.writing += time.perf_counter() - began
 
 
 def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
@@ -139,28 +186,6 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
                            "again to go on.")
     stopped.__cause__ = failure
     return stopped
-
-
-def _close_if_whole(warehouse: Warehouse, part: Part, spill: Spill, ending: Ending | None,
-                    **keys: Any) -> float:
-    """Write the part if its last completion is there; seconds it took."""
-    if len(spill.rows) < len(part.members) or not all(map(spill.has, part.members)):
-        return 0.0
-    began = time.perf_counter()
-    if ending and not part.decided:
-        part = _decide(warehouse, part, [], **keys)
-    rows = [spill.rows[_key(member)] for member in part.members]
-    table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
-    warehouse.write_part("completions", part.number, table, **keys)
-    spill.remove()
-    return time.perf_counter() - began
-
-
-def _requests(members: list[tuple[Part, Member]], missing: list[int],
-              spills: dict[int, Spill]) -> Iterator[Request]:
-    for index in missing:
-        part, member = members[index]
-        yield _request(index, member, spills[part.number].drawn.get(_key(member)))
 
 
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
