@@ -12,10 +12,14 @@ from warehouse.store.run_folder import Warehouse
 if TYPE_CHECKING:
     import duckdb
 
+# Of iterations that end early the first has what was soonest done, the second what that left: neither is a
+# start to measure from.
 QUERY = """
 SELECT adjusted.*, policy_version, min(max_k) OVER (PARTITION BY purpose) AS k
 FROM adjusted
 JOIN (SELECT iteration, purpose, policy_version, max_k FROM iteration_stats) USING (iteration, purpose)
+QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
+        OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
 
 

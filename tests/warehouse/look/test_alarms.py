@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks.collapse_drill import BROKEN, judge, learning
 from benchmarks.collapse_drill import ONSET as DRILL_ONSET
+from tests.building.runs import completion_row, prompt_row, write_rows
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
@@ -234,6 +235,19 @@ def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
     assert dead.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
     assert story.startswith("Collapsed since iteration 4: pass@1 .") and ".00 at iteration 4" in story
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_nothing_falls_from_an_iteration_that_ended_with_its_shortest(tmp_path: Path, carries: bool) -> None:
+    run, random = empty_run(tmp_path / "run"), np.random.default_rng(0)
+    for iteration, solve in enumerate((0.6, 0.25, 0.25, 0.25)):
+        if carries:
+            prompt = prompt_row("late", 16, iteration=iteration)
+            write_rows(run, "carried", [[completion_row(prompt, 0, [1], [-1.0], "", finish_reason=None)]])
+        write_iteration(run, iteration, "train", Weather(solve=solve), random)
+    assert ("solving_falls" in fired(run)) is not carries
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
+    assert "over iterations 2 to 3" in story if carries else story.startswith("Collapsed since iteration 1")
 
 
 def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> None:

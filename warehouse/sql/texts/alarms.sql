@@ -13,6 +13,11 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
               AND gross_value IS NOT NULL,
  'meaning': explanation};
 
+-- The first of the iterations that end early has the completions alone that were soonest done: no other is like it.
+CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
+the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carried)
+AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
+
 -- DuckDB checks a view by planning all that it stands on, which for `judged_signals` is long: the views are made over
 -- its columns alone, and it comes last.
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
@@ -64,10 +69,10 @@ WITH steps AS (
 known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
-           row_number() OVER (PARTITION BY stats.purpose ORDER BY stats.iteration) AS place,
+           row_number() OVER (PARTITION BY stats.purpose, stats.alone ORDER BY stats.iteration) AS place,
            CASE WHEN solving IS NOT NULL THEN (SELECT count(*) FROM policies WHERE rolled_back_to IS NOT NULL
                                                    AND policy_version <= stats.iteration) END AS num_rollbacks
-    FROM iteration_stats AS stats
+    FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
 smooth AS (
@@ -77,8 +82,8 @@ smooth AS (
            count(solving) OVER last_3 AS span,
            CASE WHEN count(solving) OVER last_4 = 4 THEN avg(solving) OVER last_4 END AS solving_4,
            sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
-    FROM known WINDOW last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING),
-                      last_4 AS (PARTITION BY purpose ORDER BY iteration ROWS 3 PRECEDING)),
+    FROM known WINDOW last_3 AS (PARTITION BY purpose, alone ORDER BY iteration ROWS 2 PRECEDING),
+                      last_4 AS (PARTITION BY purpose, alone ORDER BY iteration ROWS 3 PRECEDING)),
 history AS (
     SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
            least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
@@ -105,9 +110,9 @@ history AS (
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER recent AS usual_clipped
     FROM smooth
-    WINDOW past AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-           recent AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
-           earlier AS (PARTITION BY purpose ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
+    WINDOW past AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+           recent AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
+           earlier AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
 SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
        held.raised AND held.immediate AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
