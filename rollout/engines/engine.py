@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from warehouse.store.errors import StageError
+from warehouse.store.schema import UNTRUNCATED
 
 LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
 MOST_TOP_K, TIES = 64, 16  # up to which what truncation left is stored; tokens at its edge may be equal
@@ -29,9 +30,7 @@ class Sampling:
 
     def departures(self) -> list[str]:
         """Options that make the sampled distribution differ from softmax(logits / temperature)."""
-        plain = Sampling()
-        names = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        return [name for name in names if getattr(self, name) != getattr(plain, name)]
+        return [name for name, neutral in UNTRUNCATED.items() if getattr(self, name) != neutral]
 
     def num_likely(self) -> int:
         """How many of the likeliest tokens an engine has to name, so that all that truncation left are there.

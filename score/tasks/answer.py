@@ -1,6 +1,5 @@
 """Answer tasks: the text itself is judged, nothing is run."""
 
-import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures, unit_measures
+from score.tasks.measures import Answer, Measures, digest, unit_measures
 from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000
@@ -64,8 +63,7 @@ class AnswerKind:
     def measure(self, task: AnswerTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         given = outcomes[0].result
         right = given is not None and any(is_same(given, accepted, task) for accepted in task.accepted)
-        digest = hashlib.sha256(str(given).encode("utf-8", "backslashreplace")).hexdigest()[:32]
-        return unit_measures(answer, outcomes[0], [right], 1, outputs=[given], fingerprint=digest)
+        return unit_measures(answer, outcomes[0], [right], 1, outputs=[given], fingerprint=digest(str(given)))
 
 
 def given_answer(task: AnswerTask, text: str) -> str | None:

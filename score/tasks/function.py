@@ -1,6 +1,5 @@
 """Function tasks: calls whose results are compared here, or tests apart from or together with the program."""
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
+from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.together import SharedTest, is_pass, mode_of, shared_tests
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
@@ -94,8 +93,8 @@ class FunctionKind:
         passed = [is_expected(result, call, task)
                   for result, call in zip(results, task.calls, strict=False)]
         shown = [result[:2] for result in results if isinstance(result, list)]
-        digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
-        return unit_measures(answer, outcome, passed, task.num_units, outputs=shown, fingerprint=digest)
+        return unit_measures(answer, outcome, passed, task.num_units, outputs=shown,
+                             fingerprint=digest(json.dumps(shown, sort_keys=True)))
 
 
 def shared_measures(answer: Answer, outcomes: list[Outcome], num_units: int) -> Measures:

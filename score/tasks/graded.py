@@ -1,6 +1,5 @@
 """Tasks whose grader needs a library: it runs in a lane, on the text of the answer, as programs do."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures, unit_measures
+from score.tasks.measures import Answer, Measures, digest, unit_measures
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
@@ -45,11 +44,6 @@ def grading(module: str, arguments: list[Any], **program: Any) -> Program:
     """The call of a module's `grade`, as a program."""
     order = {"entry_point": "grade", "setup": "", "calls": [plain_data.tagged([arguments, {}], 0)]}
     return Program(JobKind.CALL, f"from {module} import grade\n", json.dumps(order).encode(), **program)
-
-
-def digest(text: str) -> str:
-    """What tells answers apart."""
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def share_of(result: Any) -> tuple[float, str]:

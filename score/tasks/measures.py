@@ -1,5 +1,6 @@
 """What was measured about one completion, whatever the kind of its task: what rewards are computed from."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -87,6 +88,11 @@ class Measures:
 
 
 NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
+
+
+def digest(text: str) -> str:
+    """What tells answers apart."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[float], num_units: int,

@@ -1,6 +1,5 @@
 """Puzzle tasks: several answers in one text, found wherever they stand; the share that is right counts."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -9,7 +8,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures, unit_measures
+from score.tasks.measures import Answer, Measures, digest, unit_measures
 from score.wire.error_classes import ErrorClass
 
 NOT_A_WORD = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
@@ -47,8 +46,8 @@ class PuzzleKind:
             value for row in task.rows.values() for value in row.values()]
         right = [each in given for each in wanted] if task.groups else [
             ours == theirs for ours, theirs in zip(given, wanted, strict=False)]
-        digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:32]
-        return unit_measures(answer, outcomes[0], right, len(wanted), outputs=given, fingerprint=digest)
+        return unit_measures(answer, outcomes[0], right, len(wanted), outputs=given,
+                             fingerprint=digest(json.dumps(given)))
 
 
 def given_cells(task: PuzzleTask, text: str) -> list[str | None]:

@@ -1,6 +1,5 @@
 """Script tasks: a program reads stdin and writes stdout, once per case, each in its own process."""
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +7,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import NO_CODE, Answer, Measures, unit_measures
+from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.wire import plain_data
 from score.wire.frames import JobKind
 
@@ -82,8 +81,8 @@ class ScriptKind:
                     outcome.error_class is None and is_expected(outcome.result, expected, task)]
                    for outcome, (_given, expected) in zip(outcomes, task.cases, strict=True)]
         texts, passed = [text for text, _right in checked], [right for _text, right in checked]
-        digest = hashlib.sha256(repr(texts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
-        return unit_measures(answer, ran[0], passed, len(task.cases), outputs=texts, fingerprint=digest)
+        return unit_measures(answer, ran[0], passed, len(task.cases), outputs=texts,
+                             fingerprint=digest(repr(texts)))
 
 
 def is_expected(written: str, expected: str, task: ScriptTask) -> bool:

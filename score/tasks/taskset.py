@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.graded import digest, grading, tagged_or_end
-from score.tasks.measures import Answer, Measures, unit_measures
+from score.tasks.graded import grading, tagged_or_end
+from score.tasks.measures import Answer, Measures, digest, unit_measures
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from warehouse.store.errors import StageError

@@ -13,10 +13,8 @@ from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
 from warehouse.store.errors import StageError
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import CUT_OFF
+from warehouse.store.schema import CUT_OFF, UNTRUNCATED
 
-UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
-               "frequency_penalty": 0.0}
 TRUNCATION = ("top_p", "top_k", "min_p")
 ORIGIN = ("temperature", "dtype", "max_tokens")     # one for a whole group
 WHOSE = ("policy_version", "policy_sha256", "version_segments")

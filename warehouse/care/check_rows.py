@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number, read_parts
@@ -33,13 +34,13 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
         sampled = rows.filter(rows["policy_version"].is_valid())     # a model behind an API gives no logprobs
         problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
         problems += _logprob_problems(sampled, "behaviour_logprobs")
-    seen = _keys(rows)
+    seen = _keys_of(rows)
     problems += [f"{_shown(key)} is there {count} times."
                  for key, count in Counter(seen).items() if count > 1]
     earlier = [path for path in warehouse.parts("completions", **keys)
                if part_number(path) < part_number(part)]
     before = _readable(earlier, "completions", [*KEY, "group_id"])
-    twice = set(seen) & set(_keys(before))
+    twice = set(seen) & set(_keys_of(before))
     problems += [f"{_shown(key)} is in an earlier part too." for key in sorted(twice)[:3]]
     split = set(rows["group_id"].to_pylist()) & set(before["group_id"].to_pylist())
     problems += [f"group {group} began in an earlier part; its rows must be in one."
@@ -106,7 +107,7 @@ def _sample_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> 
     scored = warehouse.part_path("completions", part_number(part), **rollout)
     problems = []
     sampled = _readable([scored], "completions", [*KEY, "num_completion_tokens"])
-    if sampled.num_rows and _keys(sampled) != _keys(rows):
+    if sampled.num_rows and _keys_of(sampled) != _keys_of(rows):
         problems.append(f"its completions are not those of {scored}; score again.")
     elif sampled.num_rows and sampled["num_completion_tokens"] != rows["num_completion_tokens"]:
         problems.append(f"its token counts are not those of {scored}; score again.")
@@ -120,7 +121,7 @@ def _first_output_problems(rows: pa.Table) -> list[str]:
     """first_output is true once for each group and fingerprint, at its first row, and null without one."""
     seen: set[tuple[str, str]] = set()
     columns = (rows[name].to_pylist() for name in ("group_id", "fingerprint", "first_output"))
-    for key, (group_id, fingerprint, first) in zip(_keys(rows), zip(*columns, strict=True), strict=True):
+    for key, (group_id, fingerprint, first) in zip(_keys_of(rows), zip(*columns, strict=True), strict=True):
         if first is not (None if fingerprint is None else (group_id, fingerprint) not in seen):
             return [f"first_output of {_shown(key)} does not fit the fingerprints of its group; score again."]
         seen.add((group_id, fingerprint))
@@ -132,11 +133,12 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
     rows = read_parts([part], "train_samples", ["iteration", "purpose", *KEY, "old_logprobs"])
     rows = rows.filter(rows["old_logprobs"].is_valid())
     problems = _logprob_problems(rows, "old_logprobs")
-    lengths = dict(zip(_long_keys(rows), _lengths(rows["old_logprobs"]), strict=True))
+    lengths = dict(zip(_keys_of(rows, "iteration", "purpose"), _lengths(rows["old_logprobs"]), strict=True))
     for iteration, purpose in sorted({key[:2] for key in lengths}):
         parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
         sampled = _readable(parts, "completions", ["iteration", "purpose", *KEY, "num_completion_tokens"])
-        tokens = dict(zip(_long_keys(sampled), sampled["num_completion_tokens"].to_pylist(), strict=True))
+        tokens = dict(zip(_keys_of(sampled, "iteration", "purpose"),
+                          sampled["num_completion_tokens"].to_pylist(), strict=True))
         mine = [key for key in lengths if key[:2] == (iteration, purpose)]
         problems += [f"{_shown(key[2:])} of iteration {iteration} was never sampled." for key in mine
                      if key not in tokens][:3]
@@ -179,16 +181,11 @@ def _readable(paths: list[Path], table: str, columns: list[str]) -> pa.Table:
 
 
 def _lengths(column: pa.ChunkedArray) -> np.ndarray:
-    import pyarrow.compute as pc
     return pc.fill_null(pc.list_value_length(column), 0).to_numpy()
 
 
-def _keys(rows: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in KEY), strict=True))
-
-
-def _long_keys(rows: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in ["iteration", "purpose", *KEY]), strict=True))
+def _keys_of(rows: pa.Table, *before: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in (*before, *KEY)), strict=True))
 
 
 def _shown(key: tuple[Any, ...]) -> str:

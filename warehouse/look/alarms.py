@@ -11,6 +11,7 @@ from warehouse.look.render import short_number
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import UNTRUNCATED
 
 if TYPE_CHECKING:
     import duckdb
@@ -45,8 +46,6 @@ SHOWN_BY = {
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
-UNTRUNCATED = {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0,
-               "frequency_penalty": 0}
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "token_ratio", "ess", "weight_mean", "weight_spread")
 FRESH_SIGNALS = MISMATCH_SIGNALS[:3]     # of rows at staleness 0 alone
 STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from warehouse.look.results import literal, means, per_task, where
+from warehouse.look.results import means, per_task, where
+from warehouse.sql.catalog import condition
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 
@@ -54,8 +55,8 @@ def budget_table(connection: duckdb.DuckDBPyConnection, budget: int,
     turn, or where a turn answers completions outside of its share, which the budget would not have sampled.
     """
     purposes = chosen.pop("purpose", ())
-    connection.execute(TURNS.format(where=where(**chosen) + (
-        f" AND base_purpose(purpose) IN ({', '.join(map(literal, purposes))})" if purposes else "")))
+    of_purposes = condition({"base_purpose(purpose)": purposes})
+    connection.execute(TURNS.format(where=f"{where(**chosen)} AND {of_purposes}"))
     connection.execute("DELETE FROM turns WHERE (iteration, base) NOT IN "
                        "(SELECT (iteration, base) FROM turns WHERE turn > 1)")
     _check(connection, budget)

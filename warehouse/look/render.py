@@ -78,6 +78,11 @@ def short_number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def short_share(value: float | None) -> str:
+    """A share without its leading zero: .31."""
+    return "" if value is None else f"{value:.2f}".removeprefix("0")
+
+
 def _cell(value: Any, full: bool) -> str:
     if value is None:
         return ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from warehouse.sql.catalog import condition
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 
 if TYPE_CHECKING:
     import duckdb
 
-GROUPINGS = ("iteration", "purpose", "split", "policy", "task")
 NAMES = {"iteration": "iteration", "purpose": "purpose", "split": "split", "policy": "policy_version",
          "task": "task_id"}
 # Per task over its completions; a completion without valid outputs counts as 0 everywhere.
@@ -52,9 +52,9 @@ def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] =
     is as published (all train pairs right and all test pairs right, possibly by different programs);
     `same program` asks for one program. `unique outputs` compares at equal n only.
     """
-    unknown = set(by) - set(GROUPINGS)
+    unknown = set(by) - NAMES.keys()
     if unknown:
-        raise StageError(f"Cannot group by {', '.join(sorted(unknown))}; known: {', '.join(GROUPINGS)}.")
+        raise StageError(f"Cannot group by {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}.")
     keys = ", ".join(NAMES[key] for key in by if key != "task")
     named = "purpose" in by or chosen.get("purpose")  # else later turns would be pooled with the first
     kept = f"(FROM samples WHERE {where(**chosen)}{'' if named else ' AND turn_of(purpose) = 1'})"
@@ -72,8 +72,7 @@ def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] =
 
 def where(**chosen: tuple[Any, ...]) -> str:
     """The condition that rows have one of the chosen values of each key, any where none is chosen."""
-    return " AND ".join(["true", *(f"{NAMES[key]} IN ({', '.join(map(literal, values))})"
-                                   for key, values in chosen.items() if values)])
+    return condition({NAMES[key]: values for key, values in chosen.items()})
 
 
 def per_task(rows: str, keys: str) -> str:
@@ -86,8 +85,3 @@ def means(rows: str, keys: str) -> str:
     """The query of the means over tasks of what `per_task` gives."""
     columns = ",\n       ".join(f'avg("{name}") AS "{name}"' for name in COLUMNS)
     return MEANS.format(per_task=rows, keys=keys or "everything", means=columns)
-
-
-def literal(value: Any) -> str:
-    """A number or text as SQL writes it."""
-    return str(int(value)) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warehouse.look.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
+from warehouse.look.render import short_share
 from warehouse.sql.database import rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -37,7 +38,7 @@ class Change(NamedTuple):
         return 0 if abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
 
     def __str__(self) -> str:
-        return f"{_share(self.first)} → {_share(self.last)} ({self.gain:+.2f} ± {self.margin:.2f})"
+        return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f} ± {self.margin:.2f})"
 
 
 def story_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
@@ -61,13 +62,13 @@ def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
         since = min(alarm.first_iteration for alarm in firing)
         best = max(row["solving_plain"] for row in rows)
         if any(alarm.signal in ("solving_falls", "reward_falls") for alarm in firing):
-            return (f"Collapsed since iteration {since}: pass@1 {_share(best)} at best, "
-                    f"{_share(change.last)} at iteration {last}. In the order of causes: {names}.")
+            return (f"Collapsed since iteration {since}: pass@1 {short_share(best)} at best, "
+                    f"{short_share(change.last)} at iteration {last}. In the order of causes: {names}.")
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
         return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
     if first == last:
-        return (f"Iteration {first}: pass@1 {_share(change.last)} on its training tasks; "
+        return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
@@ -80,8 +81,8 @@ def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -
     reach = f"pass@{rows[0]['k']}"
     if rows[0]["iteration"] == rows[-1]["iteration"]:
         asked = "the model behind the API" if now is None else f"policy {now}"
-        return (f"On '{purpose}' {asked} has pass@1 {_share(single.last)}, {reach} {_share(most.last)}; "
-                "nothing to compare it with.")
+        return (f"On '{purpose}' {asked} has pass@1 {short_share(single.last)}, {reach} "
+                f"{short_share(most.last)}; nothing to compare it with.")
     if single.direction < 0:
         said = "it got worse"
     elif most.direction < 0:
@@ -97,7 +98,3 @@ def _change(rows: list[dict[str, Any]], measure: str) -> Change:
     first, last = rows[0], rows[-1]
     margin = 1.96 * (first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5
     return Change(first[f"{measure}_plain"], last[f"{measure}_plain"], last[measure] - first[measure], margin)
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0")

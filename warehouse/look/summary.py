@@ -6,6 +6,7 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
+from warehouse.look.render import short_share
 from warehouse.look.story import story_lines
 from warehouse.sql.database import rows_of
 from warehouse.sql.inventory import Inventory, table_of
@@ -74,10 +75,10 @@ def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpos
                          "Run `score` on it first.")
     row = rows[0]
     pieces = [f"iteration {iteration}" + ("" if purpose == "train" else f"  {purpose}")]
-    pieces += [f"pass@1 {_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
+    pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
-        pieces.append(f"pass@{row['max_k']} {_share(row['pass_at_max_k'])}")
-    pieces.append(f"truncated {_share(row['truncated_share'])}")
+        pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")
+    pieces.append(f"truncated {short_share(row['truncated_share'])}")
     if row["mismatch_kl"] is not None:
         pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
     pieces += [f"{stage} {row[stage]:.1f} s" for stage in ("rollout", "score", "train")
@@ -154,9 +155,9 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     for row in rows:
         cells = [f"{row['iteration']:>9}"]
         cells += [] if kind == "iteration" else [f" {row['purpose']:<{purpose_width}}"]
-        cells += [f"{_share(row['pass_at_1']):>7}", f"{_share(row['pass_at_max_k']):>8}",
-                  f"{_decimal(row['reward_mean']):>7}", f"{_share(row['truncated_share']):>9}",
-                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{_share(row['zero_variance_share']):>8}"]
+        cells += [f"{short_share(row['pass_at_1']):>7}", f"{short_share(row['pass_at_max_k']):>8}",
+                  f"{_decimal(row['reward_mean']):>7}", f"{short_share(row['truncated_share']):>9}",
+                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{short_share(row['zero_variance_share']):>8}"]
         if kind == "iteration":
             gap = "" if row["mismatch_kl"] is None else f"{row['mismatch_kl']:.1e}"
             cells += [f"{gap:>9}", f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
@@ -186,13 +187,6 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _share(value: float | None) -> str:
-    """A share without its leading zero: .31."""
-    if value is None:
-        return ""
-    return f"{value:.2f}".removeprefix("0") if value >= 0 else f"{value:.2f}"
-
-
 def _decimal(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -204,4 +198,4 @@ def _seconds(value: float | None) -> str:
 def _short(key: str, value: float) -> str:
     if key == "mismatch_kl":
         return f"{value:.1e}"
-    return _share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)
+    return short_share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)

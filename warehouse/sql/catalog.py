@@ -1,7 +1,9 @@
 """The text that turns stored parts into SQL tables: file lists with absolute paths, and types."""
 
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -74,6 +76,12 @@ def rolled_views(rollup: Rollup | None) -> str:
 def quoted(text: object) -> str:
     """A SQL string literal."""
     return "'" + str(text).replace("'", "''") + "'"
+
+
+def condition(chosen: Mapping[str, Collection[Any]]) -> str:
+    """The condition that rows have one of the chosen values of each column, any where none is chosen."""
+    kept = [f"{name} IN ({', '.join(map(quoted, values))})" for name, values in chosen.items() if values]
+    return " AND ".join(kept) or "true"
 
 
 def quoted_name(name: str) -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.sql.catalog import quoted
+from warehouse.sql.catalog import condition
 from warehouse.sql.database import rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -36,9 +36,8 @@ def export_submission(connection: duckdb.DuckDBPyConnection, output: Path, *, vo
     """
     grids = rows_of(connection, "SELECT task_id, payload FROM tasks WHERE kind = 'grid'")
     tests = {row["task_id"]: [pair["input"] for pair in json.loads(row["payload"])["test"]] for row in grids}
-    conditions = [f"iteration IN ({', '.join(map(str, iterations))})"] if iterations else []
-    conditions += [f"purpose = {quoted(purpose)}"] if purpose else []
-    query = CANDIDATES.format(where=" AND ".join(conditions) or "true")
+    chosen = condition({"iteration": iterations, "purpose": [purpose] if purpose else []})
+    query = CANDIDATES.format(where=chosen)
     candidates = [row for row in rows_of(connection, query) if row["task_id"] in tests]
     if not candidates:
         raise StageError("No completion with valid outputs of a grid task fits. See what there is: SELECT "

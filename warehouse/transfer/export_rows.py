@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.sql.catalog import quoted, quoted_name
+from warehouse.sql.catalog import condition, quoted, quoted_name
 from warehouse.sql.database import explained, rows_of
 from warehouse.store.commit import saying_why
 from warehouse.store.errors import StageError
@@ -57,9 +57,7 @@ distribution each token was drawn from, sampling parameters, reward. `load_datas
 def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, *,
                 iterations: tuple[int, ...] = (), purpose: str | None = None) -> list[Path]:
     """Write the completions of the given iterations (all by default) as `kind`; the files written."""
-    conditions = [f"iteration IN ({', '.join(map(str, iterations))})"] if iterations else []
-    conditions += [f"purpose = {quoted(purpose)}"] if purpose else []
-    where = " AND ".join(conditions) or "true"
+    where = condition({"iteration": iterations, "purpose": [purpose] if purpose else []})
     held = rows_of(connection, f"SELECT iteration, purpose, count(*) AS num FROM completions WHERE {where} "
                                "GROUP BY ALL ORDER BY ALL")
     if not held:

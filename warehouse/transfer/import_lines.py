@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import UNTRUNCATED, arrow_schema
 from warehouse.tasks.task_files import HALF_LETTER
 
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
             "policy_version")
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
-            "presence_penalty": 0.0, "frequency_penalty": 0.0}
+SAMPLING = {"temperature": 1.0, **UNTRUNCATED}
 FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
 LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logprobs": (None, 1e-6),
