@@ -32,7 +32,6 @@ from rollout.prompts.plan import PlanSettings, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
@@ -52,8 +51,7 @@ class Grader:
         limits = Limits(cpu_seconds=options.get("cpu-seconds", 1.0),
                         wall_seconds=5 * options.get("cpu-seconds", 1.0))
         self.scorer = Scorer(options["reward"], limits=limits)
-        self.pool, tier = open_lanes(None, unsafe=False, limits=limits, num_lanes=usable_cores(),
-                                     config=LaneConfig)
+        self.pool, tier = open_lanes(None, unsafe=False, limits=limits, num_lanes=usable_cores())
         self.executor = Executor(self.pool, isolated=tier.isolated)
         self.tasks = {row["task_id"]: load_task(row["task_id"], row["kind"], json.loads(row["payload"]))
                       for row in tasks}

@@ -15,7 +15,6 @@ import click
 import numpy as np
 
 from score.sandbox.flight import Ending
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
@@ -91,7 +90,7 @@ def verdict(program: Program, endings: list[Ending], limits: Limits) -> str:
 def main(count: int) -> None:
     """Run both passes and say what changed."""
     limits = Limits(cpu_seconds=0.2, wall_seconds=2.0, memory_mib=128)
-    pool, tier = open_lanes(None, unsafe=False, limits=limits, num_lanes=usable_cores(), config=LaneConfig)
+    pool, tier = open_lanes(None, unsafe=False, limits=limits, num_lanes=usable_cores())
     with pool:
         click.echo(f"tier {tier.name}, {len(pool.lanes)} lanes, {count} programs twice")
         batch = programs(count)

@@ -30,7 +30,6 @@ from warehouse.options import (
 )
 
 LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
-OTHER_LIMITS = ("memory_mib", "open_files", "output_kib", "source_kib", "threads")
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
            "tests-share", "graded")
 
@@ -123,9 +122,7 @@ def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[st
     from score.rewards.shaping import Shaping
     from score.sandbox.limits import Limits
 
-    cpu_seconds, wall_seconds = values.pop("cpu_seconds"), values.pop("wall_seconds")
-    limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
-                    **{name: values.pop(name) for name in OTHER_LIMITS})
+    limits = Limits.of(values)
     shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
                       **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
                                                              "length_tie_break")})
@@ -165,8 +162,7 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
 @lane_options
 @tier_options
 @shows_errors
-def gold(where: Path, file: Path, output: Path | None, cpu_seconds: float, wall_seconds: float | None,
-         **values: Any) -> None:
+def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
     """Judge the canonical solutions in FILE: all of them should be right.
 
     FILE has lines of JSON with task_id and code, or text for a whole answer. Solutions that fail because
@@ -175,9 +171,7 @@ def gold(where: Path, file: Path, output: Path | None, cpu_seconds: float, wall_
     from score.gold import score_gold
     from score.sandbox.limits import Limits
 
-    limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds,
-                    **{name: values.pop(name) for name in OTHER_LIMITS})
-    for line in score_gold(where, file, output, limits, **values):
+    for line in score_gold(where, file, output, Limits.of(values), **values):
         click.echo(line)
 
 

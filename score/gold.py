@@ -8,7 +8,6 @@ from typing import Any
 
 from score.progress import Progress
 from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
@@ -61,8 +60,7 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
     graders = graders_of(((task.kind, task.payload) for task in solved), import_path)
     pool, best = open_lanes(
         tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or usable_cores(),
-        config=lambda layers: LaneConfig(layers, tuple(sorted(allow_import)),
-                                         (*preload, *graders.modules), import_path))
+        imports=tuple(sorted(allow_import)), preload=(*preload, *graders.modules), import_paths=import_path)
     with pool, Progress("gold", num_parts=1, num_done=0) as progress:
         verdicts = judge_gold(Executor(pool, isolated=best.isolated), solved, answers, progress.note_outcome)
     if output:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from score.progress import Progress
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import Tier, open_lanes
@@ -77,8 +76,8 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     with clock.phase("start"):
         pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=scorer.limits,
                                 num_lanes=options.lanes or usable_cores(),
-                                config=lambda layers: LaneConfig(layers, scorer.imports, options.preload,
-                                                                 options.import_paths))
+                                imports=scorer.imports, preload=options.preload,
+                                import_paths=options.import_paths)
     say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
     with stop, pool:

@@ -8,7 +8,6 @@ from score.look.explain import verdict_lines
 from score.rewards.named import default_reward
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
@@ -21,9 +20,8 @@ from warehouse.store.run_folder import open_warehouse
 
 
 def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str | None, tier: str | None,
-             unsafe_no_sandbox: bool, cpu_seconds: float, wall_seconds: float | None,
-             allow_import: tuple[str, ...], import_path: tuple[str, ...], preload: tuple[str, ...],
-             lanes: int | None, **others: Any) -> str:
+             unsafe_no_sandbox: bool, allow_import: tuple[str, ...], import_path: tuple[str, ...],
+             preload: tuple[str, ...], lanes: int | None, **limits_given: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
     tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
@@ -32,15 +30,14 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
-    limits = Limits(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds or 5 * cpu_seconds, **others)
+    limits = Limits.of(limits_given)
     imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)
     scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
                     graders=graders.versions)
     code = file.read_text()
     items = [Item(task, Answer(code, code))]
     pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
-                            config=lambda layers: LaneConfig(
-                                layers, imports, (*preload, *graders.modules), import_path))
+                            imports=imports, preload=(*preload, *graders.modules), import_paths=import_path)
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)

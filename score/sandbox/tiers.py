@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,17 +53,18 @@ def missing_for(layers: Layer) -> str | None:
 
 
 def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: int,
-               config: Callable[[Layer], LaneConfig]) -> tuple[LanePool, Tier]:
+               **loads: tuple[str, ...]) -> tuple[LanePool, Tier]:
     """Running lanes of the best tier that holds, or of the tier asked for, and that tier.
 
-    Raises StageError when none holds, unless `unsafe` says that none is wanted.
+    What the lanes load is given as in LaneConfig. Raises StageError when none holds, unless `unsafe` says
+    that none is wanted.
     """
     reasons: dict[str, str] = {}
     for name in [UNSAFE] if unsafe else [wanted] if wanted else ["A", "B", "C"]:
         layers, words = TIERS[name]
         reason = missing_for(layers)
         if reason is None:
-            pool = try_tier(config(layers), limits, num_lanes)
+            pool = try_tier(LaneConfig(layers, **loads), limits, num_lanes)
             if isinstance(pool, LanePool):
                 facts = {"kernel": platform.release(), "landlock": landlock.version(), "uid": os.getuid(),
                          "not_available": reasons}

@@ -4,14 +4,13 @@ import pytest
 
 from score.isolation.lockdown import Layer
 from score.sandbox import tiers
-from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.tiers import missing_for, open_lanes
 from warehouse.store.errors import StageError
 
 
 def chosen(wanted: str | None = None, *, unsafe: bool = False) -> tuple[str, Layer, dict[str, str]]:
-    pool, tier = open_lanes(wanted, unsafe=unsafe, limits=Limits(), num_lanes=1, config=LaneConfig)
+    pool, tier = open_lanes(wanted, unsafe=unsafe, limits=Limits(), num_lanes=1)
     pool.close()
     return tier.name, tier.layers, tier.facts["not_available"]
 
