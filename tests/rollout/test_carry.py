@@ -1,5 +1,6 @@
 """Completions carried over: what an iteration leaves, what the next goes on with, and what is refused."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.run_folder import Warehouse
+from warehouse.transfer.export_rows import export_rows
 
 LIMIT = Sampling(max_tokens=20)
 Row = dict[str, Any]
@@ -126,6 +128,11 @@ def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
                 assert (spans[0]["length"], versions[0]) == (lengths[0], 0)
             seen[len(spans)] += 1
     assert seen[2] and seen[3], "some were drawn by two policies, some by three"
+    with closing(connect(run)) as connection:
+        [lines] = export_rows(connection, run.root / "rows.jsonl", "jsonl", iterations=(2,))
+    told = Counter(len(json.loads(line)["version_segments"] or "1")
+                   for line in lines.read_text().splitlines())
+    assert told == Counter(len(row["version_segments"] or "1") for row in rows(run, iteration=2))
 
 
 def test_every_group_is_there_once_whatever_the_shares(tmp_path: Path) -> None:

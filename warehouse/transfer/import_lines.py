@@ -75,6 +75,9 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
     for field in REQUIRED:
         if row.get(field) is None:
             raise StageError(f"Line {number}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
+    if row.get("version_segments"):
+        raise StageError(f"Line {number}: 'version_segments' says that several policies drew its tokens. One "
+                         "rollout is of one policy: leave such groups out.")
     for field, kind in _kinds().items():
         problem = _problem(field, row.get(field), kind)
         if problem:

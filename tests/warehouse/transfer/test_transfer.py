@@ -123,6 +123,9 @@ GOOD = {
     ({"color_map": [0, 1]}, "'color_map' has 2 entries, not 10"),
     ({"color_map": [None] * 10}, "'color_map' holds null"),
     ({"finish_reason": "bananas"}, "'finish_reason' is 'bananas'; it must be stop or length"),
+    ({"version_segments": [{"start": 0, "length": 1, "policy_version": 0},
+                           {"start": 1, "length": 1, "policy_version": 1}]},
+     "'version_segments' says that several policies"),
     ({"purpose": "eval"}, "'purpose' is 'eval', not 'train'. Export with --purpose train"),
 ])
 def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
