@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout.options import RolloutOptions, stage_settings
+from rollout.options import MAY_CHANGE, RolloutOptions, stage_settings
 from rollout.parts import Part, missing_parts
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
@@ -76,11 +76,15 @@ class Job:
     def check(self) -> None:
         """StageError if it was begun with other settings, or base or policy are not what they were."""
         if self.stage.settings():
-            self.stage.settle(self.settings, self.options.accept_change)
+            self.settle()
         check_base(self.warehouse)
         if self.policy is not NO_POLICY:
             self.warehouse.verify_policy(self.policy["policy_version"])
         self.warehouse.sweep()
+
+    def settle(self, *accepted: str) -> None:
+        """Fix the settings, or check that they are those that the rollout was begun with."""
+        self.stage.settle(self.settings, (*self.options.accept_change, *accepted), MAY_CHANGE)
 
     def check_policy(self) -> None:
         """StageError if the policy was rolled back or trained again since the command read it."""

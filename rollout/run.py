@@ -49,7 +49,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     check_options(options)
     job = find_job(open_warehouse(options.run), options)
     if job.stage.manifest():  # another engine since then changes nothing that stands
-        job.stage.settle(job.settings, (*options.accept_change, "engine", "serve"))
+        job.settle("engine", "serve")
         return [f"rollout of {job.title} is complete; next: score {options.run}"]
     job.check()
     with StopRequest(options.time_limit, options.grace) as stop, ExitStack() as stack:
@@ -107,7 +107,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
         check_engine(plan.begun, engine)
     if not read_prompts(job):
         check_waiting(job.warehouse, plan.rows, job.iteration)
-    job.stage.settle(job.settings, options.accept_change)
+    job.settle()
     commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
     prompts = read_prompts(job)

@@ -38,7 +38,8 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
         path = warehouse.root / ("policies/0/policy.json" if name == "policy_sha256" else "warehouse.json")
         change_document(path, **{"sha256" if name == "policy_sha256" else name: "changed"})
     changed = open_warehouse(warehouse.root)
-    with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed"'):
+    with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed".*'
+                       f"go on with `--accept-change {name}`, or put aside"):
         sample(changed)
     sample(changed, accept_change=(name,))
     changes = [{"setting": name, "before": before, "now": "changed"}]

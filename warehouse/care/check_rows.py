@@ -140,8 +140,8 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
         tokens = dict(zip(_keys_of(sampled, "iteration", "purpose"),
                           sampled["num_completion_tokens"].to_pylist(), strict=True))
         mine = [key for key in lengths if key[:2] == (iteration, purpose)]
-        problems += [f"{_shown(key[2:])} of iteration {iteration} was never sampled." for key in mine
-                     if key not in tokens][:3]
+        problems += [f"{_shown(key[2:])} of iteration {iteration} is not among its completions. Restore "
+                     "them, or run its rollout again." for key in mine if key not in tokens][:3]
         problems += [f"{_shown(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
                      for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
     return problems

@@ -90,7 +90,7 @@ def upgrade(run: Path) -> None:
     Runs of version 2 and later open without it.
     """
     from warehouse.care.upgrade import upgrade_run
-    click.echo("\n".join(upgrade_run(open_run(run))))
+    click.echo(by_address("\n".join(upgrade_run(open_run(run)))))
 
 
 @click.command()

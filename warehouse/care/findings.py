@@ -8,6 +8,8 @@ from typing import Any
 
 from warehouse.care.check_rows import row_problems
 from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
+from warehouse.sql.inventory import UNFINISHED, is_built_upon
+from warehouse.store.chosen_scorer import trained_scorer
 from warehouse.store.commit import TEMPORARY_MARK, bring_all
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
@@ -113,7 +115,9 @@ def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Findi
         except StageError as error:
             yield Finding(path, str(error), "aside", stage)
     if manifest is None and not stage.is_complete():
-        yield Finding(stage.folder, f"{stage.title} is not complete; run it again to finish it.", "note")
+        gone = is_built_upon(warehouse, stage)
+        words = UNFINISHED if gone else "is not complete; run it again to finish it."
+        yield Finding(stage.folder, f"{stage.title} {words}", "restore" if gone else "note")
     for table, keys, folder in _tables(stage):
         yield from find_damaged_parts(warehouse, stage, table, keys, folder, manifest, quick=quick)
     if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
@@ -171,7 +175,7 @@ def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> I
     if not (warehouse.policy_dir(iteration + 1) / "policy.json").exists():
         yield Finding(stage.folder, f"{stage.title} is complete, but policy {iteration + 1} is missing. "
                       f"Restore it, or remove {stage.folder} and train again.", "restore")
-    scorer = manifest["facts"].get("scorer") or (manifest.get("settings") or {}).get("scorer")
+    scorer = trained_scorer(manifest)
     if scorer is None or "rolled_back_to" in manifest["facts"]:
         return
     scores = warehouse.stage("score", iteration=iteration, purpose="train", scorer=scorer)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import Inventory, empty_inventory, take_inventory
-from warehouse.store.commit import readable, replace_bytes, twin_of
+from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -84,7 +84,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     if strict and inventory.left_out:
         raise StageError(inventory.left_out[0])
     for warning in inventory.left_out[:MOST_WARNINGS]:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(by_address(f"warning: {warning}"), file=sys.stderr)
     if len(inventory.left_out) > MOST_WARNINGS:
         print(f"warning: {len(inventory.left_out) - MOST_WARNINGS} more; `warehouse check` lists them",
               file=sys.stderr)

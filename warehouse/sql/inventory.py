@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
-from warehouse.store.chosen_scorer import Choice, scorer_choices
+from warehouse.store.chosen_scorer import Choice, scorer_choices, trained_scorer
 from warehouse.store.commit import TWINS, bring, file_names
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse, all_stages
@@ -15,6 +15,7 @@ from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
           "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
+UNFINISHED = "is not complete, though what was made from it is. Run it again: it makes what is missing."
 ADDRESSES = 1.2  # GiB, below which DuckDB aborts on two cores
 Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
 
@@ -126,7 +127,18 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
         elif bad:
             left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
             stages[number] = held._replace(parts={}, damaged=True)
+    left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out." for held in stages
+                 if not (held.manifest or partial) and is_built_upon(warehouse, held.stage)]
     return [part for part in tasks if part not in damage], stages
+
+
+def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
+    """True for a rollout that is scored, and for a score that is trained on: both were complete once."""
+    keys = stage.identity
+    if stage.name == "rollout":
+        return bool(warehouse.scorers(keys["iteration"], keys["purpose"]))
+    training = readable_manifest(warehouse.stage("train", iteration=keys["iteration"]))
+    return keys.get("purpose") == "train" and trained_scorer(training or {}) == keys["scorer"]
 
 
 def _listed(stage: Stage, manifest: dict[str, Any] | None) -> Listed:

@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 def scorer_choices(warehouse: Warehouse, complete: list[tuple[Stage, dict[str, Any]]]) -> list[Choice]:
     """Every score among complete stages and their manifests; one per (iteration, purpose) is chosen."""
     named = named_scorer(warehouse)
-    trained = [(stage.identity["iteration"], _trained_scorer(manifest))
+    trained = [(stage.identity["iteration"], trained_scorer(manifest))
                for stage, manifest in reversed(complete) if stage.name == "train"]
     scores: dict[tuple[int, str], dict[str, float]] = {}
     for stage, manifest in complete:
@@ -63,7 +63,7 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
         raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
                          f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
                          f"{warehouse.root} --iteration {iteration}`.")
-    before = (_trained_scorer(warehouse.stage("train", iteration=number).manifest() or {})
+    before = (trained_scorer(warehouse.stage("train", iteration=number).manifest() or {})
               for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
     return _choose(finished, name or named_scorer(warehouse), before)
 
@@ -78,7 +78,7 @@ def is_named(scorer: str, name: str) -> bool:
     return scorer == name or scorer.rpartition("-")[0] == name
 
 
-def _trained_scorer(manifest: dict[str, Any]) -> str | None:
+def trained_scorer(manifest: dict[str, Any]) -> str | None:
     """The scorer whose rewards a training used, by its manifest."""
     named = manifest.get("facts", {}).get("scorer") or (manifest.get("settings") or {}).get("scorer")
     return named if isinstance(named, str) else None

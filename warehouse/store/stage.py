@@ -39,12 +39,13 @@ class Stage:
         """True once the manifest exists, without reading it."""
         return (self.folder / "manifest.json").exists()
 
-    def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = ()) -> None:
+    def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
+               may_change: tuple[str, ...] = ()) -> None:
         """Fix the settings before the first part, or check that they are those of the earlier run.
 
         Raises StageError naming the setting and both values when they differ: rows of one stage are of
         one kind, or no comparison over them means anything. A setting named in `accept_change` may differ;
-        both values are then recorded beside the settings and in the manifest.
+        both values are then recorded beside the settings and in the manifest. One of `may_change` could be.
         """
         settings = json.loads(json.dumps(settings))
         if commit_json(self.folder / "settings.json", settings):
@@ -56,9 +57,11 @@ class Stage:
             if values["before"] == values["now"]:
                 continue
             if key not in accept_change:
+                accept = f"go on with `--accept-change {key}`, " if key in may_change else ""
                 raise StageError(
                     f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
-                    f"{_shown(values['now'])}. Run it with the former value, or {self.way_to_discard()}.")
+                    f"{_shown(values['now'])}. Run it with the former value, {accept}or "
+                    f"{self.way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
             commit_json(self.folder / f"change-{name}.json", record)

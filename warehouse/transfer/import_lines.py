@@ -84,7 +84,7 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
             raise StageError(f"Line {number}: '{field}' {problem}.")
     if row.get("purpose", purpose) != purpose:
         raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
-                         f"--purpose {purpose}, or import with --purpose: nothing trains on an evaluation.")
+                         "--purpose, and import under the same one: nothing trains on an evaluation.")
     if row["task_id"] not in tasks:
         raise StageError(f"Line {number}: task '{row['task_id']}' is not in this run. Import it with "
                          "`warehouse init --tasks`.")

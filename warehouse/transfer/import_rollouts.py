@@ -27,8 +27,8 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     changes nothing.
     """
     if turn_of(purpose) > 1:
-        raise StageError(f"--purpose {purpose} is of later turns, which say what they answer. "
-                         "Import them as a purpose of their own, for example eval-imported.")
+        raise StageError(f"--purpose {purpose} is of later turns, which answer completions of the run that "
+                         "they are from. Import first turns alone.")
     stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
     way_out = (f"Import into an iteration or purpose that does not, or put it aside with `warehouse discard "
                f"{warehouse.root} --iteration {iteration} --purpose {purpose}`.")

@@ -117,6 +117,20 @@ def test_an_invalid_manifest_stops_only_what_needs_it(run: Warehouse, name: str,
     assert [row["iteration"] for row in scored] == ([0, 2] if "samples" in name else [0, 1, 2])
 
 
+@pytest.mark.parametrize("name", MANIFESTS[:2])
+def test_a_manifest_that_is_gone_leaves_no_row_out_without_a_word(run: Warehouse, name: str) -> None:
+    """A rollout that is scored and a score that is trained on were complete: nothing else looks like one."""
+    (run.root / name).unlink()
+    said = f"{'rollout' if name == MANIFESTS[0] else 'score'} of iteration 1, purpose train"
+    result = ask("sql", run, "SELECT count(*) AS num FROM completions, samples")
+    assert result.exit_code == 0 and result.stderr.count("warning: ") == 1 and said in result.stderr
+    assert "is not complete, though what was made from it is. Run it again" in result.stderr
+    assert ask("summary", run, "--strict").exit_code == 1
+    [problem] = check_run(run).problems
+    assert problem.startswith(said)
+    assert not ask("sql", run, "SELECT 1", "--partial").stderr
+
+
 def test_damaged_tasks_are_named(run: Warehouse) -> None:
     part, = run.parts("tasks")
     flip_bit(part, "payload")

@@ -126,7 +126,7 @@ GOOD = {
     ({"version_segments": [{"start": 0, "length": 1, "policy_version": 0},
                            {"start": 1, "length": 1, "policy_version": 1}]},
      "'version_segments' says that several policies"),
-    ({"purpose": "eval"}, "'purpose' is 'eval', not 'train'. Export with --purpose train"),
+    ({"purpose": "eval"}, "'purpose' is 'eval', not 'train'. Export with --purpose, and import"),
 ])
 def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
                                                     words: str) -> None:
