@@ -32,7 +32,7 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
           **labels: str) -> Draw:
     """Draw columns of the rows as lines: lines(reward_mean="all completions")."""
     def draw(rows: Rows) -> Chart:
-        rows = thinned(rows)
+        rows = thin_out(rows)
         return line_chart(iterations(rows), series(rows, labels, positive=log), share=share, log=log,
                           levels=levels)
     return draw
@@ -41,7 +41,7 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
 def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Draw:
     """Draw columns of the rows as stacked bars."""
     def draw(rows: Rows) -> Chart:
-        rows = thinned(rows, MOST_CELLS)
+        rows = thin_out(rows, MOST_CELLS)
         layers = [layer._replace(tone=tone) for layer, tone in
                   zip(series(rows, labels), tones or range(1, len(labels) + 1), strict=False)]
         return stacked_bars(iterations(rows), layers, whole=whole)
@@ -82,7 +82,7 @@ def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[A
     return xs, table
 
 
-def thinned(rows: Rows, most: int = MOST_POINTS) -> Rows:
+def thin_out(rows: Rows, most: int = MOST_POINTS) -> Rows:
     """At most `most` rows: stretches of neighbours as their means, named by their first iteration."""
     return [_mean_row(rows[first:end]) for first, end in stretches(len(rows), most)]
 

@@ -13,7 +13,7 @@ from reports.figure import (
     pivot,
     stats_sql,
     stretches,
-    thinned,
+    thin_out,
 )
 
 ERRORS_SQL = """\
@@ -30,7 +30,7 @@ GROUP BY iteration, tokens ORDER BY tokens DESC, iteration"""
 
 def draw_lengths(rows: Rows) -> Chart:
     """Median length with the middle half and the middle nine tenths as bands."""
-    rows = thinned(rows)
+    rows = thin_out(rows)
     bands = {"5% to 95%": ("p05", "p95"), "25% to 75%, median": ("p25", "p75")}
     return line_chart(iterations(rows), [
         Series(name, column(rows, "p50"), column(rows, low), column(rows, high), tone=1)

@@ -137,7 +137,7 @@ def check_engine(begun: dict[Key, Row], engine: Engine) -> None:
                          "--carry-over 1 if it is to change after that.")
 
 
-def grown(row: Row | None, num_tokens: int, policy_version: int | None) -> list[Row] | None:
+def segments_by_version(row: Row | None, num_tokens: int, policy_version: int | None) -> list[Row] | None:
     """The column `version_segments` once a policy has drawn on to so many tokens; None where it drew all."""
     if row is None or not row["completion_ids"]:
         return None

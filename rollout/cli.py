@@ -11,9 +11,9 @@ from warehouse.options import (
     FiniteRange,
     TitledCommand,
     iteration_option,
+    option_group,
     run_argument,
     shows_errors,
-    titled,
     with_version,
 )
 from warehouse.store.commit import by_address
@@ -31,7 +31,7 @@ def prepare_to_load() -> None:
 @with_version
 @click.command(cls=TitledCommand, context_settings={"show_default": True})
 @run_argument
-@titled("Set first")
+@option_group("Set first")
 @click.option("--num-tasks", type=click.IntRange(min=1), default=None,
               help="Tasks per iteration; all when left out. An evaluation samples all unless it is typed.")
 @click.option("--group-size", type=click.IntRange(min=1), default=16, help="Completions sampled per prompt.")
@@ -42,7 +42,7 @@ def prepare_to_load() -> None:
               help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
 @click.option("--eval", "evaluate", is_flag=True,
               help="Evaluate: sample the held-out splits, not to train on.")
-@titled("Which tasks, and which policy")
+@option_group("Which tasks, and which policy")
 @iteration_option
 @click.option("--split", "splits", multiple=True, help="Split to sample; may be repeated. "
               "[default: all that are not held out; with --eval all that are]", show_default=False)
@@ -52,7 +52,7 @@ def prepare_to_load() -> None:
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
 @click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
-@titled("Prompts")
+@option_group("Prompts")
 @click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
               help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
 @click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
@@ -64,7 +64,7 @@ def prepare_to_load() -> None:
 @click.option("--max-prompt-tokens", type=click.IntRange(min=1), default=None,
               help="Leave out longer prompts. [default: what the model holds less --max-tokens]",
               show_default=False)
-@titled("Later turns")
+@option_group("Later turns")
 @click.option("--turn", type=click.IntRange(min=1), default=1,
               help="Turn of the conversations; from 2 on, completions of the turn before are answered.")
 @click.option("--from", "parents_sql", default=None, metavar="QUERY",
@@ -77,7 +77,7 @@ def prepare_to_load() -> None:
               help="What an answer says: tests (train pairs, or the first failing test), error (no test), "
               "or a function of your own.")
 @click.option("--max-turns", type=click.IntRange(min=1), default=4, help="Turns beyond this are refused.")
-@titled("Sampling")
+@option_group("Sampling")
 @click.option("--top-p", type=FiniteRange(0, 1), default=1.0, help="Nucleus truncation; 1 is none.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="Top-k truncation; 0 is none.")
 @click.option("--min-p", type=FiniteRange(0, 1), default=0.0, help="Min-p truncation; 0 is none.")
@@ -92,7 +92,7 @@ def prepare_to_load() -> None:
               "written out.")
 @click.option("--stop-when-code-closes", is_flag=True,
               help="End a completion with its first closed ```python block.")
-@titled("Engine")
+@option_group("Engine")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
               help="Weights and activations.")
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=128,
@@ -104,7 +104,7 @@ def prepare_to_load() -> None:
 @click.option("--serve", type=click.Choice(["auto", "adapter", "merged"]), default="auto",
               help="Serve the adapter beside the base, or added into it. auto: merged in float32 and on a "
               "CPU, else beside it.")
-@titled("Running servers, and models of other makers")
+@option_group("Running servers, and models of other makers")
 @click.option("--endpoint", default=None, metavar="URL[,URL..]", envvar="ROLLOUT_ENDPOINT",
               help="Sample from these running vLLM servers instead of starting an engine. The variable "
               "ROLLOUT_ENDPOINT says it too.")
@@ -117,7 +117,7 @@ def prepare_to_load() -> None:
               help="Environment variable that holds the API's key.")
 @click.option("--cache", type=click.Path(path_type=Path), default=None,
               help="Folder that keeps the answers of --model: nothing is asked twice, in any run.")
-@titled("Run, stop and resume")
+@option_group("Run, stop and resume")
 @click.option("--carry-over", default=None, metavar="SHARE|Ngroups|SECONDSs",
               help="End when this share of the completions (0.9), so many groups (24groups) or seconds "
               "(600s) are done; the next iteration goes on with the others.")

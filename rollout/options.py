@@ -41,8 +41,8 @@ class CarryOver:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From '0.9', '24groups' or '600s'; StageError if it is none of these."""
-        found = FORMS.fullmatch(text)
-        amount, unit = (float(found[1]), found[2] or "") if found else (0.0, "")
+        form = FORMS.fullmatch(text)
+        amount, unit = (float(form[1]), form[2] or "") if form else (0.0, "")
         if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
             raise StageError(f"--carry-over {text} is not possible. Write a share of the completions from 0 "
                              "to 1 (0.9), a number of groups (24groups) or seconds (600s).")

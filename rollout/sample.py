@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
-from rollout.carry import Ending, Row, grown
+from rollout.carry import Ending, Row, segments_by_version
 from rollout.engines.engine import Engine, Request, Sampled, Sampling
 from rollout.parts import Member, Part, carried_in_part
 from rollout.prompts.plan import seed_of
@@ -223,7 +223,7 @@ def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[
             "host": sampled.host or platform.node(), "finish_reason": sampled.finish_reason,
             "cost": sampled.cost, "finished_at": datetime.now(UTC)}
     return row | {"completion_ids": ids, "num_completion_tokens": len(ids),
-                  "version_segments": grown(drawn, len(ids), row["policy_version"])}
+                  "version_segments": segments_by_version(drawn, len(ids), row["policy_version"])}
 
 
 def _completion_seed(prompt: dict[str, Any], sample: int) -> int:

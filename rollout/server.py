@@ -45,7 +45,7 @@ def main(run: Path, port: int | None) -> None:
     warehouse = open_warehouse(run)
     url = f"http://127.0.0.1:{port or free_port()}"
     prepare_environment()
-    with tempfile.TemporaryFile("w+") as log, served(server_command(warehouse, url), log) as server:
+    with tempfile.TemporaryFile("w+") as log, run_server(server_command(warehouse, url), log) as server:
         wait_until_ready(server, url, log)
         with contextlib.suppress(KeyboardInterrupt):
             click.echo(f"{url} serves {run}; Ctrl-C ends it", err=True)
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
+def run_server(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own: Ctrl-C does not reach it, and all that it started ends with it."""
     with child(command, os.environ | SETTINGS, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
                stderr=log) as process:

@@ -22,10 +22,10 @@ from warehouse.options import (
     TitledCommand,
     iteration_option,
     open_run,
+    option_group,
     purpose_option,
     run_argument,
     shows_errors,
-    titled,
     with_version,
 )
 
@@ -60,7 +60,7 @@ shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `s
 judges canonical solutions, `score doctor` says what isolation this machine offers and what would raise it.
 """)
 @run_argument
-@titled("Reward")
+@option_group("Reward")
 @click.option("--reward", type=click.Choice(REWARDS), default=None, show_default=False,
               help="How measures become a reward. [default: that of each kind of task]")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
@@ -75,13 +75,13 @@ judges canonical solutions, `score doctor` says what isolation this machine offe
               help="Take off this much times the share of 4-grams that repeat an earlier one.")
 @click.option("--length-tie-break", type=FiniteRange(min=0), default=0.0,
               help="Add up to this much to the shortest of a group's right answers.")
-@titled("Which rollouts")
+@option_group("Which rollouts")
 @iteration_option
 @purpose_option
 @limit_options
 @lane_options
 @tier_options
-@titled("Run, stop and resume")
+@option_group("Run, stop and resume")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
 @click.option("--time-limit", type=FiniteRange(min=0), default=None,

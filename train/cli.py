@@ -16,9 +16,9 @@ from warehouse.options import (
     TitledCommand,
     iteration_option,
     open_run,
+    option_group,
     run_argument,
     shows_errors,
-    titled,
     with_version,
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
@@ -76,7 +76,7 @@ class TrainCommand(TitledCommand):
 @click.command(cls=TrainCommand, context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
-@titled("Set first")
+@option_group("Set first")
 @click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
 @click.option("--updates-per-batch", "--updates-per-shard", type=click.IntRange(min=1),
               help="Optimizer steps, at most one per group.  [default: 1]")
@@ -85,7 +85,7 @@ class TrainCommand(TitledCommand):
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
 @click.option("--explain", type=click.IntRange(min=1), metavar="K",
               help="With --dry-run: the K completions with the largest gradients, and their shares.")
-@titled("Which rows")
+@option_group("Which rows")
 @iteration_option
 @click.option("--purpose", default="train", help="Rows to train on; with --loss nll also 'distil' or "
               "'distil-<label>', which another model wrote.")
@@ -105,7 +105,7 @@ class TrainCommand(TitledCommand):
                    "together with the next iteration's, of five rollouts at most.")
 @click.option("--keep-if-nothing", is_flag=True,
               help="Write the policy unchanged when no completion has a gradient, instead of stopping.")
-@titled("Loss and advantages")
+@option_group("Loss and advantages")
 @click.option("--clip-low", type=NOT_NEGATIVE, help="Lower clip range; the loss's own default when left out.")
 @click.option("--clip-high", type=NOT_NEGATIVE, help="Upper clip range; for cispo the cap itself.")
 @click.option("--delta", type=POSITIVE, help="Upper bound of the unclipped ratio (two-sided clipping).")
@@ -128,7 +128,7 @@ class TrainCommand(TitledCommand):
 @click.option("--entropy-coef", type=FiniteRange(), default=0.0, help="Weight of an entropy bonus.")
 @click.option("--entropy-quantile", type=FiniteRange(min=0, max=1, min_open=True), default=1.0,
               help="Train on this share of the highest-entropy tokens.")
-@titled("Correction of off-policy rows")
+@option_group("Correction of off-policy rows")
 @click.option("--correction", type=click.Choice([*CORRECTIONS]),
               help=f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
                    f"{CORRECTIONS[DEFAULT_CORRECTION].high:g}]")
@@ -141,7 +141,7 @@ class TrainCommand(TitledCommand):
 @click.option("--suffix-veto", type=FiniteRange(min=1, min_open=True),
               help="Where the advantage is negative, leave out the tokens from the first on whose pi/mu is "
                    "beyond this factor, for example 10.")
-@titled("Optimizer and steps")
+@option_group("Optimizer and steps")
 @click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
 @click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant")
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
@@ -158,7 +158,7 @@ class TrainCommand(TitledCommand):
 @click.option("--adam-beta2", type=SHARE, default=0.999)
 @click.option("--max-grad-norm", type=NOT_NEGATIVE, default=1.0, help="0 does not clip.")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
-@titled("Adapter or all weights")
+@option_group("Adapter or all weights")
 @click.option("--full", is_flag=True, help="Train all weights instead of a LoRA adapter.")
 @click.option("--lora-alpha", type=POSITIVE, default=32.0, help="The adapter counts alpha / rank.")
 @click.option("--rslora/--no-rslora", default=False,
@@ -167,7 +167,7 @@ class TrainCommand(TitledCommand):
               help="'all-linear' (without lm_head), or module names, a,b,c.")
 @click.option("--load-4bit", "load_in_4bit", is_flag=True,
               help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
-@titled("Memory and devices")
+@option_group("Memory and devices")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
               help="Weights and activations; logits and losses are float32 always. auto: as the engine that "
               "sampled the rows.")
@@ -177,14 +177,14 @@ class TrainCommand(TitledCommand):
 @click.option("--threads", type=click.IntRange(min=1, max=os.cpu_count()),
               help="CPU threads.  [default: OMP_NUM_THREADS, or all cores]")
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
-@titled("Safeguards")
+@option_group("Safeguards")
 @click.option("--max-mismatch", type=NOT_NEGATIVE,
               help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
 @click.option("--max-drift", type=NOT_NEGATIVE,
               help="Stop before a step whose mean (log pi/pi_old)^2 / 2 is above this.")
 @click.option("--min-ess", type=FiniteRange(min=0, max=1),
               help="Stop before a step whose ESS / n of pi/mu is below this.")
-@titled("Run, stop and resume")
+@option_group("Run, stop and resume")
 @click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")
 @click.option("--time-limit", type=NOT_NEGATIVE,

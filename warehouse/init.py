@@ -8,7 +8,7 @@ from typing import Any
 
 from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
-from warehouse.sources.gold import judged_tasks
+from warehouse.sources.gold import judge_tasks
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
@@ -34,7 +34,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     base = find_model(model, run)
     rows = read_sources(tasks, heldout)
     if gold:
-        tasks_judged = judged_tasks([task for _source, task in rows], gold, config)
+        tasks_judged = judge_tasks([task for _source, task in rows], gold, config)
         rows = [(source, task) for (source, _task), task in zip(rows, tasks_judged, strict=True)]
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,

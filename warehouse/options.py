@@ -30,7 +30,7 @@ def with_version(command: Command) -> Command:
     return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
 
 
-def titled(title: str) -> Callable[[Any], Any]:
+def option_group(title: str) -> Callable[[Any], Any]:
     """Begin a group of options in the help of a TitledCommand: those below, down to the next title."""
     def mark_first(function: Any) -> Any:
         function.__click_params__[-1].title = title
@@ -39,7 +39,7 @@ def titled(title: str) -> Callable[[Any], Any]:
 
 
 class TitledCommand(click.Command):
-    """A command whose help lists the options in groups, as `titled` begins them.
+    """A command whose help lists the options in groups, as `option_group` begins them.
 
     Of an option with two long names the second, that of an earlier version, is taken and not shown.
     """

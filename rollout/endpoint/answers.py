@@ -31,7 +31,7 @@ class Answers:
         self.folder = folder
         self._asking: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def alone(self, asked: dict[str, Any]) -> AbstractAsyncContextManager[object]:
+    def lock(self, asked: dict[str, Any]) -> AbstractAsyncContextManager[object]:
         """Held while a request is asked, so that its twin waits for the answer."""
         path = self._path(asked)
         return nullcontext() if path is None else self._asking[path]

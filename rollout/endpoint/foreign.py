@@ -109,7 +109,7 @@ class ForeignEngine:
         """The answer of the cache or of the service, and what it cost."""
         asked = {"url": self.server.url, "model": self.model, "messages": json.loads(request.messages),
                  "index": request.sample_index, **_parameters(sampling)}
-        async with self.answers.alone(asked):
+        async with self.answers.lock(asked):
             known = self.answers.find(asked)
             if known:
                 return known, None if self.price is None else 0.0
@@ -129,10 +129,10 @@ class ForeignEngine:
             if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
                 return await self._ask(asked, seed)
-            raise self._explained(error) from None
+            raise self._explain(error) from None
         except Unavailable as error:
             if error.status == 404 or (error.status == 429 and "quota" in str(error)):
-                raise self._explained(error) from None
+                raise self._explain(error) from None
             raise
         answer = _read(told)
         self.last_answer = time.monotonic()
@@ -172,7 +172,7 @@ class ForeignEngine:
             "alone; to go on without their tasks discard the rollout, and sample the others with --tasks-sql "
             "(a --cache keeps what was paid for).")
 
-    def _explained(self, refusal: Refused | Unavailable) -> Refused:
+    def _explain(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal without the key, and the way out where there is one."""
         said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
         way_out = "What was finished is kept."

@@ -51,8 +51,8 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: Encoder) -> Next
             ids, places = ids[1:], places[1:]
         return NextPrompt(
             parent["prompt"] + parent["completion"] + text, [*parent["prompt_ids"], *sampled, *ids],
-            joined(before, [segment(0, len(sampled), "policy")],
-                   labelled(text, places, [("feedback", feedback)])), verbatim=True)
+            join(before, [segment(0, len(sampled), "policy")],
+                 label(text, places, [("feedback", feedback)])), verbatim=True)
     opened = asked.removeprefix(opening) + (parent["prefill"] or "")
     if not (whole.startswith(opening) and asked.startswith(opening) and parent["prompt"].endswith(opened)):
         raise StageError("The model's chat template writes a question differently once it is answered, so no "
@@ -62,12 +62,12 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: Encoder) -> Next
     text = whole[len(opening):]
     ids, places = encoder.encode_places(text)
     return NextPrompt(question + text, first + ids,
-                      joined(clipped(before, len(first)),
-                             labelled(text, places, [("policy", said), ("feedback", feedback)])),
+                      join(clip(before, len(first)),
+                           label(text, places, [("policy", said), ("feedback", feedback)])),
                       verbatim=False)
 
 
-def labelled(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
+def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
     """Segments of a text's tokens: those that begin in one of the `contents` are of its kind, else template.
 
     Contents are (kind, text) in the order in which they stand; one that the template changed is not known.
@@ -81,7 +81,7 @@ def labelled(text: str, places: list[int], contents: list[tuple[str, str]]) -> l
             spans.append((at, start, kind))
     kinds = [next((kind for first, last, kind in spans if first <= place < last), "template")
              for place in places]
-    return joined([segment(0, 1, kind) for kind in kinds])
+    return join([segment(0, 1, kind) for kind in kinds])
 
 
 def segment(start: int, length: int, kind: str) -> Segment:
@@ -89,7 +89,7 @@ def segment(start: int, length: int, kind: str) -> Segment:
     return {"start": start, "length": length, "kind": kind}
 
 
-def joined(*several: list[Segment]) -> list[Segment]:
+def join(*several: list[Segment]) -> list[Segment]:
     """Lists of segments one behind the other; neighbours of one kind become one."""
     whole: list[Segment] = []
     for segments in several:
@@ -102,7 +102,7 @@ def joined(*several: list[Segment]) -> list[Segment]:
     return whole
 
 
-def clipped(segments: list[Segment], length: int) -> list[Segment]:
+def clip(segments: list[Segment], length: int) -> list[Segment]:
     """Segments of the first `length` tokens."""
     return [segment(each["start"], min(each["length"], length - each["start"]), each["kind"])
             for each in segments if each["start"] < length]

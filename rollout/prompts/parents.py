@@ -32,14 +32,14 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
     A task has `parents_per_task` of them, the same again where it has fewer wrong ones; those of a query are
     taken as it gives them. StageError where there is none, or one that cannot be answered.
     """
-    from warehouse.sql.database import connect, explained, rows_of
+    from warehouse.sql.database import connect, explain_errors, rows_of
     if is_training(purpose) and warehouse.stage("train", iteration=iteration).is_complete():
         raise StageError(f"Iteration {iteration} is trained already: rows added now would never be trained "
                          "on. Sample its turns before `train`, or give --eval.")
     before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)
     connection = connect(warehouse, strict=True)
     query = options.parents_sql or f"FROM wrong_completions({iteration}, of_purpose := '{before}')"
-    with explained():
+    with explain_errors():
         answer = connection.execute(query)
         names, rows = [column[0] for column in answer.description or []], answer.fetchall()
     if missing := {"task_id", "sample_index"} - set(names):

@@ -31,9 +31,9 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 
 def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from warehouse.sql.database import connect, explained
+    from warehouse.sql.database import connect, explain_errors
     connection = connect(warehouse, strict=True)
-    with explained():
+    with explain_errors():
         answer = connection.execute(query)
         columns, rows = [column[0] for column in answer.description or []], answer.fetchall()
     if "task_id" not in columns:

@@ -22,8 +22,8 @@ class Names:
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         self.loads = Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
         stores = Counter(node.id for node in names if not isinstance(node.ctx, ast.Load))
-        self.bindings = {name: found for name, found in bindings_in(tree).items()
-                         if stores[name] == len(found)}
+        self.bindings = {name: bound for name, bound in bindings_in(tree).items()
+                         if stores[name] == len(bound)}
         self.expected = Counter(side.id for node in ast.walk(tree) for side in expected_sides(node)
                                 if isinstance(side, ast.Name))
 
@@ -80,7 +80,7 @@ def expected_sides(node: ast.AST) -> list[ast.expr]:
 
 def bindings_in(tree: ast.AST) -> dict[str, list[tuple[ast.expr, Way]]]:
     """What each name is bound to: an expression, and the way to its value in there (-1: of each row)."""
-    found: dict[str, list[tuple[ast.expr, Way]]] = {}
+    sources: dict[str, list[tuple[ast.expr, Way]]] = {}
     for node in ast.walk(tree):
         places: list[tuple[ast.expr, ast.expr, Way]]
         if isinstance(node, ast.Assign):
@@ -88,14 +88,14 @@ def bindings_in(tree: ast.AST) -> dict[str, list[tuple[ast.expr, Way]]]:
         elif isinstance(node, (ast.For, ast.comprehension)):
             places = [(node.target, node.iter, (-1,))]
         elif isinstance(node, ast.arg):
-            found.setdefault(node.arg, []).append((ast.Constant(...), ()))     # what callers choose
+            sources.setdefault(node.arg, []).append((ast.Constant(...), ()))     # what callers choose
             continue
         else:
             continue
         for target, value, path in places:
             for name, way in names_bound(target):
-                found.setdefault(name, []).append((value, (*path, *way)))
-    return found
+                sources.setdefault(name, []).append((value, (*path, *way)))
+    return sources
 
 
 def names_bound(target: ast.expr, path: Way = ()) -> Iterator[tuple[str, Way]]:

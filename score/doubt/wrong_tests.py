@@ -117,12 +117,12 @@ def walk_outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def names_called(statement: ast.stmt) -> list[str]:
     """Names, attributes and texts of a statement, any of which may be a function that it calls."""
-    found = []
+    names = []
     for node in ast.walk(statement):
         name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "value", None)
         if isinstance(name, str):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def always_fails(statement: ast.stmt) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from warehouse.options import TitledCommand, shows_errors, titled
+from warehouse.options import TitledCommand, option_group, shows_errors
 
 run_folder = click.argument("run", type=click.Path(path_type=Path))      # without its config file
 
@@ -23,7 +23,7 @@ def limit_options(command: Any) -> Any:
         command = click.option(name, type=kind, default=default, help=words,
                                show_default=default is not None)(command)
     threads = click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")
-    return titled("Limits of a program")(threads(command))
+    return option_group("Limits of a program")(threads(command))
 
 
 def lane_options(command: Any) -> Any:
@@ -38,7 +38,7 @@ def lane_options(command: Any) -> Any:
             click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
                          help="Programs running at a time. [default: one per usable core]"))):
         command = add_option(command)
-    return titled("What programs may import, and lanes that run them")(command)
+    return option_group("What programs may import, and lanes that run them")(command)
 
 
 def tier_options(command: Any) -> Any:
@@ -47,7 +47,7 @@ def tier_options(command: Any) -> Any:
                           help="Run foreign programs without isolation; every row then says so.")
     tier = click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
                         help="Isolation to insist on. [default: the best there is]")
-    return titled("Isolation")(tier(unsafe(command)))
+    return option_group("Isolation")(tier(unsafe(command)))
 
 
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:

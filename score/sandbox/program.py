@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from score.wire.allowed_imports import Allowed, mentioned
+from score.wire.allowed_imports import Allowed, mentioned_modules
 from score.wire.frames import TOKEN_BYTES, Facts, JobKind
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Program:
 
         That is those of the allowed modules that its code mentions, the source, and the payload.
         """
-        names = ",".join(mentioned(self.source + self.mentions, allowed)).encode()
+        names = ",".join(mentioned_modules(self.source + self.mentions, allowed)).encode()
         source, payload = self.source_bytes, self.payload
         return (self.kind, self.seed, len(names), len(source), len(payload)), names + source + payload
 

@@ -52,13 +52,13 @@ class PuzzleKind:
 
 def given_cells(task: PuzzleTask, text: str) -> list[str | None]:
     """What a text says of each cell, in the task's order; None where it says nothing, or leaves a choice."""
-    found = []
+    given = []
     for row, cells in task.rows.items():
         others = [other for other in task.rows if other != row]
         passages = passages_of(row, others, text) if row else [text]
         for column in cells:
-            found.append(cell_of(column, task, passages, whole=not row))
-    return found
+            given.append(cell_of(column, task, passages, whole=not row))
+    return given
 
 
 def passages_of(row: str, others: list[str], text: str) -> list[str]:

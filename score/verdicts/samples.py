@@ -86,7 +86,7 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
     """
     if completions.column("policy_version").null_count == len(completions):
         return dict.fromkeys(("logprob_sum", "logprob_min", "nll_sampled"), [None] * len(completions))
-    values, lengths = flattened(completions, "behaviour_logprobs")
+    values, lengths = flatten(completions, "behaviour_logprobs")
     if not np.all(np.isfinite(values)):
         raise StageError("A completion has a behaviour logprob that is missing or not finite: the rollout "
                          "that wrote it is damaged. Remove its part and run `rollout` again.")
@@ -102,7 +102,7 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
 
 def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
     """Repetition metrics of the token ids."""
-    tokens, lengths = flattened(completions, "completion_ids")
+    tokens, lengths = flatten(completions, "completion_ids")
     return {"unique_token_ratio": repetition.unique_ratio(tokens, lengths, 1),
             "ngram3_unique_ratio": repetition.unique_ratio(tokens, lengths, 3),
             "ngram4_unique_ratio": repetition.unique_ratio(tokens, lengths, 4),
@@ -110,7 +110,7 @@ def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
             "loop_tokens": repetition.loop_tokens(tokens, lengths)}
 
 
-def flattened(completions: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+def flatten(completions: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """All values of a list column one after the other, and the length of each list."""
     column = completions.column(name).combine_chunks()
     lengths = np.diff(column.offsets.to_numpy()) if len(column) else np.zeros(0, np.int64)

@@ -63,7 +63,7 @@ def codecs_by_words() -> list[tuple[list[str], str]]:
             for words in ([name], [word for word in name.split("_") if not word[0].isdigit()]) if words]
 
 
-def mentioned(source: str, allowed: Allowed) -> list[str]:
+def mentioned_modules(source: str, allowed: Allowed) -> list[str]:
     """Allowed modules that a source may want: those whose words all appear in it."""
     words = set(WORD.findall(source))
     names = {name for word in words & allowed.keys() for needed, name in allowed[word] if needed <= words}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rollout.prompts.next_turn import labelled, next_prompt
+from rollout.prompts.next_turn import label, next_prompt
 from rollout.prompts.prompt_encoder import PromptEncoder
 from tests.building.runs import STARTER
 from warehouse.store.errors import StageError
@@ -95,6 +95,6 @@ def test_blanks_that_a_template_strips_stay_as_they_were_sampled(encoder: Prompt
 
 
 def test_tokens_are_labelled_by_where_they_begin() -> None:
-    segments = labelled("ab cd ab", [0, 1, 3, 4, 6, 7], [("task", "cd"), ("feedback", " ab ")])
+    segments = label("ab cd ab", [0, 1, 3, 4, 6, 7], [("task", "cd"), ("feedback", " ab ")])
     assert [(each["start"], each["length"], each["kind"]) for each in segments] == [
         (0, 2, "template"), (2, 2, "task"), (4, 2, "feedback")]

@@ -70,15 +70,15 @@ def shared_prefixes(groups: Sequence[Group]) -> list[tuple[int | None, int]]:
     """
     places = {key_of(group, place): (number, place) for number, group in enumerate(groups)
               for place in range(len(group.rollouts))}
-    found: list[tuple[int | None, int]] = []
+    origins: list[tuple[int | None, int]] = []
     for group in groups:
         number, place = places.get(group.parent, (None, 0)) if group.parent else (None, 0)
-        found.append((None, 0))
+        origins.append((None, 0))
         if number is None or not group.verbatim or groups[number].temperature != group.temperature:
             continue
         before, continued = groups[number].prompt_ids, groups[number].rollouts[place].completion_ids
         prefix = np.concatenate([before, continued])
         if (len(before) > 1 and len(continued) and len(group.prompt_ids) > len(prefix)
                 and np.array_equal(group.prompt_ids[:len(prefix)], prefix)):
-            found[-1] = number, len(prefix)
-    return found
+            origins[-1] = number, len(prefix)
+    return origins

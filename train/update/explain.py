@@ -39,7 +39,7 @@ def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
     plan_step(batch, list(range(len(batch))), 0, settings)
     chosen = [(group, row) for group in batch for row in group.rows if has_gradient(row, settings)]
 
-    def alone(group: RowGroup, row: Row) -> Tensor:
+    def gradient_of(group: RowGroup, row: Row) -> Tensor:
         learner.policy.model.zero_grad()
         single = RowGroup(group.stored, group.prompt_ids, [row], group.staleness)
         accumulate(learner.policy, [single], [0], learner.processes, settings, online=False,
@@ -49,12 +49,12 @@ def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
                           for parameter in learner.policy.trainable().values()]) / learner.policy.loss_scale
 
     bar = tqdm(chosen, desc="gradients", unit="completion", leave=False)
-    whole = sum((alone(group, row) for group, row in bar), torch.zeros(learner.num_parameters(),
-                                                                       dtype=torch.float64))
+    whole = sum((gradient_of(group, row) for group, row in bar),
+                torch.zeros(learner.num_parameters(), dtype=torch.float64))
     square = float(whole.square().sum()) or 1.0
     parts = []
     for group, row in tqdm(chosen, desc="shares", unit="completion", leave=False):
-        gradient = alone(group, row)
+        gradient = gradient_of(group, row)
         name = f"{group.stored.iteration}/{row.rollout.task_id}/{row.rollout.sample_index}"
         parts.append(Part(name, float(gradient.norm()), float(gradient @ whole) / square, row))
     learner.policy.model.zero_grad()

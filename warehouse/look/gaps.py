@@ -45,11 +45,11 @@ def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, itera
         numbers = [short_number(row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
         lead = (f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  "
                 f"{row['iteration']}/{row['task_id']}/{row['sample_index']}  ")
-        lines.append(lead + around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
+        lines.append(lead + text_around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
     return lines
 
 
-def around(before: str, token: str, after: str, width: int) -> str:
+def text_around(before: str, token: str, after: str, width: int) -> str:
     """The token in brackets with as much of the text on each side as fits."""
     before, token, after = (printable(text, kept="") for text in (before, token, after))
     middle = f"⟦{token[:width - 2]}⟧"

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from warehouse.look.render import WRITERS
 from warehouse.sql.catalog import quoted_name
-from warehouse.sql.database import changes, explained, interruptible, run_query, split_statements, unwritable
+from warehouse.sql.database import (
+    changes,
+    explain_errors,
+    interruptible,
+    run_query,
+    split_statements,
+    unwritable,
+)
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -82,7 +89,7 @@ def write_answer(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, qu
     parameters = None
     if query.startswith("@"):
         query, parameters = _saved_query(warehouse, query)
-    with explained():
+    with explain_errors():
         relation = run_query(connection, query, parameters)
         if relation is None or changes(connection, query):
             return ""

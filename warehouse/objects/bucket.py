@@ -45,7 +45,7 @@ REASONS = (  # what an error of a store contains, why that is, and the way out
 )
 
 
-class Found(NamedTuple):
+class ObjectState(NamedTuple):
     """What a listing says of an object."""
 
     size: int   # bytes
@@ -70,10 +70,10 @@ class Bucket:
             raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
         client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
                   **({"allow_http": True} if own.startswith("http:") else {})}
-        with self.explained():
+        with self.explain_errors():
             self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
 
-    def create(self, key: str, content: Path | bytes) -> Found | None:
+    def create(self, key: str, content: Path | bytes) -> ObjectState | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
 
         A put whose answer was lost is repeated and meets its own object: hence the content is compared.
@@ -81,9 +81,9 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
         for attempt in range(ATTEMPTS):
             try:
-                with self.explained():
+                with self.explain_errors():
                     put = self._api.put(self._store, key, content, mode="create")
-                    return _found(_length(content), put["e_tag"])
+                    return _state(_length(content), put["e_tag"])
             except StageError as error:
                 cause = error.__cause__
                 if isinstance(cause, AlreadyExistsError | PreconditionError):
@@ -98,62 +98,62 @@ class Bucket:
         raise StageError(f"{self.address}/{key} comes and goes: other commands change the run. Run this one "
                          "again.")
 
-    def put(self, key: str, content: Path | bytes) -> Found:
+    def put(self, key: str, content: Path | bytes) -> ObjectState:
         """Put an object, whatever stands there; a large file in pieces."""
-        with self.explained():
-            return _found(_length(content), self._api.put(self._store, key, content)["e_tag"])
+        with self.explain_errors():
+            return _state(_length(content), self._api.put(self._store, key, content)["e_tag"])
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectState] | None:
         """A small object; None if there is none."""
         try:
-            with self.explained():
+            with self.explain_errors():
                 answer = self._api.get(self._store, key)
                 content = bytes(answer.bytes())
         except FileNotFoundError:
             return None
-        return content, _found(len(content), answer.meta["e_tag"])
+        return content, _state(len(content), answer.meta["e_tag"])
 
-    def download(self, key: str, path: Path) -> Found | None:
+    def download(self, key: str, path: Path) -> ObjectState | None:
         """Write an object to a file, a piece at a time; None if there is none."""
         try:
-            with self.explained():
+            with self.explain_errors():
                 answer = self._api.get(self._store, key)
                 with path.open("wb") as stream:
                     for piece in answer.stream():
                         stream.write(piece)
         except FileNotFoundError:
             return None
-        found = _found(answer.meta["size"], answer.meta["e_tag"])
-        if path.stat().st_size != found.size:
+        state = _state(answer.meta["size"], answer.meta["e_tag"])
+        if path.stat().st_size != state.size:
             raise StageError(f"{self.address}/{key} came incomplete. Run the same command again.")
-        return found
+        return state
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectState | None:
         """Size and mark of an object; None if there is none."""
         try:
-            with self.explained():
+            with self.explain_errors():
                 meta = self._api.head(self._store, key)
         except FileNotFoundError:
             return None
-        return _found(meta["size"], meta["e_tag"])
+        return _state(meta["size"], meta["e_tag"])
 
-    def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectState]]:
         """Every object below a folder, a thousand per request."""
-        with self.explained():
+        with self.explain_errors():
             for page in self._api.list(self._store, prefix=prefix, chunk_size=1000):
                 for meta in page:
-                    yield str(meta["path"]), _found(meta["size"], meta["e_tag"])
+                    yield str(meta["path"]), _state(meta["size"], meta["e_tag"])
 
-    def list_top(self) -> dict[str, Found]:
+    def list_top(self) -> dict[str, ObjectState]:
         """The objects that lie directly below the address."""
-        with self.explained():
+        with self.explain_errors():
             objects = self._api.list_with_delimiter(self._store)["objects"]
-        return {str(meta["path"]): _found(meta["size"], meta["e_tag"]) for meta in objects}
+        return {str(meta["path"]): _state(meta["size"], meta["e_tag"]) for meta in objects}
 
     def copy(self, key: str, to: str) -> bool:
         """Copy an object within the store; False if there is none."""
         try:
-            with self.explained():
+            with self.explain_errors():
                 self._api.copy(self._store, key, to)
         except FileNotFoundError:
             return False
@@ -161,14 +161,14 @@ class Bucket:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Bytes of an object."""
-        with self.explained():
+        with self.explain_errors():
             return bytes(self._api.get_range(self._store, key, start=start, length=length))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, many per request; those that are gone already do not matter."""
         keys = list(keys)
         try:
-            with self.explained():
+            with self.explain_errors():
                 self._api.delete(self._store, keys)
         except FileNotFoundError:       # of one, where the others may stand
             for key in keys if len(keys) > 1 else []:
@@ -179,7 +179,7 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
         key, refused = f"{PROBE}{uuid.uuid4().hex}", False
         try:
-            with self.explained():
+            with self.explain_errors():
                 self._api.put(self._store, key, b"first", mode="create")
                 try:
                     self._api.put(self._store, key, b"second", mode="create")
@@ -197,7 +197,7 @@ class Bucket:
                              "that has them, such as S3, Google Cloud Storage, Azure, R2 or MinIO.")
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         """Errors of the store as sentences; FileNotFoundError stays, but for a missing bucket."""
         from obstore.exceptions import BaseError
         try:
@@ -234,8 +234,8 @@ def mark_of(e_tag: str | None) -> int:
     return zlib.crc32((e_tag or "").strip('"').encode()) % 1_000_000
 
 
-def _found(size: int, e_tag: str | None) -> Found:
-    return Found(size, mark_of(e_tag))
+def _state(size: int, e_tag: str | None) -> ObjectState:
+    return ObjectState(size, mark_of(e_tag))
 
 
 def _length(content: Path | bytes) -> int:

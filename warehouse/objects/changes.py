@@ -52,10 +52,10 @@ def finish(copy: WorkingCopy) -> str:
     answer = copy.bucket.get(INTENT)
     if answer is None:
         return ""
-    content, found = answer
+    content, state = answer
     command, steps = _read(copy, content)
     for step in steps:
-        if copy.bucket.head(INTENT) != found:
+        if copy.bucket.head(INTENT) != state:
             break
         reached("before step", copy.root / step[1])
         _make(copy, *step)

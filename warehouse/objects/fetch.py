@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from warehouse.objects.bucket import Bucket, Found
+from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.store.commit import TEMPORARY_MARK, saying_why
 
 REQUESTS = 32                   # at the same time
@@ -31,9 +31,9 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
         try:
             with saying_why(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if found := bucket.download(key, temporary):
+                if state := bucket.download(key, temporary):
                     temporary.chmod(0o444)
-                    stamp(temporary, found)
+                    stamp(temporary, state)
                     os.replace(temporary, path)
                     progress.update()
         finally:
@@ -43,19 +43,19 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
         in_parallel(download, wanted.items())
 
 
-def fits(path: Path, found: Found | None) -> bool:
+def fits(path: Path, state: ObjectState | None) -> bool:
     """Whether a file is the object that a listing tells of."""
     try:
         stat = path.stat()
     except OSError:
         return False
-    return found is not None and found == Found(stat.st_size, stat.st_mtime_ns // 1000 % 1_000_000)
+    return state is not None and state == ObjectState(stat.st_size, stat.st_mtime_ns // 1000 % 1_000_000)
 
 
-def stamp(path: Path, found: Found) -> None:
+def stamp(path: Path, state: ObjectState) -> None:
     """Keep the mark of its object with a file."""
     second = int(path.stat().st_mtime)
-    os.utime(path, ns=(second * 10**9, second * 10**9 + found.mark * 1000))
+    os.utime(path, ns=(second * 10**9, second * 10**9 + state.mark * 1000))
 
 
 def in_parallel(work: Callable[[Work], Answer], items: Iterable[Work]) -> list[Answer]:

@@ -52,10 +52,10 @@ class ObjectFilesystem(AbstractFileSystem):
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Name and size; FileNotFoundError if there is no such object."""
         if path not in self._sizes:
-            found = self._bucket.head(self._key(path))
-            if found is None:
+            state = self._bucket.head(self._key(path))
+            if state is None:
                 raise FileNotFoundError(path)
-            self._sizes[path] = found.size
+            self._sizes[path] = state.size
         return {"name": path, "size": self._sizes[path], "type": "file"}
 
     def modified(self, path: str) -> datetime.datetime:

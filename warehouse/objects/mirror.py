@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from warehouse.objects.bucket import Found, is_address, mark_of
+from warehouse.objects.bucket import ObjectState, is_address, mark_of
 from warehouse.objects.fetch import bar, in_parallel
 from warehouse.objects.keys import DOCUMENT, TABLES, TOP_FILES
 from warehouse.objects.working_copy import WorkingCopy
@@ -57,7 +57,7 @@ def _pull(run: str, folder: Path) -> str:
     if run_id is None:
         raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
     _check_same_run(run_id, (read_json(folder / "warehouse.json") or {}).get("run_id"), str(folder))
-    listed = {key: found for key, found in copy.listing().items()
+    listed = {key: state for key, state in copy.listing().items()
               if key != "intent.json" and UNDER_WAY not in key}
     before = {copy.key_of(path) for path in _files(copy)}
     _check_not_ahead(before, set(listed), str(folder))
@@ -65,7 +65,7 @@ def _pull(run: str, folder: Path) -> str:
     for rank in (0, 1, 3, 2, 4):
         if rank == 2:               # manifests and warehouse.json follow what they speak of
             copy.bring_all()
-        copy.bring_documents({key: found for key, found in listed.items() if ranks[key] == rank})
+        copy.bring_documents({key: state for key, state in listed.items() if ranks[key] == rank})
     after = {copy.key_of(path) for path in _files(copy)}
     return f"{len(after - before)} files copied to {folder}, {len(before)} stood there"
 
@@ -101,14 +101,14 @@ def _check_not_ahead(there: set[str], here: set[str], where: str) -> None:
                          "put it aside here. Mirror the other way, or to another place.")
 
 
-def _same(copy: WorkingCopy, key: str, path: Path, found: Found | None) -> bool:
+def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState | None) -> bool:
     """Whether the object is the file: parts of one name and size are, documents are compared."""
-    if found is None or found.size != path.stat().st_size:
+    if state is None or state.size != path.stat().st_size:
         return False
     if not DOCUMENT.fullmatch(path.name):
         return True
     content = path.read_bytes()
-    if found.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
+    if state.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
         return True
     answer = copy.bucket.get(key)
     return answer is not None and answer[0] == content

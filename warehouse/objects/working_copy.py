@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.objects import changes
-from warehouse.objects.bucket import Bucket, Found
+from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import (
     DOCUMENT,
@@ -60,8 +60,8 @@ class WorkingCopy:
         doubtful = [path for path in files if not fits(path, listed.get(self.key_of(path)))]
         # A file that another process committed after the listing is not in it: hence each is asked for again.
         now = in_parallel(lambda path: self.bucket.head(self.key_of(path)), doubtful)
-        for path, found in zip(doubtful, now, strict=True):
-            if not fits(path, found):
+        for path, state in zip(doubtful, now, strict=True):
+            if not fits(path, state):
                 self._drop(path)
 
     def bring_config(self) -> None:
@@ -69,14 +69,14 @@ class WorkingCopy:
 
         It is listed, for an error that answers a listing says more than one that answers a question for it.
         """
-        found, path = self.bucket.list_top().get("config.toml"), self.root / "config.toml"
-        if found and not fits(path, found):
+        state, path = self.bucket.list_top().get("config.toml"), self.root / "config.toml"
+        if state and not fits(path, state):
             fetch(self.bucket, {"config.toml": path})
 
-    def listing(self) -> dict[str, Found]:
+    def listing(self) -> dict[str, ObjectState]:
         """Every object of the run by its key, those aside in `discarded/` and `broken/` left out."""
         tables = in_parallel(lambda table: dict(self.bucket.list(table)), TABLES)
-        listed = {key: found for key, found in self.bucket.list_top().items() if key in TOP_FILES}
+        listed = {key: state for key, state in self.bucket.list_top().items() if key in TOP_FILES}
         for table in tables:
             listed |= table
         return listed
@@ -96,16 +96,16 @@ class WorkingCopy:
         self._check_puts()
         key = self.key_of(path)
         reached("before put", path)
-        found = self.bucket.create(key, temporary)
-        won = found is not None
-        if found is None:
+        state = self.bucket.create(key, temporary)
+        won = state is not None
+        if state is None:
             temporary.unlink()
-            found = self.bucket.download(key, temporary)
-            if found is None:
+            state = self.bucket.download(key, temporary)
+            if state is None:
                 raise StageError(f"{self.address}/{key} was removed meanwhile. Run the same command "
                                  "again.")
             temporary.chmod(0o444)
-        stamp(temporary, found)
+        stamp(temporary, state)
         return won
 
     def create_folder(self, folder: Path, final: Path) -> bool:
@@ -122,16 +122,16 @@ class WorkingCopy:
                 stamp(path, self.bucket.put(f"{own}/{path.relative_to(folder).as_posix()}", path))
                 progress.update(path.stat().st_size)
         reached("before put", final)
-        found = self.bucket.create(f"{place}/{document.name}", document)
-        if found:
-            stamp(document, found)
+        state = self.bucket.create(f"{place}/{document.name}", document)
+        if state:
+            stamp(document, state)
         else:
             fetch(self.bucket, {f"{place}/{document.name}": document_of(final)})
-        valid = f"{place}/{files_of(document if found else document_of(final))}"
+        valid = f"{place}/{files_of(document if state else document_of(final))}"
         left = [key for key, _ in self.bucket.list(place) if key != f"{place}/{document.name}"]
         self.bucket.delete(key for key in left if not key.startswith(f"{valid}/")
-                           and (found or key.startswith(f"{own}/")))
-        return found is not None
+                           and (state or key.startswith(f"{own}/")))
+        return state is not None
 
     def file_names(self, folder: Path) -> list[str]:
         """Names of a folder's objects now; its documents are brought."""
@@ -183,16 +183,16 @@ class WorkingCopy:
         """Make what a killed command had begun to change; that command, or ''."""
         return changes.finish(self) if (self.root / changes.INTENT).exists() else ""
 
-    def bring_documents(self, listed: dict[str, Found]) -> None:
+    def bring_documents(self, listed: dict[str, ObjectState]) -> None:
         """Bring the documents of a listing that are new or other than here."""
-        wanted = {key: self.root / key for key, found in listed.items()
-                  if DOCUMENT.fullmatch(key) and not fits(self.root / key, found)}
+        wanted = {key: self.root / key for key, state in listed.items()
+                  if DOCUMENT.fullmatch(key) and not fits(self.root / key, state)}
         for path in wanted.values():
             if path.name == "settings.json" and path.exists():
                 self._drop(path)
         fetch(self.bucket, wanted)
 
-    def _check_same_run(self, listed: dict[str, Found]) -> None:
+    def _check_same_run(self, listed: dict[str, ObjectState]) -> None:
         """StageError if the run is gone, or another lies there: this copy may be the last of its rows."""
         own = self.root / "warehouse.json"
         if not own.exists() or fits(own, listed.get(own.name)):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from warehouse.sources.evalplus import evalplus_task
 from warehouse.sources.livecodebench import livecodebench_task
 from warehouse.sources.tables import Row, read_rows, value_of
-from warehouse.sources.wording import asked, mbpp_entry_point
+from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.store.errors import StageError
 from warehouse.tasks.boxed import boxed
 from warehouse.tasks.task_files import Task, generic_task, grid_task
@@ -61,8 +61,8 @@ def humaneval_task(row: Row, _number: int, where: str) -> Task:
     prompt = value_of(row, "prompt", where, str)
     return generic_task({
         "task_id": value_of(row, "task_id", where, str).replace("/", "-"), "kind": "function",
-        "messages": asked(f"Complete this Python function.\n```python\n{prompt.rstrip()}\n```",
-                          "program", "Repeat the imports and the signature."),
+        "messages": ask(f"Complete this Python function.\n```python\n{prompt.rstrip()}\n```",
+                        "program", "Repeat the imports and the signature."),
         "payload": {"entry_point": value_of(row, "entry_point", where, str), "setup": "",
                     "tests": value_of(row, "test", where, str)},
         "solution": prompt + value_of(row, "canonical_solution", where, str)}, where)
@@ -77,8 +77,8 @@ def mbpp_task(row: Row, _number: int, where: str) -> Task:
     setup = [row.get("test_setup_code") or "", *(row.get("test_imports") or [])]
     return generic_task({
         "task_id": f"mbpp-{value_of(row, 'task_id', where, int)}", "kind": "function",
-        "messages": asked(f"{text}\nThe function is named `{entry}`. It must pass, for example, this test:\n"
-                          f"{tests[0]}", "program"),
+        "messages": ask(f"{text}\nThe function is named `{entry}`. It must pass, for example, this test:\n"
+                        f"{tests[0]}", "program"),
         "payload": {"entry_point": entry, "setup": "\n".join(filter(None, setup)), "tests": tests},
         "solution": code}, where)
 
@@ -89,7 +89,7 @@ def gsm8k_task(row: Row, number: int, where: str) -> Task:
     answer = solution.rpartition("####")[2].strip()
     return generic_task({
         "task_id": f"gsm8k-{number}", "kind": "answer",
-        "messages": asked(value_of(row, "question", where, str).strip(), "number"),
+        "messages": ask(value_of(row, "question", where, str).strip(), "number"),
         "payload": {"answer": answer, "match": "numeric"}, "solution": solution}, where)
 
 
@@ -99,7 +99,7 @@ def math_task(row: Row, number: int, where: str) -> Task:
     answer = boxed(solution) or str(row.get("answer") or "")
     return generic_task({
         "task_id": f"math-{number}", "kind": "math",
-        "messages": asked(value_of(row, "problem", where, str).strip(), "expression"),
+        "messages": ask(value_of(row, "problem", where, str).strip(), "expression"),
         "payload": {"answer": answer}, "solution": solution}, where)
 
 

@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 from warehouse.sources.tables import Row, value_of
-from warehouse.sources.wording import asked, mbpp_entry_point
+from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.tasks.task_files import Task, generic_task
 
 # Runs in the process of the tests. Inputs on which the reference fails (JSON has no tuples) say nothing.
@@ -65,7 +65,7 @@ def evalplus_task(row: Row, _number: int, where: str) -> Task:
         question, more = f"{prompt.strip()}\nIt must pass, for example, this test:\n{first}", ""
         setup = "\n".join(row.get("test_imports") or [])
     return generic_task({"task_id": f"{task_id}-plus", "kind": "function", "solution": code,
-                         "messages": asked(question, "program", more),
+                         "messages": ask(question, "program", more),
                          "payload": {"entry_point": entry, "setup": setup, "tests": tests}}, where)
 
 

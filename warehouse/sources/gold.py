@@ -17,7 +17,7 @@ OWN = "sources"              # the solutions that come with the tasks
 PROGRAMS = ("grid", "function", "stdio")
 
 
-def judged_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[Task]:
+def judge_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[Task]:
     """The tasks, those whose solution is right only together with their tests changed to that mode.
 
     `gold` is a file of solutions, which go before those of the sources, or OWN. What is right and what is not

@@ -9,7 +9,7 @@ import zlib
 from typing import Any
 
 from warehouse.sources.tables import Row, value_of
-from warehouse.sources.wording import asked
+from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, generic_task
 
@@ -38,11 +38,11 @@ def livecodebench_task(row: Row, number: int, where: str) -> Task:
         calls = [{"args": [_json(line, where) for line in str(test["input"]).splitlines() if line.strip()],
                   "expected": _json(test["output"], where)} for test in tests]
         return generic_task({"task_id": task_id, "kind": "function", "payload": {
-            "entry_point": entry, "calls": calls, "tolerance": 1e-6}, "messages": asked(
+            "entry_point": entry, "calls": calls, "tolerance": 1e-6}, "messages": ask(
                 f"{question}\nBegin with this code.\n```python\n{starter}\n```", "program")}, where)
     cases = [{"input": test["input"], "output": test["output"]} for test in tests]
-    messages = asked(f"{question}\nThe program reads from standard input and writes to standard output.",
-                     "program")
+    messages = ask(f"{question}\nThe program reads from standard input and writes to standard output.",
+                   "program")
     return generic_task({"task_id": task_id, "kind": "stdio", "payload": {"cases": cases},
                          "messages": messages}, where)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
-from warehouse.sources.wording import asked
+from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, generic_task
 
@@ -75,7 +75,7 @@ def _task_of(name: str, dataset: Any, number: int, seed: int, where: str) -> Tas
                          "another generator or other options.")
     return generic_task({
         "task_id": f"{name}-{seed}-{number:05d}", "kind": "reasoning-gym",
-        "messages": asked(entry["question"], "tag"), "payload": {"dataset": name, "entry": entry},
+        "messages": ask(entry["question"], "tag"), "payload": {"dataset": name, "entry": entry},
         "solution": f"<answer>{entry['answer']}</answer>"}, where)
 
 

@@ -12,7 +12,7 @@ ASK = {"program": "Answer with one self-contained Python program in a single ```
        "answer": "End with a line that reads `Answer:` and the answer."}
 
 
-def asked(question: str, form: str, more: str = "") -> list[dict[str, str]]:
+def ask(question: str, form: str, more: str = "") -> list[dict[str, str]]:
     """A question as chat messages, with the form in which the answer is wanted (a key of ASK)."""
     content = f"{question}\n{ASK[form]}" + (f" {more}" if more else "")
     return [{"role": "user", "content": content}]

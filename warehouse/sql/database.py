@@ -91,7 +91,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     text = _text_of(warehouse, inventory)
     if not (partial or in_place):
         _keep(warehouse, text)
-    with explained():
+    with explain_errors():
         connection.execute(text)
     return connection
 
@@ -102,13 +102,13 @@ def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> duckdb.Duc
     fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
     text = _text_of(warehouse, inventory._replace(parts=fresh, choices=[], stages=[], policies=[]), views=())
     connection = duckdb.connect()
-    with explained():
+    with explain_errors():
         connection.execute(text)
     return connection
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Turn DuckDB's errors into StageErrors that name the way out, and its interrupt into Python's."""
     import duckdb
     try:
@@ -158,7 +158,7 @@ def changes(connection: duckdb.DuckDBPyConnection, statement: str) -> bool:
     """Whether a statement makes or changes a table of the connection's memory, rather than asking."""
     if statement.startswith("@"):
         return False
-    with explained():
+    with explain_errors():
         kinds = [part.type.name for part in connection.extract_statements(statement)]
     return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
 
@@ -174,7 +174,7 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
 def run_query(connection: duckdb.DuckDBPyConnection, query: str,
               parameters: dict[str, Any] | None = None) -> duckdb.DuckDBPyRelation | None:
     """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
-    with explained():
+    with explain_errors():
         return connection.sql(query, params=parameters) if parameters else connection.sql(query)
 
 
@@ -207,7 +207,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answ
 def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
             parameters: list[Any] | None = None) -> list[dict[str, Any]]:
     """All rows of a query as dictionaries."""
-    with explained():
+    with explain_errors():
         cursor = connection.execute(query, parameters or [])
         names = [column[0] for column in cursor.description or []]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import SQL_TYPES
-from warehouse.sql.database import connect_to_measure, explained
+from warehouse.sql.database import connect_to_measure, explain_errors
 from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
 from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
 from warehouse.store.checksums import part_facts
@@ -90,7 +90,7 @@ def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Pa
     unread = [f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
               for column in TABLES[table.removeprefix("fresh_")]
               if not re.search(rf"\b{column.name}\b", measures_text())]
-    with explained():
+    with explain_errors():
         connection.execute(
             f"SET threads = 1; CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) "
             f"FROM {table}; RESET threads; "
@@ -98,7 +98,7 @@ def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Pa
 
 
 def _write(connection: duckdb.DuckDBPyConnection, query: str, path: Path) -> None:
-    with explained():
+    with explain_errors():
         connection.sql(query).to_parquet(str(path), compression="zstd", row_group_size=16384)
 
 

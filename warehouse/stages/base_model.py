@@ -91,9 +91,9 @@ def check_base(warehouse: Warehouse) -> None:
     """StageError if the base model's folder is gone, or weights or tokenizer are not those of the run."""
     if warehouse.facts.get("model_revision"):
         return  # a hub model is pinned by its commit
-    found = find_model(warehouse.model, warehouse.root)
-    for what, name, now in (("base model", "model_sha256", found.sha256),
-                            ("tokenizer", "tokenizer_sha256", found.tokenizer_sha256)):
+    model = find_model(warehouse.model, warehouse.root)
+    for what, name, now in (("base model", "model_sha256", model.sha256),
+                            ("tokenizer", "tokenizer_sha256", model.tokenizer_sha256)):
         before = warehouse.facts[name]
         if now != before:
             raise StageError(f"The {what} in {warehouse.model} has changed since the run was made (sha256 "

@@ -78,9 +78,9 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 
 def part_number(path: Path) -> int:
     """The number in `part-00007.parquet`."""
-    found = re.search(r"-(\d+)\.parquet$", path.name)
-    assert found, path
-    return int(found[1])
+    number = re.search(r"-(\d+)\.parquet$", path.name)
+    assert number, path
+    return int(number[1])
 
 
 def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = None) -> pa.Table:
@@ -136,11 +136,11 @@ def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = 
     if numbers is None:
         return
     wanted = set(numbers)
-    found = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
-    for number in sorted(found.keys() - wanted):
-        raise StageError(f"{found[number]} is no part of this stage, which has {len(wanted)}. Run `warehouse "
-                         "repair` to put it aside, then run the stage again.")
-    for number in sorted(wanted - found.keys()):
+    present = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
+    for number in sorted(present.keys() - wanted):
+        raise StageError(f"{present[number]} is no part of this stage, which has {len(wanted)}. Run "
+                         "`warehouse repair` to put it aside, then run the stage again.")
+    for number in sorted(wanted - present.keys()):
         where = paths[0].parent if paths else "its folder"
         raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
 

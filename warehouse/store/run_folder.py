@@ -146,8 +146,8 @@ class Warehouse:
 
     def purposes(self, table: str, iteration: int) -> list[str]:
         """Purposes of `table` in one iteration: 'train' first, then evaluations, each before its turns."""
-        found = _values_of(self.root / table / f"iteration={iteration}", "purpose")
-        return sorted(found, key=lambda purpose: (base_purpose(purpose) != "train", base_purpose(purpose),
+        purposes = _values_of(self.root / table / f"iteration={iteration}", "purpose")
+        return sorted(purposes, key=lambda purpose: (base_purpose(purpose) != "train", base_purpose(purpose),
                                                   turn_of(purpose)))
 
     def turns(self, iteration: int, base: str = "train", table: str = "completions") -> list[str]:

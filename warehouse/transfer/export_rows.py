@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import condition, quoted, quoted_name
-from warehouse.sql.database import explained, rows_of
+from warehouse.sql.database import explain_errors, rows_of
 from warehouse.store.commit import saying_why
 from warehouse.store.errors import StageError
 
@@ -96,7 +96,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options
     """Write a query's rows to a file that appears whole."""
     temporary = path.with_name(f"{path.name}.tmp-export")
     try:
-        with explained(), saying_why(path):
+        with explain_errors(), saying_why(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
             temporary.replace(path)

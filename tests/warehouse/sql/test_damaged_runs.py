@@ -14,7 +14,7 @@ import warehouse as package
 from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.sql.database import connect, explained, rows_of
+from warehouse.sql.database import connect, explain_errors, rows_of
 from warehouse.sql.rollup import write_rollup
 from warehouse.store import checksums
 from warehouse.store.checksums import part_damage
@@ -192,5 +192,5 @@ def test_after_a_check_nothing_answers_from_a_part_whose_disk_changed_a_bit(run:
 
 
 def test_an_interrupt_inside_duckdb_is_one_of_python() -> None:
-    with pytest.raises(KeyboardInterrupt), explained():
+    with pytest.raises(KeyboardInterrupt), explain_errors():
         raise RuntimeError("Query interrupted")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.look.gaps import WORST, around, decoder
+from warehouse.look.gaps import WORST, decoder, text_around
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -151,7 +151,7 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     ("a" * 90, "tok", "b" * 90), ("", "tok", "b" * 90), ("a" * 90, "tok", ""), ("a\n", "t" * 90, "b")])
 def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, after: str) -> None:
     for width in (24, 28, 80):
-        text = around(before, token, after, width)
+        text = text_around(before, token, after, width)
         assert f"⟦{token[:width - 2]}⟧" in text and len(text) <= width and "\n" not in text
         assert len(text) == width or len(before + token + after) < width
 
