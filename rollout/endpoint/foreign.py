@@ -19,11 +19,13 @@ from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import HALF_LETTER
 
 LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
 LONGEST_SILENCE = 900.0          # seconds of nothing but that
 ANSWERING = 1800.0               # seconds that an answer may take
 OF_ONE_REQUEST = (400, 413, 422)  # what a service answers to a prompt that it does not take
+KEPT = "What was finished is kept."
 SHOWN = 60                       # characters of such a prompt
 NEUTRAL = Sampling()
 
@@ -167,7 +169,7 @@ class ForeignEngine:
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(
-            f"{self.refusal} That is said to {len(refused)} requests of {len(prompts)} prompts, the first of "
+            f"{self.refusal.removesuffix(KEPT)}It says so to {len(refused)} requests of {len(prompts)} prompts, the first of "
             f"which begins with {begin!r}; all others are answered. Run the same command again to ask these "
             "alone; to go on without their tasks discard the rollout, and sample the others with --tasks-sql "
             "(a --cache keeps what was paid for).")
@@ -175,7 +177,7 @@ class ForeignEngine:
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal without the key, and the way out where there is one."""
         said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
-        way_out = "What was finished is kept."
+        way_out = KEPT
         if refusal.status in (401, 403):
             state = "holds one that it does not take" if self.key else "is empty"
             way_out = (f"The key is read from the variable {self.key_variable}, which {state}; "
@@ -183,7 +185,8 @@ class ForeignEngine:
         elif refusal.status == 404:
             way_out = (f"Check the address (of most services it ends in /v1) and the name '{self.model}' of "
                        "--model.")
-        return Refused(f"{self.url}: {said.rstrip('.')}. {way_out}", refusal.status or 0)
+        place = "" if isinstance(refusal, Refused) else f"{self.url}: "
+        return Refused(f"{place}{said.rstrip('.')}. {way_out}", refusal.status or 0)
 
 
 async def _open_session(key: str) -> aiohttp.ClientSession:
@@ -209,4 +212,5 @@ def _read(told: Any) -> Answer:
         raise Unavailable(f"its answer is no chat completion: {str(told)[:100]}") from error
     if not isinstance(text, str) or not isinstance(reason, str):
         raise Unavailable("it broke its answer off")
-    return Answer(text, "length" if reason == "length" else "stop", *counts)
+    ended = "length" if reason in ("length", "content_filter") else "stop"
+    return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended, *counts)

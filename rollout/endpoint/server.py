@@ -101,7 +101,8 @@ class Server:
         if answer.status >= 400:
             raise Refused(f"{self.url} refuses {path}: {_message(text)}", answer.status)
         try:
-            return json.loads(text) if answer.content_type == "application/json" else text
+            told = answer.content_type == "application/json" or text.startswith("{")    # some name no type
+            return json.loads(text) if told else text
         except ValueError as error:
             raise Unavailable(f"it broke its answer to {path} off") from error
 

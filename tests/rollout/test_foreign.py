@@ -102,6 +102,13 @@ def test_answers_are_rows_with_the_runs_own_tokens_and_no_logprobs(
     assert asked["messages"][-1]["content"].startswith("In\n")
 
 
+def test_an_answer_without_a_type_with_half_a_letter_or_filtered_is_a_row(warehouse: Warehouse,
+                                                                          serve: Serve) -> None:
+    text = '{"choices": [{"message": {"content": "ab\\ud83d"}, "finish_reason": "content_filter"}]}'
+    ask(warehouse, serve(lambda number, request: web.Response(text=text)))
+    assert {(row["completion"], row["finish_reason"]) for row in rows(warehouse)} == {("ab\ufffd", "length")}
+
+
 def test_a_service_that_names_the_limit_otherwise_is_asked_so(warehouse: Warehouse, serve: Serve) -> None:
     told = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
     service = serve(lambda number, request: refusal(told)
