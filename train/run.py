@@ -187,7 +187,7 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
     fill_logprobs(learner.policy, learner.batch, learner.processes, settings, "old_logprobs")
     for group in learner.batch:
         weigh_rows(group.forwardable, settings)
-    table = mismatch_table(learner.batch)
+    table = mismatch_table(learner.batch) if settings.purpose == "train" else []
     for line in lines_to_print(table, learner.batch):
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,

@@ -169,10 +169,10 @@ class ForeignEngine:
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(
-            f"{self.refusal.removesuffix(KEPT)}It says so to {len(refused)} requests of {len(prompts)} prompts, the first of "
-            f"which begins with {begin!r}; all others are answered. Run the same command again to ask these "
-            "alone; to go on without their tasks discard the rollout, and sample the others with --tasks-sql "
-            "(a --cache keeps what was paid for).")
+            f"{self.refusal.removesuffix(KEPT)}It says so to {len(refused)} requests of {len(prompts)} "
+            f"prompts, the first of which begins with {begin!r}; all others are answered. Run the same "
+            "command again to ask these alone; to go on without their tasks discard the rollout, and sample "
+            "the others with --tasks-sql (a --cache keeps what was paid for).")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal without the key, and the way out where there is one."""

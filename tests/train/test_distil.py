@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.building.runs import completion_row, finish, prompt_row, sample_row, write_rows
 from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
 from train.cli import train
+from warehouse.stages.due import rollout_due
 from warehouse.store.run_folder import Warehouse
 
 PROMPT, RIGHT, WRONG = [7, 11, 13], [5, 9, 21, END], [33, 2, 2, END]
@@ -54,7 +55,9 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
     before = loss_of(warehouse, 0, RIGHT)
     done = invoke(warehouse, "--loss", "nll")
     assert done.exit_code == 0, done.output
+    assert "rho" not in done.output and "rounding" not in done.output, "no policy of the run drew them"
     assert loss_of(warehouse, 1, RIGHT) < before - 0.05
+    assert rollout_due(warehouse) == 1, "more rows of iteration 0 would never be trained on"
     rows = warehouse.read("train_samples", iteration=0).to_pylist()
     assert {(row["purpose"], row["staleness"]) for row in rows} == {("distil", 0)}
     assert [row["drop_reason"] for row in rows] == [None, "not_right"] * 4

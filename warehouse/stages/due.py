@@ -6,11 +6,12 @@ from warehouse.store.run_folder import Warehouse
 
 
 def rollout_due(warehouse: Warehouse) -> int:
-    """The lowest iteration without a complete training rollout; the last complete one if it must be trained
-    first, for there is no policy to go on with."""
+    """The lowest iteration without a complete training rollout that is not trained (on what another model
+    said); the last complete one if it must be trained first, for there is no policy to go on with."""
     iteration, versions = 0, warehouse.policy_versions()
-    while iteration + 1 in versions and warehouse.stage("rollout", iteration=iteration,
-                                                        purpose="train").is_complete():
+    while iteration + 1 in versions and (
+            warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete()
+            or warehouse.stage("train", iteration=iteration).is_complete()):
         iteration += 1
     return iteration
 
