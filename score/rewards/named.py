@@ -1,5 +1,6 @@
 """Rewards by name: small functions from what was measured to named terms, whose sum is the reward."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -86,7 +87,8 @@ REWARDS: dict[str, Reward] = {
     "exact": Reward(exact, ("exact",), full=1.0),
     "tests-share": Reward(tests_share, ("tests",), full=1.0),
     "graded": Reward(graded, ("graded",), full=1.0)}
-# What tasks get where no reward is named: a program that prints nothing has valid outputs, and earns nothing.
+# What tasks get where no reward is named, `exact` where their kind is not here: a program that prints nothing
+# has valid outputs, and earns nothing. Part of the identity of every by-kind scorer.
 BY_KIND = "by-kind"
 DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
             "puzzle": "tests-share", "reasoning-gym": "tests-share", "verifiers": "graded"}
@@ -104,4 +106,5 @@ def rewards_named(name: str) -> dict[str, Reward]:
     if not REWARDS.keys() >= set(names.values()):
         raise StageError(f"No reward is called '{name}'. Known: {', '.join(REWARDS)}; "
                          "or name a function of your own as --reward-file FILE.py:NAME.")
-    return {kind: REWARDS[reward] for kind, reward in names.items()}
+    others = REWARDS["exact" if name == BY_KIND else name]      # of kinds that DEFAULTS leaves out
+    return defaultdict(lambda: others, {kind: REWARDS[reward] for kind, reward in names.items()})

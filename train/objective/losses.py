@@ -42,8 +42,10 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
         result = regression(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
     elif loss == "m2po":
         result = -ratio * advantages, torch.zeros_like(ratio)
-    else:
+    elif "delta" in LOSSES[loss].takes:
         result = clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, delta=delta)
+    else:
+        raise AssertionError(f"the loss {loss} has no formula here")
     token_loss, clipped = result
     return token_loss.expand_as(policy_logprobs), clipped.expand_as(policy_logprobs)
 

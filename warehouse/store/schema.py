@@ -52,7 +52,7 @@ TASKS = (
     Column("heldout", FLAG, "True: never trained on unless asked by name."),
     Column("position", COUNT, "Order of import, from 0."),
     Column("kind", TEXT,
-           "Kind of task, which picks how it is scored: 'grid', 'function', 'stdio', 'answer'.",
+           "Kind of task, which picks how it is scored, for example 'grid' or 'function'.",
            stored="scorer"),
     Column("messages", TEXT, "Chat messages as JSON for tasks that bring their own prompt; null otherwise."),
     Column("payload", TEXT,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
-from score.rewards.named import default_reward
+from score.rewards.named import BY_KIND, REWARDS, default_reward, rewards_named
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -22,6 +22,7 @@ from score.tasks.script import is_expected
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import KINDS as IMPORTED
 from warehouse.tasks.task_files import read_jsonl
 
 SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
@@ -389,3 +390,10 @@ def test_a_damaged_payload_is_named(kind, payload, message):
     with pytest.raises(StageError) as caught:
         load_task("t", kind, payload)
     assert message in str(caught.value)
+
+
+def test_every_kind_that_is_imported_is_scored_by_every_reward():
+    assert KINDS.keys() == set(IMPORTED)
+    for reward in (*REWARDS, BY_KIND):
+        assert {*rewards_named(reward)} <= KINDS.keys()
+        assert rewards_named(reward)["new"] == REWARDS["exact" if reward == BY_KIND else reward]

@@ -20,7 +20,7 @@ from train.objective.correction import (
     suffix_mask,
     veto_mask,
 )
-from train.objective.loss_table import LOSSES
+from train.objective.loss_table import LOSSES, Loss
 from train.objective.losses import (
     entropy_mask,
     importance_ratio,
@@ -329,3 +329,10 @@ def test_scales_add_up_whatever_the_packing(loss):
     halves = [loss_scales(loss, part, num_completions=4, total_trainable_tokens=11, max_completion_length=10)
               for part in tokens.split(2)]
     assert torch.equal(whole, torch.cat(halves))
+
+
+def test_a_loss_without_a_formula_is_not_taken_for_another(monkeypatch):
+    monkeypatch.setitem(LOSSES, "new", Loss("token"))
+    ones = torch.ones(1, 2)
+    with pytest.raises(AssertionError, match="the loss new has no formula"):
+        token_losses("new", -ones, -ones, -ones, torch.ones(1), ones, clip_low=0.2, clip_high=0.2)

@@ -13,7 +13,7 @@ from tests.building.runs import small_run
 from warehouse.store import commit
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
 
 
 def steps(count: int, iteration: int = 0) -> pa.Table:
@@ -216,7 +216,7 @@ def test_a_folder_that_is_no_run_and_a_newer_run_are_refused(tmp_path: Path) -> 
     with pytest.raises(StageError, match=r"is not a run folder \(it has no warehouse.json\). Make one with"):
         open_warehouse(tmp_path)
     (tmp_path / "warehouse.json").write_text('{"schema_version": 99}')
-    with pytest.raises(StageError, match="schema version 99, this Rollhouse reads up to 3"):
+    with pytest.raises(StageError, match=f"schema version 99, this Rollhouse reads up to {SCHEMA_VERSION}"):
         open_warehouse(tmp_path)
 
 
