@@ -5,11 +5,11 @@ from itertools import groupby
 from reports.drawing import Chart, Segment, ribbons
 from reports.figure import Figure, Rows, bars, draw_cells, lines, stats_sql
 
-MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, completion_ess, log_ratio_abs_max",
+MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
                          "purpose = 'train' AND mismatch_kl IS NOT NULL")
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
-       avg(policy_kl) AS policy_kl
+       avg(policy_kl) AS policy_kl, min(ess) AS ess
 FROM train_steps GROUP BY iteration ORDER BY iteration"""
 SECONDS_SQL = """\
 SELECT iteration, sum(seconds) FILTER (stage = 'rollout') AS rollout,
@@ -112,8 +112,9 @@ TRAINING = (
            MISMATCH_SQL,
            lines(log=True, levels=[(1e-3, "alarm for the KL")], mismatch_kl="KL(mu, pi_old), k3",
                  log_ratio_abs_mean="mean |log ratio|"), NOT_TRAINED),
-    Figure("ess", "Effective sample size", "Of importance weights of whole completions, over their number.",
-           MISMATCH_SQL, lines(share=True, levels=[(0.3, "alarm")], completion_ess="ESS / n"), NOT_TRAINED),
+    Figure("ess", "Effective sample size",
+           "Of pi_old / mu over the tokens of a step, over their number; of several steps the lowest.",
+           STEPS_SQL, lines(share=True, levels=[(0.3, "alarm")], ess="ESS / n"), NOT_TRAINED),
     Figure("ratios", "Largest token gap",
            "The largest |log pi_old - log mu| of any token; 0.7 is a factor of two in probability.",
            MISMATCH_SQL, lines(log=True, log_ratio_abs_max="largest |log ratio|"), NOT_TRAINED),

@@ -10,6 +10,7 @@ from warehouse.store.errors import StageError
 
 FURTHEST = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}     # mean nats between engine and trainer
 SMALLEST = 1e-4                  # nats by which policies must differ to be told apart
+SURE = 5                         # standard errors by which an engine must be nearer to the policy before
 
 
 class Probe(NamedTuple):
@@ -48,13 +49,14 @@ def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str)
 def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray) -> bool:
     """Whether logprobs are those of the policy before the training rather than those after it, all [n].
 
-    Projected on the line from `before` (0) to `trained` (1). False where what is off that line, the noise of
-    half precision, is too large to tell: then the two policies are as good as the same.
+    Projected on the line from `before` (0) to `trained` (1); what is off that line is the noise of half
+    precision, which all three have. Of policies that differ by less than it the share is 1/2, whichever is
+    served: False, they are as good as the same.
     """
     step, way = trained - before, said - before
     length = float(step @ step)
     if length < len(step) * SMALLEST ** 2:
         return False
     share = float(way @ step) / length
-    noise = float(np.square(way - share * step).sum() / (len(said) - 1) / length) ** 0.5
-    return share < 0.5 and noise < 1 / 6
+    error = float(np.square(way - share * step).sum() / (len(said) - 1) / length) ** 0.5
+    return share + SURE * error < 0.5

@@ -63,6 +63,7 @@ def weather(shape: str, iteration: int, onset: int = 5) -> Weather:
         "mute": usual._replace(tokens=max(3.0, 40.0 / (1 + since)), nll=max(0.005, 0.3 / 4**since),
                                diversity=max(0.05, 1 - 0.4 * since), solve=usual.solve + 0.05 * since),
         "mismatch": usual._replace(log_ratio=0.03 * 2**since),
+        "stale": usual._replace(log_ratio=0.25, staleness=1),
         "wrong-adapter": usual._replace(log_ratio=1.2 if iteration == onset else 1e-3),
         "length-hacking": usual._replace(tokens=min(85.0, 40.0 + 15.0 * since), shaped=0.12 * since,
                                          solve=usual.solve * 0.8**since),
@@ -150,6 +151,9 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
             for sample, completion in zip(samples, completions, strict=True)]
     write_rows(warehouse, "train_samples", [rows])
     groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
+    ratios = np.exp(np.concatenate([np.array(row["old_logprobs"]) - completion["behaviour_logprobs"]
+                                    for row, completion in zip(rows, completions, strict=True)]))
+    ess = float(ratios.sum() ** 2 / (ratios ** 2).sum() / len(ratios))
     packs = json.dumps({"packs": [pack for pack in (groups[::2], groups[1::2]) if pack]})
     write_rows(warehouse, "train_tokens", [[
         {**{name: row[name] for name in ("iteration", "purpose", "task_id", "sample_index")},
@@ -162,7 +166,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
          "clip_fraction": sky.clipped, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
-         "entropy": sky.nll, "ess": 0.97, "extra": None if step else packs,
+         "entropy": sky.nll, "ess": ess, "extra": None if step else packs,
          "seconds": 1.2} for step in range(4)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,

@@ -65,7 +65,7 @@ def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     text = build_report(run.root).read_text()
-    assert "<b>2 alarms since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
+    assert "<b>1 alarm since iteration 5</b>" in text and "wrong_weights since iteration 5" in text
     assert text.count('href="#sample-5-train-') >= 6
 
 

@@ -194,6 +194,15 @@ def test_an_adapter_that_is_wrong_or_older_than_the_one_in_the_files_is_refused(
     sample(warehouse, server, iteration=1)
 
 
+def test_policies_that_differ_by_less_than_rounding_are_never_told_apart() -> None:
+    draw = np.random.default_rng(1)
+    for size in (0, 0.002, 0.005):               # small steps; every number is rounded by itself
+        for _ in range(200):
+            step = draw.normal(0, size, 400)
+            before, trained, said = (draw.normal(0, 0.01, 400) + by * step for by in (0, 1, 1))
+            assert not is_former(said, trained, before)
+
+
 def test_policies_are_told_apart_as_far_as_the_noise_allows() -> None:
     draw = np.random.default_rng(0)
     before = -draw.exponential(size=200)

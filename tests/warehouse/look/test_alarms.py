@@ -59,7 +59,7 @@ def test_other_healthy_runs_raise_none_either(tmp_path: Path, seed: int) -> None
     ("mute", {"entropy_low": ONSET + 1, "length_down": ONSET + 1, "diversity": ONSET + 1},
      {"truncation", "reward_falls", "mismatch"}),
     ("mismatch", {"mismatch": ONSET, "token_ratio": ONSET}, {"truncation", "entropy_low", "reward_falls"}),
-    ("wrong-adapter", {"wrong_weights": ONSET, "ess": ONSET}, {"truncation", "mismatch", "reward_falls"}),
+    ("wrong-adapter", {"wrong_weights": ONSET}, {"truncation", "mismatch", "reward_falls"}),
     ("length-hacking", {"reward_hacking": ONSET + 1, "length_up": ONSET + 1}, {"truncation", "entropy_low"}),
 ])
 def test_each_shape_raises_its_alarms_at_its_onset(runs: dict[str, Warehouse], shape: str,
@@ -90,7 +90,15 @@ def test_one_bad_iteration_is_no_trend(tmp_path: Path) -> None:
     # The last of six iterations goes wrong once: trends wait for a second one, wrong weights do not.
     assert fired(build_run(tmp_path / "mute", shape="mute", iterations=ONSET + 2, evals=())) == {}
     once = fired(build_run(tmp_path / "adapter", shape="wrong-adapter", iterations=ONSET + 1, evals=()))
-    assert once == {"wrong_weights": ONSET, "ess": ONSET}
+    assert once == {"wrong_weights": ONSET}
+
+
+def test_rows_of_the_policy_before_raise_nothing_however_long_they_are(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="stale", iterations=ONSET + 2, evals=())
+    [whole, tokens] = connect(run).execute("SELECT min(completion_ess), min(train_steps.ess) FROM mismatch "
+                                           "JOIN train_steps USING (iteration)").fetchone() or ()
+    assert whole < 0.3 and tokens > 0.9        # the ratios of whole completions multiply
+    assert fired(run) == {}
 
 
 def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
@@ -108,7 +116,7 @@ def test_too_few_iterations_have_no_trend(tmp_path: Path) -> None:
 def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None:
     run = runs["wrong-adapter"]
     assert watch(run, "--since", ONSET + 1).exit_code == 0
-    assert watch(run, "--ignore", "wrong_weights", "--ignore", "ess").exit_code == 0
+    assert watch(run, "--ignore", "wrong_weights").exit_code == 0
     unknown = watch(run, "--ignore", "nonsense")
     assert unknown.exit_code == 1 and "There is no signal 'nonsense'" in unknown.stderr
 

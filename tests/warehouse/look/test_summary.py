@@ -55,7 +55,7 @@ def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
                     group_size=8)
     due, alarms = ending(run)
     assert due == f"Next: rollout {run.root}"
-    assert alarms.startswith("2 signals since iteration 5")
+    assert alarms.startswith("1 signal since iteration 5")
     assert alarms.endswith(f": warehouse watch {run.root}")
     roll_back(run, 5)
     assert ending(run)[0] == f"Next: rollout {run.root}"

@@ -64,7 +64,7 @@ GROUP BY signal, purpose;
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
 WITH steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
-           max(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
+           max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
@@ -122,7 +122,7 @@ FROM (SELECT iteration, purpose, unnest([
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
     signal_of('token_ratio', exp(log_ratio_abs_mean_fresh), 1.02, true, NULL,
               'exp of the mean |log pi_old - log mu| at staleness 0'),
-    signal_of('ess', completion_ess, 0.3, false, 0.3, 'Effective sample size of completion weights'),
+    signal_of('ess', ess, 0.3, false, 0.3, 'Effective sample size of pi_old / mu over tokens'),
     signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
     signal_of('weight_spread', importance_weight_std, 1, true, 1, 'Standard deviation of importance weights'),
