@@ -81,6 +81,10 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)
     if stored:
+        if not options.model and any(row["prompt_ids"] is None for row in stored) and job.missing(
+                stored, options.shard):
+            raise StageError(f"The tokens of rollout of {job.title} were pruned, so what is missing of it "
+                             "cannot be sampled again. Restore its parts from a copy, or from RUN/broken.")
         return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
         return plan_turn(choose_parents(job.warehouse, options, job.iteration, job.purpose), TurnSettings(

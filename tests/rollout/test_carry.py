@@ -306,6 +306,17 @@ def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehous
     assert all(row["completion_ids"] for row in rows(run, iteration=1)) and check_run(run).problems == []
 
 
+def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(run: Warehouse) -> None:
+    finish_training(run, 0)
+    sample(run, 1)
+    prune_run(run, 1, dry_run=False)
+    folder = run.folder("completions", iteration=0, purpose="train")
+    for name in ("manifest.json", run.parts("completions", iteration=0, purpose="train")[0].name):
+        (folder / name).unlink()
+    with pytest.raises(StageError, match=r"The tokens of rollout of iteration 0 \(train\) were pruned"):
+        sample(run, 0, carry_over="0.4", policy_version=0)
+
+
 def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None:
     """Iteration 1 is begun, then a rollback leaves it: iteration 2 goes on with what iteration 0 left."""
     left = {row["group_id"] for row in rows(run, "carried")}

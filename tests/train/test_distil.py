@@ -1,5 +1,6 @@
 """Training on what another model wrote: right answers alone, no ratio and no mismatch invented for them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ from click.testing import CliRunner
 from tests.building.runs import completion_row, finish, prompt_row, sample_row, write_rows
 from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
 from train.cli import train
+from warehouse.care.check import check_run
+from warehouse.care.discard import discard
+from warehouse.sql.database import connect
 from warehouse.stages.due import rollout_due
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 PROMPT, RIGHT, WRONG = [7, 11, 13], [5, 9, 21, END], [33, 2, 2, END]
@@ -67,6 +72,22 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
         assert len(row["old_logprobs"]) == len(expected)
     first = rows[0]
     assert -sum(first["old_logprobs"]) / len(RIGHT) == pytest.approx(before, abs=1e-4), "at temperature 1"
+
+
+def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> None:
+    """It stays, and `check` looks for its scores, not for those of a training rollout that never was."""
+    def missed() -> list[str]:
+        return [problem for problem in check_run(warehouse).problems if "trained on its rewards" in problem]
+
+    assert invoke(warehouse, "--loss", "nll").exit_code == 0
+    with pytest.raises(StageError, match="Policy 1 was trained in iteration 0, so the rows stay"):
+        discard(warehouse, 0, "distil")
+    assert not missed()
+    (warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER) / "manifest.json").unlink()
+    with pytest.raises(StageError, match=r"purpose distil, .* is not complete, though what was made from it"):
+        connect(warehouse, strict=True)
+    shutil.rmtree(warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER))
+    assert len(missed()) == 1
 
 
 @pytest.mark.parametrize(("options", "sentence"), [

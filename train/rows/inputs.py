@@ -77,6 +77,8 @@ def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
     own = {}
     if settings.advantages:
         own["advantages_sha256"] = load_function(settings.advantages, OPTION).content_hash
+    if settings.purpose != "train":
+        own["purpose"] = settings.purpose
     return {**settings.results(), **own, "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
             "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
 

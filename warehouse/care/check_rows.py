@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,11 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
     """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
     rows = read_parts([part], "completions", [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
                                               "num_completion_tokens", "policy_version"])
-    problems: list[str] = []
-    if not _is_pruned(warehouse, keys):
-        problems += _length_problems(rows, "completion_ids", "num_completion_tokens")
-        sampled = rows.filter(rows["policy_version"].is_valid())     # a model behind an API gives no logprobs
-        problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
-        problems += _logprob_problems(sampled, "behaviour_logprobs")
+    kept = rows.filter(rows["completion_ids"].is_valid())       # others were pruned
+    problems = _length_problems(kept, "completion_ids", "num_completion_tokens")
+    sampled = kept.filter(kept["policy_version"].is_valid())    # a model behind an API gives no logprobs
+    problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
+    problems += _logprob_problems(sampled, "behaviour_logprobs")
     seen = _keys_of(rows)
     problems += [f"{_shown(key)} is there {count} times."
                  for key, count in Counter(seen).items() if count > 1]
@@ -54,11 +54,10 @@ def _carried_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) ->
     """Ids and logprobs of one length, finite, at most 0; groups that the iteration has not among its own."""
     rows = read_parts([part], "carried", ["group_id", "completion_ids", "behaviour_logprobs",
                                           "num_completion_tokens"])
-    problems: list[str] = []
-    if not _is_pruned(warehouse, keys):
-        for column in ("completion_ids", "behaviour_logprobs"):
-            problems += _length_problems(rows, column, "num_completion_tokens")
-        problems += _logprob_problems(rows, "behaviour_logprobs")
+    kept = rows.filter(rows["completion_ids"].is_valid())       # others were pruned
+    problems = [problem for column in ("completion_ids", "behaviour_logprobs")
+                for problem in _length_problems(kept, column, "num_completion_tokens")]
+    problems += _logprob_problems(kept, "behaviour_logprobs")
     whole = _readable(warehouse.parts("completions", **keys), "completions", ["group_id"])
     twice = set(rows["group_id"].to_pylist()) & set(whole["group_id"].to_pylist())
     return problems + [f"group {group} was carried over and is there whole." for group in sorted(twice)[:3]]
@@ -68,9 +67,9 @@ def _prompt_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> 
     """The prompt's length as counted, one row per group; later turns begin with what they answer."""
     rows = read_parts([part], "prompts", ["task_id", "group_id", "prompt_ids", "num_prompt_tokens",
                                           "verbatim_prefix", *PARENT])
-    pruned = _is_pruned(warehouse, keys)
-    problems = [] if pruned else _length_problems(rows, "prompt_ids", "num_prompt_tokens")
-    problems += [] if pruned else _parent_problems(warehouse, rows)
+    kept = rows.filter(rows["prompt_ids"].is_valid())           # others were pruned
+    problems = _length_problems(kept, "prompt_ids", "num_prompt_tokens")
+    problems += _parent_problems(warehouse, kept)
     counts = Counter(rows["group_id"].to_pylist())
     return problems + [f"group {group} is there {count} times."
                        for group, count in counts.items() if count > 1]
@@ -82,18 +81,19 @@ def _parent_problems(warehouse: Warehouse, rows: pa.Table) -> list[str]:
     problems = []
     for iteration, purpose in sorted({(row["parent_iteration"], row["parent_purpose"]) for row in turns}):
         of: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-        if _is_pruned(warehouse, of):
-            continue
         asked = _readable(warehouse.parts("prompts", **of), "prompts", ["group_id", "prompt_ids"])
         prompts = dict(zip(asked["group_id"].to_pylist(), asked["prompt_ids"].to_pylist(), strict=True))
         sampled = _readable(warehouse.parts("completions", **of), "completions",
                             [*KEY, "group_id", "completion_ids"])
-        begins = {(row["task_id"], row["sample_index"]): (prompts.get(row["group_id"]) or [])
-                  + row["completion_ids"] for row in sampled.to_pylist()}
+        begins = {(row["task_id"], row["sample_index"]): [prompts.get(row["group_id"]), row["completion_ids"]]
+                  for row in sampled.to_pylist()}
         for row in turns:
             if (row["parent_iteration"], row["parent_purpose"]) == (iteration, purpose):
                 begin = begins.get((row["task_id"], row["parent_sample_index"]))
-                if begin is None or (row["verbatim_prefix"] and row["prompt_ids"][:len(begin)] != begin):
+                if begin and None in begin:     # pruned
+                    continue
+                verbatim = list(chain(*(begin or [])))
+                if not begin or (row["verbatim_prefix"] and row["prompt_ids"][:len(verbatim)] != verbatim):
                     problems.append(f"group {row['group_id']} does not go on from what it answers, which "
                                     "was sampled again or is gone. Discard it.")
     return problems[:3]
@@ -145,11 +145,6 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
         problems += [f"{_shown(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
                      for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
     return problems
-
-
-def _is_pruned(warehouse: Warehouse, keys: dict[str, Any]) -> bool:
-    """True where `warehouse prune` took the tokens of a rollout."""
-    return bool((warehouse.stage("rollout", **keys).manifest() or {}).get("pruned"))
 
 
 def _length_problems(rows: pa.Table, column: str, count: str) -> list[str]:

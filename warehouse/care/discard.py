@@ -25,7 +25,7 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     folders = [] if purpose is None else [
         warehouse.folder("prompts", **keys), warehouse.folder("completions", **keys),
         warehouse.folder("samples", **keys, scorer="all").parent]
-    if purpose is None or is_training(purpose):
+    if purpose is None or is_training(purpose) or purpose == warehouse.trained_purpose(iteration):
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
                              f"stay. Go back with `warehouse rollback {warehouse.root} --to {iteration}`, or "

@@ -155,7 +155,7 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] |
                 if part["name"].startswith("part-")} if listed else
                {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
     present = sorted(stage.folder.glob("part-*.parquet"))
-    if not sampled and complete:
+    if not (sampled or listed) and complete:
         yield Finding.of(rollout.folder, f"is missing, though {stage.title} is complete. Restore it from a "
                          "copy of the run; no stage can sample the same completions again.", "restore")
     elif complete and sampled != (scored := {part_number(path) for path in present}):
@@ -178,11 +178,12 @@ def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> I
     scorer = trained_scorer(manifest)
     if scorer is None or "rolled_back_to" in manifest["facts"]:
         return
-    scores = warehouse.stage("score", iteration=iteration, purpose="train", scorer=scorer)
+    rows: dict[str, Any] = {"iteration": iteration, "purpose": warehouse.trained_purpose(iteration)}
+    scores = warehouse.stage("score", **rows, scorer=scorer)
     if scores.folder.is_dir() and any(scores.folder.iterdir()):
         return  # unfinished ones are told as a stage
     way_out = "Restore it from a copy of the run"
-    if warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
+    if warehouse.stage("rollout", **rows).is_complete():
         way_out += f", or score again: score {warehouse.root} --iteration {iteration}"
     yield Finding.of(scores.folder, f"is missing, though {stage.title} was trained on its rewards. "
                      f"{way_out}.", "restore")

@@ -42,12 +42,12 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     unfinished = [number for number in iterations
                   if not warehouse.stage("train", iteration=number).is_complete()]
     if unfinished:
-        raise StageError(f"Iteration {unfinished[0]} is not trained yet and needs its tokens. Prune before "
-                         f"{unfinished[0]}, or train it first.")
+        raise StageError(f"Iteration {unfinished[0]} is not trained yet and needs its tokens. Train it first"
+                         f"{_or_before(unfinished[0])}.")
     needed = waiting_groups(warehouse, before, complete=True)
     if needed:
         raise StageError(f"Groups that iteration {min(needed)} carried over are not whole yet, and need its "
-                         f"tokens. Prune before {min(needed)}, or let a `rollout` finish them first.")
+                         f"tokens. Let a `rollout` finish them first{_or_before(min(needed))}.")
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(table, part) for stage in _stages(warehouse, number)
@@ -59,6 +59,10 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
         elif work:
             after += _prune(warehouse, number, before, work)
     return Pruned(iterations, num_parts, size, after)
+
+
+def _or_before(iteration: int) -> str:
+    return f", or prune with --before {iteration}" if iteration else ""
 
 
 def _stages(warehouse: Warehouse, iteration: int) -> list[Stage]:

@@ -75,6 +75,9 @@ def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
         if stage.name == "train":
             yield from _train_moves(warehouse, stage, finding)
             return
+        if finding.path.parent == stage.folder and _is_past(warehouse, stage):
+            yield from _lost_rows(warehouse, stage, finding)
+            return
         if stage.name == "rollout" and finding.path.parent == stage.folder:
             yield from _sampled_again(warehouse, stage, finding)
         yield Move(finding.path, finding.why) if not finding.path.is_dir() else Move(None, finding.text)
@@ -107,6 +110,29 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
         yield from _open_again(score) if scored else ()
     if is_training(keys["purpose"]) and warehouse.stage("train", iteration=keys["iteration"]).is_complete():
         yield Move(None, f"policy {keys['iteration'] + 1} stays: it was trained on the rows as they were")
+
+
+def _is_past(warehouse: Warehouse, stage: Stage) -> bool:
+    """True for a rollout of a policy whose weights were pruned, or whose own tokens were."""
+    manifest = (readable_manifest(stage) if stage.name == "rollout" else None) or {}
+    settings = manifest.get("settings") or {}
+    if manifest.get("pruned"):
+        return not settings.get("model")        # one behind an API is asked again, by the text
+    version = settings.get("policy_version")
+    try:
+        return (version is not None and warehouse.policy(version).get("kind", "base") != "base"
+                and warehouse.is_pruned(version))
+    except StageError:
+        return False
+
+
+def _lost_rows(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Move]:
+    """A damaged part of a rollout that cannot be sampled again, and what scores it."""
+    yield Move(finding.path, f"{finding.why}; its tokens or its policy were pruned, so it cannot be sampled "
+               "again and these rows are lost", stage)
+    for score in score_stages(warehouse, stage.identity["iteration"], stage.identity["purpose"]):
+        if (path := score.folder / finding.path.name).exists():
+            yield Move(path, "its completions are lost", score)
 
 
 def _train_moves(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Move]:

@@ -137,8 +137,10 @@ def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
     keys = stage.identity
     if stage.name == "rollout":
         return bool(warehouse.scorers(keys["iteration"], keys["purpose"]))
+    if stage.name == "train" or keys["purpose"] != warehouse.trained_purpose(keys["iteration"]):
+        return False
     training = readable_manifest(warehouse.stage("train", iteration=keys["iteration"]))
-    return keys.get("purpose") == "train" and trained_scorer(training or {}) == keys["scorer"]
+    return trained_scorer(training or {}) == keys["scorer"]
 
 
 def _listed(stage: Stage, manifest: dict[str, Any] | None) -> Listed:

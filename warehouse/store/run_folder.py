@@ -160,6 +160,10 @@ class Warehouse:
         return sorted(scorer for scorer in _values_of(folder, "scorer")
                       if (folder / f"scorer={scorer}" / "manifest.json").exists())
 
+    def trained_purpose(self, iteration: int) -> str:
+        """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
+        return (self.stage("train", iteration=iteration).settings() or {}).get("purpose", "train")
+
     def policy_dir(self, version: int) -> Path:
         """Folder of a policy; version 0 is the base and holds policy.json alone."""
         return self.root / "policies" / str(version)

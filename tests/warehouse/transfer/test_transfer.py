@@ -300,6 +300,21 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
     assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0)
 
 
+def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> None:
+    """The tokens of its prompts are gone, so nothing can sample it again; all other rows stay."""
+    warehouse("prune", run.root, "--before", 1, "--yes")
+    first, *others = run.parts("completions", iteration=0, purpose="train")
+    first.unlink()
+    said = warehouse("repair", run.root, "--yes")
+    assert said.exit_code == 0 and "cannot be sampled again and these rows are lost" in said.stdout
+    assert run.parts("completions", iteration=0, purpose="train") == others
+    assert check_run(run).problems == []
+    [left] = rows_of(connect(run, strict=True), """
+        SELECT count(*) AS n FROM samples JOIN completions USING (iteration, purpose, task_id, sample_index)
+        WHERE iteration = 0 AND purpose = 'train'""")
+    assert left["n"] == 8
+
+
 def test_iterations_that_are_not_trained_keep_their_tokens(run: Warehouse) -> None:
     (run.root / "train/iteration=1/manifest.json").unlink()
     result = warehouse("prune", run.root, "--before", 2, "--yes")
