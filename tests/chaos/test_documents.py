@@ -66,6 +66,24 @@ def _same_value(changed: str, text: str) -> bool:
         return False
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("train/iteration=0/settings.json", "settings.json is damaged"),
+    ("tasks/part-00000.parquet", "is torn or not Parquet (Parquet file size is 1 bytes, smaller than the "
+                                 "minimum file footer (8 bytes)). Restore it from a copy of the run."),
+    ("policies/0/policy.json", None)])
+def test_check_says_the_way_out_of_what_it_cannot_read(whole: Path, tmp_path: Path, name: str,
+                                                       said: str | None) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / name).unlink()
+    if said:
+        (run / name).write_text("{")
+    done = CliRunner().invoke(cli, ["check", str(run)])
+    assert done.exit_code == 1
+    assert (said or "policies/0 has no policy.json. Restore it from a copy of the run.") in done.output
+    CliRunner().invoke(cli, ["repair", str(run), "--yes"])
+    assert (run / name).exists() == (name.startswith("tasks"))
+
+
 def test_a_damaged_manifest_that_still_is_one_is_found_by_check(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     path = run / DOCUMENTS[1]

@@ -69,7 +69,8 @@ def _tasks(warehouse: Warehouse, *, quick: bool) -> Iterator[Finding]:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
     wrong = [Finding(part, text, "restore") for part in parts
              for text in footer_problems(warehouse, "tasks", {}, part)]
-    yield from wrong
+    for finding in wrong:
+        yield Finding.of(finding.path, f"{finding.why}. Restore it from a copy of the run.", "restore")
     if wrong or not parts or quick:
         return
     try:
@@ -88,8 +89,9 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
         stage = warehouse.stage("train", iteration=version - 1)
         consequence: Consequence = "again" if version else "restore"
         if not (folder / "policy.json").exists():
-            yield Finding.of(folder, "has no policy.json. Remove the folder and run train of iteration "
-                             f"{version - 1} again.", consequence, stage)
+            way_out = (f"Remove the folder and run train of iteration {version - 1} again" if version else
+                       "Restore it from a copy of the run")
+            yield Finding.of(folder, f"has no policy.json. {way_out}.", consequence, stage)
             continue
         try:
             parent = warehouse.policy(version).get("parent")

@@ -88,8 +88,8 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
     try:
         footer = pq.read_metadata(part)
     except (pa.ArrowInvalid, OSError) as error:
-        return [f"{part} is torn or not Parquet ({str(error).splitlines()[0]}). `warehouse repair` puts it "
-                "aside."]
+        why = str(error).splitlines()[0].partition(". ")[0]
+        return [f"{part} is torn or not Parquet ({why}). `warehouse repair` puts it aside."]
     metadata = footer_facts(footer.metadata)
     version = metadata.get("schema_version", str(SCHEMA_VERSION))
     if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):

@@ -162,7 +162,10 @@ class Warehouse:
 
     def trained_purpose(self, iteration: int) -> str:
         """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
-        return (self.stage("train", iteration=iteration).settings() or {}).get("purpose", "train")
+        settings = None
+        with contextlib.suppress(StageError):       # damaged: `warehouse check` says so
+            settings = self.stage("train", iteration=iteration).settings()
+        return (settings or {}).get("purpose", "train")
 
     def policy_dir(self, version: int) -> Path:
         """Folder of a policy; version 0 is the base and holds policy.json alone."""
