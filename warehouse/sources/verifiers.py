@@ -19,10 +19,11 @@ INSTALL = "pip install 'rollhouse[verifiers]'"
 def read_verifiers(rest: str) -> Iterator[Task]:
     """The tasks of PACKAGE[:COUNT][?option=value&..]; StageError for what needs more than one answer."""
     place, _, query = rest.partition("?")
-    parsed = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::(\d{1,7}))?", place)
+    parsed = re.fullmatch(r"([A-Za-z0-9_-]+)(?::(\d{1,7}))?", place)
     if parsed is None:
         raise StageError(f"verifiers:{rest} is not verifiers:PACKAGE[:COUNT][?option=value&..], for example "
-                         "verifiers:my-taskset:500?split=train.")
+                         "verifiers:my-taskset:500?split=train. PACKAGE has no dots: the library finds "
+                         "top-level packages alone.")
     package = parsed[1].replace("-", "_").lower()
     options = parse_qsl(query, keep_blank_values=True)
     taskset = _taskset(package, options, rest)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
 from score.rewards.named import DEFAULTS, rewards_named
@@ -63,6 +65,18 @@ def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., l
     assert rows[0].metrics == {"length": 2} and rows[0].fingerprint != rows[3].fingerprint
 
 
+@settings(max_examples=5)
+@given(st.lists(st.text("a \0\n\"\\é𝒳") | st.text(), min_size=1, max_size=4))
+def test_any_text_comes_to_the_rewards_as_it_was_written(points: Callable[..., list[Judgement]],
+                                                         texts: list[str]) -> None:
+    for text, judgement in zip(texts, points(*texts), strict=True):
+        full, blanks = 3 * text.count("a"), text.count(" ")
+        assert judgement.outcome.error_class is None
+        assert judgement.measures.rewards == {"letters": full, "blanks": -blanks}
+        assert judgement.measures.metrics == {"length": len(text)}
+        assert judgement.measures.correct == (full - blanks >= 3)
+
+
 @pytest.mark.parametrize(("text", "why"), [
     ("raise", "no finite numbers: [['error', 'ValueError']]"), ("own", "KeyError: own"),
     ("spin", "more than 0.3 s of CPU time"), ("nan", "no finite numbers"),
@@ -91,5 +105,6 @@ def test_the_code_of_a_taskset_is_part_of_the_identity(tmp_path: Path,
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(StageError, match=r"verifiers:a b:3 is not verifiers:PACKAGE\[:COUNT\]"):
-        read_source(parse_source("verifiers:a b:3", heldout=False))
+    for place in ("a b:3", "a.b:3"):
+        with pytest.raises(StageError, match=rf"{place} is not verifiers:PACKAGE\[:COUNT\].* has no dots"):
+            read_source(parse_source(f"verifiers:{place}", heldout=False))
