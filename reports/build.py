@@ -82,8 +82,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     body.append('<h2 id="samples">Samples</h2>')
     body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
-    write_page(path, page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet,
-                          refresh=refresh))
+    text = page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet, refresh=refresh)
+    replace_bytes(path, text.encode())      # at once, so that a reader never sees half of it
     return path
 
 
@@ -145,11 +145,6 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
         f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')
-
-
-def write_page(path: Path, text: str) -> None:
-    """Replace the page at once, so that a reader never sees half of it."""
-    replace_bytes(path, text.encode())
 
 
 def _subtitle(warehouse: Warehouse) -> str:

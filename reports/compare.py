@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from reports.build import write_page
 from reports.drawing import Chart, scatter
 from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import number
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -103,7 +103,8 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     title = f"{', '.join(names[:-1])} and {names[-1]}"
-    write_page(output, page(title, " · ".join(str(run.root) for run in runs), body, data, GridSheet()))
+    text = page(title, " · ".join(str(run.root) for run in runs), body, data, GridSheet())
+    replace_bytes(output, text.encode())
     return output
 
 

@@ -11,13 +11,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.build import FIGURES, draw_figure, run_events, write_page
+from reports.build import FIGURES, draw_figure, run_events
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
-from reports.grids import cell_paths, cell_size, difference_marks, grid_pairs, is_grid
+from reports.grids import cell_paths, cell_size, difference_marks, is_grid
 from reports.page import page_style
-from warehouse.look.show import completion_row
+from warehouse.look.show import completion_row, grid_pairs
 from warehouse.sql.database import rows_of
+from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def grid_sheet(payload: dict[str, Any], outputs: dict[str, Any]) -> str:
 def write_picture(svg: str, output: Path) -> None:
     """Write SVG as it is, or as PNG at twice the size through a headless browser."""
     if output.suffix == ".svg":
-        write_page(output, svg)
+        replace_bytes(output, svg.encode())
         return
     if output.suffix != ".png":
         raise StageError(f"Cannot write '{output.suffix}' pictures. Name a file that ends in .svg or .png.")

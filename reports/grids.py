@@ -1,7 +1,6 @@
 """ARC grids as SVG: one path per colour, each different grid defined once and used by reference."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 Grid = Sequence[Sequence[int]]
 # The colours that everybody's ARC viewers use, 0 to 9.
@@ -32,16 +31,6 @@ class GridSheet:
         """Definitions of all grids drawn, for one hidden <svg> of the page."""
         return "".join(f'<symbol id="{name}" viewBox="0 0 {len(cells[0])} {len(cells)}">{cell_paths(cells)}'
                        '</symbol>' for cells, name in self._ids.items())
-
-
-def grid_pairs(payload: dict[str, Any], outputs: dict[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Every pair of a task: its title, input, expected output, and what a completion made of it or None."""
-    for part in ("train", "test"):
-        made = outputs.get(part) or []
-        for index, pair in enumerate(payload.get(part) or []):
-            if isinstance(pair, dict) and "input" in pair:
-                yield (f"{part} {index + 1}", pair["input"], pair.get("output"),
-                       made[index] if index < len(made) else None)
 
 
 def is_grid(value: object) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
-from reports.grids import GridSheet, grid_pairs
+from reports.grids import GridSheet
 from reports.samples import PICKS, Sample, shortened
 from warehouse.look.alarms import Alarm
+from warehouse.look.render import printable
+from warehouse.look.show import grid_pairs
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet, *,
@@ -126,7 +128,7 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
              row["finish_reason"] or ""]
     error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
     problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
-    program = shortened(_visible(row["completion"] or ""))
+    program = shortened(printable(row["completion"] or ""))
     anchor = sample_anchor(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
     tags = "".join(f'<span class="tag">{escape(PICKS[reason][0])}</span>'
                    for reason in sample.kinds if reason != "right")
@@ -135,7 +137,7 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
         f'<div class="head"><h3>{escape(str(row["task_id"]))}</h3><span class="{kind}">{verdict}</span>{tags}'
         f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
         f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
-        f"<details><summary>Prompt</summary><pre>{escape(shortened(_visible(sample.prompt)))}</pre></details>"
+        f"<details><summary>Prompt</summary><pre>{escape(shortened(printable(sample.prompt)))}</pre></details>"
         f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>'
     )
 
@@ -148,12 +150,6 @@ def _pairs(sample: Sample, sheet: GridSheet) -> str:
                  ("output", sheet.draw(made, expected)))
         blocks.append("".join(f"<div>{svg}{escape(name)}</div>" for name, svg in shown))
     return "".join(f'<div class="pair">{block}</div>' for block in blocks)
-
-
-def _visible(text: str) -> str:
-    """Control characters spelled out: browsers drop some of them silently."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1]
-                   for letter in text)
 
 
 def _hash(text: str) -> str:

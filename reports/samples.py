@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warehouse.look.alarms import Alarm
+from warehouse.look.show import find_completion
 from warehouse.sql.database import rows_of
 
 if TYPE_CHECKING:
@@ -94,17 +95,15 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
 
 def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
     """Everything about a completion; None where its text is not at hand."""
-    iteration, purpose, task, index = key
-    rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) "
-                               "FROM one_completion($1, $2, $3, of_purpose := $4)",
-                   [iteration, task, index, purpose])
-    if not rows:
+    iteration, purpose, task, _index = key
+    row = find_completion(connection, *key)
+    if row is None:
         return None
     prompt = rows_of(connection, "SELECT prompt FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
-                                 "group_id = $3", [iteration, purpose, rows[0]["group_id"]])
+                                 "group_id = $3", [iteration, purpose, row["group_id"]])
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
-    return Sample(kinds, rows[0], prompt[0]["prompt"] if prompt else "",
-                  _parsed(payload[0]["payload"] if payload else None), _parsed(rows[0]["outputs"]))
+    return Sample(kinds, row, prompt[0]["prompt"] if prompt else "",
+                  _parsed(payload[0]["payload"] if payload else None), _parsed(row["outputs"]))
 
 
 def _parsed(text: str | None) -> dict[str, Any]:

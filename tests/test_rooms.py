@@ -20,8 +20,7 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
          "obstore": ("warehouse/objects/bucket.py",),
          "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/saving.py",
                           "rollout/endpoint/tokenizer.py"),
-         "aiohttp": ("rollout/endpoint/engine.py", "rollout/endpoint/foreign.py",
-                     "rollout/endpoint/server.py"),
+         "aiohttp": ("rollout/endpoint/server.py",),
          "accelerate": ("train/update/accelerator.py",)}
 
 

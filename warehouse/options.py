@@ -30,12 +30,14 @@ def with_version(command: Command) -> Command:
     return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
 
 
-def option_group(title: str) -> Callable[[Any], Any]:
-    """Begin a group of options in the help of a TitledCommand: those below, down to the next title."""
-    def mark_first(function: Any) -> Any:
+def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A group in the help of a TitledCommand: the options given, and those below down to the next title."""
+    def add_group(function: Any) -> Any:
+        for add_option in reversed(options):
+            function = add_option(function)
         function.__click_params__[-1].title = title
         return function
-    return mark_first
+    return add_group
 
 
 class TitledCommand(click.Command):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import closing
@@ -11,12 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import aiohttp
-
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
-from rollout.endpoint.server import PATIENCE, Server, Unavailable, headers
+from rollout.endpoint.server import PATIENCE, Server, Unavailable, open_session
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Draw, Work, results
+from rollout.endpoint.work import Draw, Work, finish_hands, results
 from rollout.engines.endings import after_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -39,7 +38,7 @@ class EndpointEngine:
         self.streams = False
         self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
-        self.session = self._now(_open_session())
+        self.session = self._now(open_session(os.environ.get("VLLM_API_KEY", "")))    # as `vllm serve` does
         try:
             self.encoder, self.servers = self._now(self._meet(
                 [Server(url, self.session) for url in urls]))
@@ -160,12 +159,7 @@ class EndpointEngine:
         hands = [asyncio.create_task(self._work(server, work, sampling))
                  for _ in range(places) for server in self.servers if not server.lost]
         watches = [asyncio.create_task(self._watch(server)) for server in self.servers]
-        try:
-            await asyncio.gather(*hands)
-        finally:
-            for task in (*hands, *watches):
-                task.cancel()
-            await asyncio.gather(*hands, *watches, return_exceptions=True)
+        await finish_hands(hands, watches)
         if not work.is_done():
             reasons = "; ".join(f"{server.url} {server.lost}" for server in self.servers)
             raise StageError(f"No server is left: {reasons}. What was finished is kept: run the same command "
@@ -222,10 +216,6 @@ class EndpointEngine:
             if silences == MOST_SILENCES:
                 server.break_off()
                 silences = 0
-
-
-async def _open_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(headers=headers(), connector=aiohttp.TCPConnector(limit=0))
 
 
 async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from rollout.endpoint.answers import Answer, Answers
-from rollout.endpoint.server import Refused, Server, Unavailable
+from rollout.endpoint.server import Refused, Server, Unavailable, open_session
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Work, results
+from rollout.endpoint.work import Work, finish_hands, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import HALF_LETTER
@@ -27,7 +25,6 @@ ANSWERING = 1800.0               # seconds that an answer may take
 OF_ONE_REQUEST = (400, 413, 422)  # what a service answers to a prompt that it does not take
 KEPT = "What was finished is kept."
 SHOWN = 60                       # characters of such a prompt
-NEUTRAL = Sampling()
 
 
 class ForeignEngine:
@@ -53,7 +50,7 @@ class ForeignEngine:
             raise StageError(f"The variable {key_variable} holds no key: it has characters that no key has. "
                              "Correct it; --api-key-variable names another one.")
         self.loop = asyncio.new_event_loop()
-        self.session = self.loop.run_until_complete(_open_session(self.key))
+        self.session = self.loop.run_until_complete(open_session(self.key))
         self.server = Server(url if urlsplit(url).path else f"{url}/v1", self.session)
 
     def close(self) -> None:
@@ -79,12 +76,7 @@ class ForeignEngine:
     async def _serve(self, work: Work, sampling: Sampling) -> None:
         self.last_answer = time.monotonic()
         hands = [asyncio.create_task(self._work(work, sampling)) for _ in range(self.places)]
-        try:
-            await asyncio.gather(*hands)
-        finally:
-            for hand in hands:
-                hand.cancel()
-            await asyncio.gather(*hands, return_exceptions=True)
+        await finish_hands(hands)
         if work.refused:
             raise self._left_out(work.refused)
 
@@ -189,17 +181,10 @@ class ForeignEngine:
         return Refused(f"{place}{said.rstrip('.')}. {way_out}", refusal.status or 0)
 
 
-async def _open_session(key: str) -> aiohttp.ClientSession:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
-
-
 def _parameters(sampling: Sampling) -> dict[str, Any]:
     """Those that every service knows, and of vLLM's own those that are set."""
-    own = ("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
-            **{name: getattr(sampling, name) for name in own
-               if getattr(sampling, name) != getattr(NEUTRAL, name)}}
+            **{name: getattr(sampling, name) for name in sampling.departures()}}
 
 
 def _read(told: Any) -> Answer:

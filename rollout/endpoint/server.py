@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -249,10 +248,10 @@ def _parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any
             "detokenize": fences, "output_kind": FINAL_ONLY}
 
 
-def headers() -> dict[str, str]:
-    """The key that `vllm serve --api-key` wants, where the environment has it."""
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
+async def open_session(key: str) -> aiohttp.ClientSession:
+    """Connections to any number of servers, with the key that they want where there is one."""
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"} if key else {},
+                                 connector=aiohttp.TCPConnector(limit=0))
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> str:

@@ -34,6 +34,16 @@ def results(loop: asyncio.AbstractEventLoop, work: Work,
         loop.run_until_complete(asyncio.wait({crew}))
 
 
+async def finish_hands(hands: list[asyncio.Task[None]], watches: Iterable[asyncio.Task[None]] = ()) -> None:
+    """Wait until all hands are done, or one fails; no task of these or of the watches is left."""
+    try:
+        await asyncio.gather(*hands)
+    finally:
+        for task in (*hands, *watches):
+            task.cancel()
+        await asyncio.gather(*hands, *watches, return_exceptions=True)
+
+
 @dataclass
 class Draw:
     """A request under way and, where the server tells as it goes, the tokens that it has drawn since."""

@@ -11,43 +11,34 @@ from warehouse.options import TitledCommand, option_group, shows_errors
 run_folder = click.argument("run", type=click.Path(path_type=Path))      # without its config file
 
 
-def limit_options(command: Any) -> Any:
-    """The options that bound one program."""
-    for name, kind, default, words in reversed((
-            ("--cpu-seconds", float, 1.0, "CPU time of a program, all inputs together."),
-            ("--wall-seconds", float, None, "Wall time of a program. [default: 5 x CPU]"),
-            ("--memory-mib", int, 512, "Memory of a program above that of an empty process."),
-            ("--open-files", int, 32, "Open files of a program."),
-            ("--output-kib", int, 64, "Size of a program's answer."),
-            ("--source-kib", int, 64, "Size of a program."))):
-        command = click.option(name, type=kind, default=default, help=words,
-                               show_default=default is not None)(command)
-    threads = click.option("--threads", is_flag=True, help="Let programs start threads; processes never.")
-    return option_group("Limits of a program")(threads(command))
-
-
-def lane_options(command: Any) -> Any:
-    """The options that say what lanes load, and how many of them there are."""
-    for add_option in reversed((
-            click.option("--allow-import", multiple=True, metavar="MODULE",
-                         help="Further module that programs may import, for example scipy; may be repeated."),
-            click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
-                         help="Folder with modules of your own named by --allow-import."),
-            click.option("--preload", multiple=True, metavar="MODULE",
-                         help="Import once per lane instead of once per program that mentions it."),
-            click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
-                         help="Programs running at a time. [default: one per usable core]"))):
-        command = add_option(command)
-    return option_group("What programs may import, and lanes that run them")(command)
-
-
-def tier_options(command: Any) -> Any:
-    """The options that choose the isolation."""
-    unsafe = click.option("--unsafe-no-sandbox", is_flag=True,
-                          help="Run foreign programs without isolation; every row then says so.")
-    tier = click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
-                        help="Isolation to insist on. [default: the best there is]")
-    return option_group("Isolation")(tier(unsafe(command)))
+limit_options = option_group(
+    "Limits of a program",
+    click.option("--cpu-seconds", type=float, default=1.0, show_default=True,
+                 help="CPU time of a program, all inputs together."),
+    click.option("--wall-seconds", type=float, default=None, show_default=False,
+                 help="Wall time of a program. [default: 5 x CPU]"),
+    click.option("--memory-mib", default=512, show_default=True,
+                 help="Memory of a program above that of an empty process."),
+    click.option("--open-files", default=32, show_default=True, help="Open files of a program."),
+    click.option("--output-kib", default=64, show_default=True, help="Size of a program's answer."),
+    click.option("--source-kib", default=64, show_default=True, help="Size of a program."),
+    click.option("--threads", is_flag=True, help="Let programs start threads; processes never."))
+lane_options = option_group(
+    "What programs may import, and lanes that run them",
+    click.option("--allow-import", multiple=True, metavar="MODULE",
+                 help="Further module that programs may import, for example scipy; may be repeated."),
+    click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
+                 help="Folder with modules of your own named by --allow-import."),
+    click.option("--preload", multiple=True, metavar="MODULE",
+                 help="Import once per lane instead of once per program that mentions it."),
+    click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
+                 help="Programs running at a time. [default: one per usable core]"))
+tier_options = option_group(
+    "Isolation",
+    click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
+                 help="Isolation to insist on. [default: the best there is]"),
+    click.option("--unsafe-no-sandbox", is_flag=True,
+                 help="Run foreign programs without isolation; every row then says so."))
 
 
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:

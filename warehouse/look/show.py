@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -38,13 +39,19 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
 
 def completion_row(connection: duckdb.DuckDBPyConnection, run: Path, name: str) -> dict[str, Any]:
     """The columns of the completion `name` but its tokens; StageError where there is none."""
-    iteration, purpose, task, index = parse_name(name)
+    row = find_completion(connection, *parse_name(name))
+    if row is None:
+        raise no_completion(run, name)
+    return row
+
+
+def find_completion(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str, task: str,
+                    index: int) -> dict[str, Any] | None:
+    """The same by its keys; None where there is none."""
     rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) FROM "
                                "one_completion($1, $2, $3, of_purpose := $4)",
                    [iteration, task, index, purpose])
-    if not rows:
-        raise no_completion(run, name)
-    return rows[0]
+    return rows[0] if rows else None
 
 
 def no_completion(run: Path, name: str) -> StageError:
@@ -75,7 +82,10 @@ def completion_lines(connection: duckdb.DuckDBPyConnection, run: Path, name: str
         lines += ["", "prompt", *_indented(asked[0]["prompt"] if asked else "(not stored)")]
     lines += ["", "completion", *_indented(row["completion"] or "")]
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
-    return lines + _grid_lines(payload[0]["payload"] if payload else None, row["outputs"], color)
+    pairs = grid_pairs(json.loads(payload[0]["payload"]) if payload else None,
+                       json.loads(row["outputs"] or "null"))
+    return lines + [line for title, given, expected, output in pairs
+                    for line in ("", title, *pair_lines({"input": given, "output": expected}, output, color))]
 
 
 ASKED_SQL = """
@@ -110,19 +120,15 @@ def _indented(text: str) -> list[str]:
     return ["  " + line for line in printable(text).splitlines()]
 
 
-def _grid_lines(payload: str | None, outputs: str | None, color: bool) -> list[str]:
-    """Input, expected and output of every pair, side by side."""
-    task = json.loads(payload) if payload else {}
-    made = json.loads(outputs) if outputs else {}
-    lines = []
+def grid_pairs(payload: Any, outputs: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Every pair of a task: its title, input, expected output, and what a completion made of it or None."""
+    task, made = (value if isinstance(value, dict) else {} for value in (payload, outputs))
     for split in ("train", "test"):
-        for number, pair in enumerate(task.get(split) or [] if isinstance(task, dict) else []):
-            if not isinstance(pair, dict) or "input" not in pair:
-                continue
-            grids = (made.get(split) or []) if isinstance(made, dict) else []
-            output = grids[number] if number < len(grids) else None
-            lines += ["", f"{split} {number + 1}", *pair_lines(pair, output, color)]
-    return lines
+        grids = made.get(split) or []
+        for number, pair in enumerate(task.get(split) or []):
+            if isinstance(pair, dict) and "input" in pair:
+                yield (f"{split} {number + 1}", pair["input"], pair.get("output"),
+                       grids[number] if number < len(grids) else None)
 
 
 def pair_lines(pair: dict[str, Any], output: Any, color: bool) -> list[str]:
