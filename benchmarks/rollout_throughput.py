@@ -36,7 +36,7 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
     from rollout.engines import vllm_engine
     sampling = Sampling(max_tokens=56)
     engine = vllm_engine.VllmEngine(EngineSettings(str(MODEL), None, 0, max_model_len=756, dtype="float32"))
-    prompts = plan_prompts(num_tasks, group_size, vllm_engine.PromptEncoder(str(MODEL)))
+    prompts = plan_prompts(num_tasks, group_size, vllm_engine.load_encoder(str(MODEL)))
     stage_rates, bare_rates = [], []
     for index in range(rounds):
         for measure, rates in ((stage_rate, stage_rates), (bare_rate, bare_rates))[:: 1 if index % 2 else -1]:
@@ -52,7 +52,7 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
-    from rollout.prompts.formats import find_format
+    from rollout.prompts.find_format import find_format
     from rollout.prompts.plan import PlanSettings, make_plan
     from warehouse.sources.named import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
@@ -73,7 +73,7 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
         began = clocks()
         parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
         sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),
-                     spill_seconds=60.0, **keys)
+                     spill_seconds=60.0, begun={}, **keys)
         ended = clocks()
         tokens = sum(warehouse.read("completions", ["num_completion_tokens"], **keys)[0].to_pylist())
     return per_second(tokens, began, ended)

@@ -92,7 +92,7 @@ def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_si
 
 def stage(model, adapter, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens):
     """The rollout's own engine, and a function that samples all prompts as the stage does."""
-    from rollout.engines.engine import EngineSettings, Request, Sampling
+    from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
     from rollout.engines.environment import prepare_environment
     prepare_environment()
     from rollout.engines import vllm_engine
@@ -111,7 +111,7 @@ def stage(model, adapter, dtype, quantization, length, max_num_seqs, prompts, gr
 
     def run() -> int:
         sampled = engine.sample(requests, Sampling(max_tokens=max_tokens))
-        return sum(len(each.completion_ids) for each in sampled if each)
+        return sum(len(each.completion_ids) for each in sampled if isinstance(each, Sampled))
     return engine.llm, run
 
 

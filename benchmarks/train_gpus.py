@@ -19,7 +19,7 @@ import torch
 from benchmarks.train import PEAK_FLOPS
 from benchmarks.train_rows import MODELS, make_groups, parse_shape, peak_mb, useful_flops
 from benchmarks.train_rows import settings as settings_of
-from train.model import policy as loading
+from train.model import loading
 from train.start import new_optimizer
 from train.update.accelerator import Processes
 from train.update.batch import build_batch
