@@ -30,8 +30,8 @@ from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
 
-# More rows than this share without a verdict are a broken machine, or tasks whose tests cannot be run.
-MAX_UNSCORED_SHARE = 0.01
+MAX_UNSCORED_SHARE = 0.01       # of a part's rows: more without a verdict are a broken machine
+MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong tasks; a few must not end a run
 
 
 @dataclass(frozen=True)
@@ -197,17 +197,19 @@ def check_alike(stage: Stage, strangers: set[int]) -> None:
 
 
 def check_unscored(outcomes: list[Outcome], path: Path) -> None:
-    """StageError when more than a few programs of a part have no verdict, for want of machine or tests."""
-    unscored = [outcome for outcome in outcomes if outcome.infrastructure]
-    if len(unscored) <= max(1, MAX_UNSCORED_SHARE * len(outcomes)):
-        return
-    counts = Counter(str(outcome.error_class) for outcome in unscored)
-    classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
-    share = f"{len(unscored)} of {len(outcomes)} programs of {path.name}"
-    if counts.most_common(1)[0][0] == ErrorClass.UNTESTABLE:
-        raise StageError(f"The tests of {share} cannot be run ({classes}; {unscored[0].error_message}). That "
-                         "is the tasks and neither the programs nor this machine, so the part was not "
-                         "written: correct them (`warehouse tasks replace`), then run `score` again.")
-    raise StageError(f"{share} could not be run ({classes}; {unscored[0].error_message}). That is this "
-                     "machine and not the programs, so the part was not written: free memory or processes, "
-                     "then run `score` again.")
+    """StageError when too many programs of a part have no verdict, for want of machine or tests."""
+    without = [outcome for outcome in outcomes if outcome.infrastructure]
+    untestable = [outcome for outcome in without if outcome.error_class == ErrorClass.UNTESTABLE]
+    failed = [outcome for outcome in without if outcome.error_class != ErrorClass.UNTESTABLE]
+    of_all = f"of {len(outcomes)} programs of {path.name}"
+    if len(untestable) > max(1, MAX_UNTESTABLE_SHARE * len(outcomes)):
+        raise StageError(f"The tests of {len(untestable)} {of_all} cannot be run ("
+                         f"{untestable[0].error_message}). That is the tasks and neither the programs nor "
+                         "this machine, so the part was not written: correct them (`warehouse tasks "
+                         "replace`), then run `score` again.")
+    if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
+        counts = Counter(str(outcome.error_class) for outcome in failed)
+        classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        raise StageError(f"{len(failed)} {of_all} could not be run ({classes}; {failed[0].error_message}). "
+                         "That is this machine and not the programs, so the part was not written: free "
+                         "memory or processes, then run `score` again.")

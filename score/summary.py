@@ -33,17 +33,18 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
     lines += [f"  {name}: {words}" for name, words in WHAT_IT_MEANS.items() if name in errors]
-    unscored = samples.filter(pc.is_null(samples.column("reward"))).column("error_class").to_pylist()
-    for reason, count in Counter(map(reason_for_none, unscored)).items():
+    unscored = samples.filter(pc.is_null(samples.column("reward")))
+    pairs = zip(*(unscored.column(name).to_pylist() for name in ("error_class", "task_id")), strict=True)
+    for reason, count in Counter(reason_for_none(*pair) for pair in pairs).items():
         lines.append(f"  {count} completions have no reward: {reason}. Training leaves them out.")
     lines.append("  seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     return lines
 
 
-def reason_for_none(error_class: str | None) -> str:
+def reason_for_none(error_class: str | None, task_id: str) -> str:
     """Why a completion has no reward."""
     if error_class == ErrorClass.UNTESTABLE:
-        return "the tests of their tasks cannot be run"
+        return f"the tests of {task_id} cannot be run (`warehouse tasks replace` corrects them)"
     if error_class in INFRASTRUCTURE:
         return "the machine failed, not the program"
     return "it does not apply to them"

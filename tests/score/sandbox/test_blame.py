@@ -143,9 +143,16 @@ def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path,
     add_rollout(warehouse, [("turn", fenced(FLIP)), *(("call", fenced(program)) for program in programs)])
     scored = CliRunner().invoke(score, [str(warehouse.root), "--lanes", "1"])
     assert scored.exit_code == int(stops), scored.output
-    told = "The tests of 2 of 3 programs of part-00000.parquet cannot be run (2 x untestable; "
+    told = "The tests of 2 of 3 programs of part-00000.parquet cannot be run ("
     assert (told in scored.output) == stops and "That is this machine" not in scored.output
-    assert ("1 completions have no reward: the tests of their tasks cannot be run." in scored.output) != stops
+    assert ("1 completions have no reward: the tests of call cannot be run (" in scored.output) != stops
+
+
+def test_a_few_tasks_whose_tests_cannot_be_run_do_not_end_a_run():
+    untestable = Outcome(error_class=ErrorClass.UNTESTABLE, error_message="name 'Node' is not defined")
+    check_unscored([untestable] * 16 + [Outcome()] * 496, Path("part"))
+    with pytest.raises(StageError, match="The tests of 128 of 512 programs of part cannot be run"):
+        check_unscored([untestable] * 128 + [Outcome()] * 384, Path("part"))
 
 
 def test_programs_that_could_not_be_run_stop_the_stage_as_the_machines_fault():
