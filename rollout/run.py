@@ -1,7 +1,6 @@
 """The rollout stage: plan the prompts, start the engine, sample what is missing, finish."""
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -27,6 +26,7 @@ from rollout.prompts.plan_turn import TurnSettings, plan_turn
 from rollout.prompts.selection import choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
+from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
@@ -45,7 +45,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under
     way before there is anything to count.
     """
-    clock = {"began": time.perf_counter()}
+    clock = Clock()
     check_options(options)
     job = find_job(open_warehouse(options.run), options)
     if job.stage.manifest():  # another engine since then changes nothing that stands
@@ -57,10 +57,10 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             job, load_encoder, start_engine = stack.enter_context(engine_to_start(job, stop, say))
         encoder = load_encoder(job.model)
         plan = plan_prompts(job, encoder)
-        clock["planned"] = time.perf_counter()
+        clock.lap("import")
         engine = start(job, plan, start_engine, stop, say)
         job.check_policy()                  # before the rows are settled, after which no rollback moves it
-        clock["started"] = time.perf_counter()
+        clock.lap("start")
         writing, sampled = sample(job, plan, engine, stop)
     if job.stage.settings() is None:
         raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
@@ -70,8 +70,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     if elsewhere and not job.stage.is_complete():
         return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the other "
                 "shards"]
-    seconds = {"import": clock["planned"] - clock["began"], "start": clock["started"] - clock["planned"],
-               "sampling": time.perf_counter() - clock["started"] - writing, "writing": writing}
+    clock.lap("sampling")
+    seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
     return finish(job, seconds, sampled)
 
 

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ from rollout.engines.engine import Engine, Request, Sampled, Sampling
 from rollout.parts import Member, Part, carried_in_part
 from rollout.prompts.plan import seed_of
 from rollout.spill import Key, Spill
-from warehouse.stages.clock import bar_interval
+from warehouse.stages.clock import Clock, bar_interval
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest, first_line
 from warehouse.store.run_folder import Warehouse
@@ -58,7 +58,7 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     if under_way.num_kept < num_all:
         assert ending and ending.is_due(), "the engine ended with completions missing"
         under_way.carry_over()
-    return under_way.writing, under_way.num_tokens
+    return under_way.clock.seconds.get("writing", 0.0), under_way.num_tokens
 
 
 class OpenParts:
@@ -74,7 +74,7 @@ class OpenParts:
         self.missing = [index for index, (part, member) in enumerate(self.members)
                         if not self.spills[part.number].has(member)]
         self.num_kept = len(self.members) - len(self.missing)  # not the bar's: TQDM_DISABLE stops its count
-        self.ending, self.num_tokens, self.writing = ending, 0, 0.0
+        self.ending, self.num_tokens, self.clock = ending, 0, Clock()
         if ending:
             groups = [prompt["group_id"] for _, (prompt, _) in self.members]
             before = sum(begun[key]["finish_reason"] is not None for _, member in self.members
@@ -104,12 +104,12 @@ class OpenParts:
     def write_if_whole(self, part: Part) -> None:
         """Write the part if its last completion is there."""
         if self._is_whole(part):
-            with self._timed():
+            with self.clock.phase("writing"):
                 self._write(self._decide(part, []) if self.ending and not part.decided else part)
 
     def save(self) -> None:
         """Save what is finished and drawn of all parts: a kill from here on loses no token."""
-        with self._timed():
+        with self.clock.phase("writing"):
             for spill in self.spills.values():
                 spill.save()
 
@@ -124,7 +124,7 @@ class OpenParts:
             rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
                     or _completion_row(member, _request(0, member, None), self.constants, None)
                     for member in part.members if member[0]["group_id"] in left]
-            with self._timed():
+            with self.clock.phase("writing"):
                 part = self._decide(part, rows)
                 if self._is_whole(part):        # not where another worker decided otherwise
                     self._write(part)
@@ -147,12 +147,6 @@ class OpenParts:
         table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
         self.warehouse.write_part("completions", part.number, table, **self.keys)
         self.spills[part.number].remove()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.writing += time.perf_counter() - began
 
 
 def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
