@@ -89,7 +89,7 @@ class OpenParts:
             yield _request(index, member, self.spills[part.number].drawn.get(_key(member)))
 
     def add(self, sampled: Sampled | Request) -> None:
-        """Take a completion that is finished, whose part may be whole by it, or what is drawn of one."""
+        """Take a completion that is finished, whose part may be whole by it, or what was drawn so far."""
         part, member = self.members[sampled.index]
         drawn = self.spills[part.number].drawn.get(_key(member))
         row = _completion_row(member, sampled, self.constants, drawn)

@@ -102,7 +102,7 @@ def run_server(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Pope
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS_TO_END)
-            with contextlib.suppress(ProcessLookupError):    # what outlived it, its engine for one
+            with contextlib.suppress(ProcessLookupError):    # what outlived it, such as its engine
                 os.killpg(process.pid, signal.SIGKILL)
 
 

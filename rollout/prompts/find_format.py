@@ -10,7 +10,7 @@ from warehouse.store.errors import StageError
 
 
 def find_format(name: str) -> Format:
-    """The format of a name, without a version the newest, or that of FILE.py:NAME; StageError without one."""
+    """The format of a name, without a version the newest, or that of FILE.py:NAME; else StageError."""
     if ".py:" in name:
         return user_format(name)
     matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]

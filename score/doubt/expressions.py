@@ -105,7 +105,7 @@ class Expressions:
             yield self.other_members(test) or self.other_distance(test) or {id(test): opposite}
 
     def other_value(self, sides: list[ast.expr], *, far: bool) -> list[Edit]:
-        """Another value on the first side of which it can be told that it is one."""
+        """Another value, on the first side where it can be told from the value that is there."""
         far = far or has_approx(sides)
         for literals in [*([side] for side in sides), *map(self.names.values_behind, sides)]:
             edits: list[Edit] = [{id(each): other} for each in literals

@@ -42,7 +42,7 @@ class SharedTest:
     def programs(self, program: Program, outcome: Outcome) -> list[Program]:
         """The program once more with wrong tests, where it passed this one, and this one among them.
 
-        What is run first could be told from what is run later, by its pid for one; the order of these is
+        What is run first could be told from what is run later, for example by its pid; the order of these is
         nobody's to know.
         """
         if not is_pass(outcome):

@@ -36,7 +36,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "score.lane.pytest_words": ("pytest",),
         "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
-CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # a source that names a codec holds one
+CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # words of sources that name codecs
 # By the last of the words that must all appear in a source: those words, and the module.
 Allowed = dict[str, list[tuple[frozenset[str], str]]]
 

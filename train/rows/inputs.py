@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     parent: dict[str, Any]          # policy.json of the policy the stage starts from
     groups: list[Group]
     stage: Stage
-    waiting: list[int]              # iterations before, whose rows are trained on together with this one's
+    waiting: list[int]              # iterations before, whose rows are trained on together with its own
 
 
 def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:

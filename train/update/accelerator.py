@@ -215,7 +215,7 @@ def _is_on(variable: str) -> bool:
 
 
 def _check_device(name: str | None) -> None:
-    """StageError for a device that is not one, or that this machine does not have."""
+    """StageError for a name that is no device, or a device that this machine does not have."""
     try:
         device = torch.device(name or "cpu")
         there = device.type == "cpu" or (device.type == "cuda"

@@ -7,13 +7,13 @@ import click
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
 
-one_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
+only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                              help="Only this iteration.")
 
 
 @click.command()
 @run_argument
-@one_iteration
+@only_iteration
 @click.option("--part-mib", type=click.IntRange(min=1), default=256, show_default=True,
               help="Size up to which parts are merged, in MiB.")
 @shows_errors
@@ -43,7 +43,7 @@ def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> N
 
 @click.command()
 @run_argument
-@one_iteration
+@only_iteration
 @click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
 @shows_errors
 def repair(run: Path, iteration: int | None, yes: bool) -> None:

@@ -63,7 +63,7 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
 @click.option("--color/--no-color", default=None, help="Colours; by default where the terminal has them.")
 @shows_errors
 def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
-    """Show one COMPLETION with its grids.
+    """Show a COMPLETION with its grids.
 
     It is named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE.
     """

@@ -170,7 +170,7 @@ class Bucket:
         try:
             with self.explain_errors():
                 self._api.delete(self._store, keys)
-        except FileNotFoundError:       # of one, where the others may stand
+        except FileNotFoundError:       # one key is gone, the others may stand
             for key in keys if len(keys) > 1 else []:
                 self.delete([key])
 

@@ -66,7 +66,7 @@ def _read_table(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def value_of(row: Row, column: str, where: str, kind: type | tuple[type, ...] = object) -> Any:
-    """A column of a row, `outer.inner` inside one; StageError where it is missing or of another type."""
+    """A column of a row, `outer.inner` inside another; StageError where it is missing or of another type."""
     value: Any = row
     for name in [column] if column in row else column.split("."):
         if not isinstance(value, dict) or name not in value:

@@ -14,7 +14,7 @@ def carried_groups(warehouse: Warehouse, iteration: int) -> list[str]:
 
 
 def taken_groups(warehouse: Warehouse, after: int, *, complete: bool = False) -> dict[str, int]:
-    """Groups in the plans of the iterations after one, each with the last that has it.
+    """Groups in the plans of the iterations after this one, each with the last that has it.
 
     A plan counts for none once its iteration was given up: left out of training before it was sampled. With
     `complete` those alone count whose rollout is.
@@ -29,7 +29,7 @@ def taken_groups(warehouse: Warehouse, after: int, *, complete: bool = False) ->
 
 
 def waiting_groups(warehouse: Warehouse, before: int, *, complete: bool = False) -> dict[int, list[str]]:
-    """Groups carried over by iterations before one that no plan has taken since, by the iteration.
+    """Groups carried over by iterations before this one that no plan has taken since, by the iteration.
 
     With `complete` those, too, that are taken and whose rollout is under way.
     """
