@@ -67,16 +67,14 @@ SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER 
 -- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
 -- the pattern names turns.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
-WITH a AS (SELECT task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
-           WHERE policy_version = policy_a AND purpose LIKE purposes
-             AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%') GROUP BY task_id),
-     b AS (SELECT task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
-           WHERE policy_version = policy_b AND purpose LIKE purposes
-             AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%') GROUP BY task_id)
+WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
+                 WHERE purpose LIKE purposes AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
+                 GROUP BY policy_version, task_id HAVING sum(n) > 0)
 SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
        b.reward - a.reward AS reward_gain
-FROM a JOIN b USING (task_id) WHERE a.n > 0 AND b.n > 0
+FROM (FROM results WHERE policy_version = policy_a) AS a
+JOIN (FROM results WHERE policy_version = policy_b) AS b USING (task_id)
 ORDER BY gain DESC, task_id;
 
 -- Every token that an iteration's training read: mu, pi_old, which policy drew it and where. gap is log rho, rho =
