@@ -109,7 +109,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
-        click.echo(iteration_line(connection, chosen, purpose))
+        click.echo(iteration_line(connection, inventory, chosen, purpose))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
     if alarm:

@@ -65,7 +65,7 @@ def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: s
                 f"{limit:.3g} ({why}). The engine served other weights, another tokenizer or other sampling "
                 "settings than the rows say: check the rollout. If you know why they differ, pass "
                 "--max-mismatch.")
-    if engine_dtype and not exact and any(line.staleness == 0 for line in table):
+    if not exact and any(line.staleness == 0 for line in table):
         say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
             "cannot tell whether the engine served this policy or the one before")
 

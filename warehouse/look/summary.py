@@ -19,24 +19,18 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 TRENDS = {"pass_at_1": "pass@1", "pass_at_max_k": "pass@{k}", "reward_mean": "reward",
           "truncated_share": "truncated", "tokens_mean": "tokens", "mismatch_kl": "mismatch"}
+STAGES = ("rollout", "score", "train")
 QUERY = """
-SELECT stats.*, spent.rollout, spent.score, spent.train
-FROM (SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
-             mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
-      FROM iteration_stats WHERE {where}) AS stats
-LEFT JOIN (SELECT iteration, sum(seconds) FILTER (stage = 'rollout' AND purpose = 'train') AS rollout,
-                  sum(seconds) FILTER (stage = 'score' AND purpose = 'train') AS score,
-                  sum(seconds) FILTER (stage = 'train') AS train
-           FROM stages GROUP BY iteration) AS spent
-    ON spent.iteration = stats.iteration AND stats.purpose = 'train'
-ORDER BY stats.iteration, stats.purpose
+SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
+       mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
+FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
 """
 
 
 def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory,
                   last: int = 20) -> list[str]:
     """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
-    rows = rows_of(connection, QUERY.format(where="true"))
+    rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
@@ -66,14 +60,15 @@ def _stage_due(inventory: Inventory) -> str:
     return "train" if (newest, "train") in complete["score"] else "rollout"
 
 
-def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str = "train") -> str:
+def iteration_line(connection: duckdb.DuckDBPyConnection, inventory: Inventory, iteration: int,
+                   purpose: str = "train") -> str:
     """One iteration in one line, for loops; StageError while it is not scored."""
     query = QUERY.format(where=f"iteration = {int(iteration)} AND purpose = $1")
     rows = rows_of(connection, query, [purpose])
     if not rows:
         raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
                          "Run `score` on it first.")
-    row = rows[0]
+    [row] = _with_seconds(rows, inventory)
     pieces = [f"iteration {iteration}" + ("" if purpose == "train" else f"  {purpose}")]
     pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
@@ -81,9 +76,23 @@ def iteration_line(connection: duckdb.DuckDBPyConnection, iteration: int, purpos
     pieces.append(f"truncated {short_share(row['truncated_share'])}")
     if row["mismatch_kl"] is not None:
         pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
-    pieces += [f"{stage} {row[stage]:.1f} s" for stage in ("rollout", "score", "train")
+    pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES
                if row[stage] is not None]
     return "  ".join(pieces)
+
+
+def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict[str, Any]]:
+    """Beside the rows of training how long each stage took: the sum of its phases."""
+    spent: dict[tuple[int, str], float] = {}
+    for held in inventory.stages:
+        keys, seconds = held.stage.identity, (held.manifest or {"facts": {}})["facts"].get("seconds")
+        phases = seconds.values() if isinstance(seconds, dict) else [seconds]
+        known = [phase for phase in phases if isinstance(phase, (int, float))]
+        if known and keys.get("purpose", "train") == "train":
+            key = keys["iteration"], held.stage.name
+            spent[key] = spent.get(key, 0.0) + sum(known)
+    return [row | {stage: spent.get((row["iteration"], stage)) if row["purpose"] == "train" else None
+                   for stage in STAGES} for row in rows]
 
 
 def latest_iteration(connection: duckdb.DuckDBPyConnection, purpose: str = "train") -> int:

@@ -1,5 +1,6 @@
 """The text that turns stored parts into SQL tables: file lists with absolute paths, and types."""
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -148,7 +149,12 @@ def _by_name(table: str, path: Path) -> bool:
 
 
 def _file_list(paths: list[Path]) -> str:
-    return "[" + ",\n  ".join(quoted(_literal(path)) for path in paths) + "]"
+    return _from_json([_literal(path) for path in paths], ["VARCHAR"])
+
+
+def _from_json(values: list[Any], kind: list[Any]) -> str:
+    """A list as one literal: of thousands DuckDB would make, and keep, as many expressions."""
+    return f"from_json({quoted(json.dumps(values, indent=0, ensure_ascii=False))}, '{json.dumps(kind)}')"
 
 
 def _literal(path: Path) -> str:
@@ -165,16 +171,10 @@ def _part_files(root: Path) -> str:
 
 
 def _scorers_view(choices: list[Choice]) -> str:
-    rows = [f"({choice.iteration}, {quoted(choice.purpose)}, {quoted(choice.scorer)}, "
-            f"{str(choice.chosen).lower()}, {quoted(choice.reason) if choice.reason else 'NULL'})"
-            for choice in choices]
-    names = "(iteration, purpose, scorer, chosen, reason)"
-    if rows:
-        body = "SELECT * FROM (VALUES\n  " + ",\n  ".join(rows) + f") AS choices{names}"
-    else:
-        body = ("SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
-                "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason WHERE false")
-    return f"CREATE OR REPLACE VIEW scorers AS {body};\n"
+    rows = [{**choice._asdict(), "reason": choice.reason or None} for choice in choices]
+    kinds = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
+             "reason": "VARCHAR"}
+    return f"CREATE OR REPLACE VIEW scorers AS SELECT unnest({_from_json(rows, [kinds])}, max_depth := 2);\n"
 
 
 def _corrections_view() -> str:

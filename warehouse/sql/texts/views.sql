@@ -7,11 +7,9 @@ SELECT document ->> '$.stage' AS stage,
        (document ->> '$.iteration')::INTEGER AS iteration,
        document ->> '$.purpose' AS purpose,
        document ->> '$.scorer' AS scorer,
-       coalesce((document ->> '$.facts.seconds.total')::DOUBLE,
-                CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
-                     THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'),
-                                                  lambda phase: phase::DOUBLE))
-                     ELSE (document ->> '$.facts.seconds')::DOUBLE END) AS seconds,
+       CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
+            THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'), lambda phase: phase::DOUBLE))
+            ELSE (document ->> '$.facts.seconds')::DOUBLE END AS seconds,
        list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
            AS bytes,
        len(json_extract(document, '$.parts[*].name'))::INTEGER AS num_parts,
