@@ -100,7 +100,8 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool,
             strict: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.look.alarms import ALARM_EXIT_CODE, alarm_lines, last_rollback, raised_alarms
+    from warehouse.look.advice import alarm_lines
+    from warehouse.look.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
     from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up

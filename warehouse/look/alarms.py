@@ -11,7 +11,6 @@ from warehouse.look.render import short_number
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import UNTRUNCATED
 
 if TYPE_CHECKING:
     import duckdb
@@ -156,112 +155,13 @@ def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> lis
 def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
     """The iteration that the last rollback starts again from, of those up to `until`; 0 without any."""
     for version in reversed(warehouse.policy_versions()):
-        if (until is None or version <= until) and _rolled_back_to(warehouse, version) is not None:
+        if (until is None or version <= until) and rolled_back_to(warehouse, version) is not None:
             return version
     return 0
 
 
-def _rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
+def rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
     """The policy that `version` is a copy of; a damaged policy.json was told when the run was opened."""
     with suppress(StageError):
         return warehouse.policy(version).get("rolled_back_to")
     return None
-
-
-def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm],
-                since: int) -> list[str]:
-    """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
-    lines = []
-    for alarm in alarms:
-        if alarm is next((other for other in alarms if not other.fired), None):
-            lines.append("Raised once; a second time in a row is an alarm:")
-        lines.append(alarm.sentence)
-        if alarm.signal in MISMATCH_SIGNALS:
-            lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
-        lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
-    advice = advice_lines(warehouse, connection, alarms)
-    if advice:
-        return [*lines, "", *advice]
-    return ["No alarm.", *lines, *judged_lines(connection, since)]
-
-
-def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]:
-    """What was held against how many signals from iteration `since` on, and against which it was not."""
-    rows = rows_of(connection, """
-        SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
-               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged
-        FROM (SELECT purpose, iteration,
-                     coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
-              FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
-        GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
-    lines, unjudged = [], []
-    if not any(row["purpose"] == "train" for row in rows):
-        lines.append(f"Nothing could be judged yet: no training iteration from {since} on is scored.")
-    for row in rows:
-        training = row["purpose"] == "train"
-        stretch = f"{row['first']}" + (f" to {row['last']}" if row["last"] > row["first"] else "")
-        counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
-        name = "iteration" if training else row["purpose"]
-        lines.append(f"Judged: {name} {stretch} by {counts} signals each.")
-        left = [signal for signal in known_signals() if signal not in row["judged"]
-                and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
-        if "step_ratio" in left:
-            unjudged.append(f"Not judged until an iteration from {since} on is trained: the mismatch of "
-                            "engine and trainer, the steps.")
-            left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
-        if "mismatch" in left:
-            unjudged.append("Not judged, as all that was trained on came from earlier policies: "
-                            f"{', '.join(FRESH_SIGNALS)}.")
-            left = [signal for signal in left if signal not in FRESH_SIGNALS]
-        if left:
-            whose = "" if training else f" of {name}"
-            unjudged.append(f"Not judged{whose} for want of earlier values: {', '.join(left)}.")
-    return lines + unjudged
-
-
-def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> str:
-    """What bent the distribution that an iteration was sampled from, as top_p 0.95; empty where nothing."""
-    names = ", ".join(f"any_value({name}) FILTER ({name} <> {neutral}) AS {name}"
-                      for name, neutral in UNTRUNCATED.items())
-    [row] = rows_of(connection, f"SELECT {names} FROM completions WHERE iteration = $1 AND purpose = 'train'",
-                    [iteration])
-    return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
-
-
-def advice_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
-                 alarms: list[Alarm]) -> list[str]:
-    """What to mend, and the last policy that no alarm speaks against; no lines where none fired."""
-    firing = [alarm for alarm in alarms if alarm.fired]
-    if not firing:
-        return []
-    first = min(alarm.first_iteration for alarm in firing)
-    newest = max(warehouse.policy_versions(), default=0)
-    causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
-    lines = []
-    changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
-    if changed:
-        lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "
-                     f"{changed}, so its logprobs are of another distribution than the one that was trained. "
-                     f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
-    elif any(signal in MISMATCH_SIGNALS for signal in causes):
-        # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
-        lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
-                     f"what was trained. Policy {first} is sound; policy {first + 1} was trained on these "
-                     "samples.")
-    elif causes:
-        lines.append("Smaller steps first (--learning-rate, --updates-per-batch), or it happens again: "
-                     f"policy {first} is sound; policy {first + 1} was made by these steps.")
-    sound = first if causes else _policy_before(warehouse, first)
-    if sound >= newest:
-        return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
-    return [*lines, f"Stop here, or go back: warehouse rollback {warehouse.root} --to {sound}"]
-
-
-def _policy_before(warehouse: Warehouse, version: int) -> int:
-    """The policy that `version` was trained from; a copy made by a rollback counts as its original."""
-    while version in warehouse.policy_versions():
-        original = _rolled_back_to(warehouse, version)
-        if original is None:
-            break
-        version = original
-    return max(0, version - 1)

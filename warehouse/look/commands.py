@@ -107,6 +107,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
           on_fire: str | None, strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when one fires."""
     from warehouse.look import alarms as look
+    from warehouse.look.advice import alarm_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
@@ -121,7 +122,7 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
         state = f"{len(alarms)} raised once" if alarms else "nothing is raised"
         click.echo(f"{time.strftime('%H:%M:%S')}  {state}; looking again in {every:g} s", err=True)
         time.sleep(every)
-    text = "\n".join(look.alarm_lines(warehouse, connection, alarms, start))
+    text = "\n".join(alarm_lines(warehouse, connection, alarms, start))
     click.echo(text)
     if firing and on_fire:
         code = subprocess.run(on_fire, shell=True, input=f"{text}\n", text=True, check=False).returncode

@@ -14,7 +14,8 @@ from tests.building.runs import completion_row, prompt_row, write_rows
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.alarms import _examples, alarm_lines, raised_alarms
+from warehouse.look.advice import alarm_lines
+from warehouse.look.alarms import _examples, raised_alarms
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -84,6 +85,17 @@ def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> 
                                                 "'train' AND task_id = ? AND sample_index = ?", [task, index])
         assert rows.fetchall() == [(True,)]
     assert result.stdout.rstrip().endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
+
+
+def test_a_fall_is_told_with_the_errors_that_rose_with_it(runs: dict[str, Warehouse]) -> None:
+    run, lines = runs["blow-up"], watch(runs["blow-up"]).stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("solving_falls"))
+    [[now, before]] = connect(run).execute(
+        "SELECT count(*) FILTER (iteration = 5), count(*) FILTER (iteration = 4) FROM samples "
+        "WHERE purpose = 'train' AND iteration IN (4, 5) AND error_class = 'no_code'").fetchall()
+    assert lines[place + 1] == (f"    no_code: {now / 128:.0%} of the completions, {before / 128:.0%} the iteration "
+                                "before")
+    assert now > before + 12 and sum("the iteration before" in line for line in lines) == 1
 
 
 def test_one_bad_iteration_is_no_trend(tmp_path: Path) -> None:
