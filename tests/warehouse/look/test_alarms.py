@@ -93,8 +93,8 @@ def test_a_fall_is_told_with_the_errors_that_rose_with_it(runs: dict[str, Wareho
     [[now, before]] = connect(run).execute(
         "SELECT count(*) FILTER (iteration = 5), count(*) FILTER (iteration = 4) FROM samples "
         "WHERE purpose = 'train' AND iteration IN (4, 5) AND error_class = 'no_code'").fetchall()
-    assert lines[place + 1] == (f"    no_code: {now / 128:.0%} of the completions, {before / 128:.0%} the iteration "
-                                "before")
+    assert lines[place + 1] == (f"    no_code: {now / 128:.0%} of the completions, {before / 128:.0%} the "
+                                "iteration before")
     assert now > before + 12 and sum("the iteration before" in line for line in lines) == 1
 
 
