@@ -37,9 +37,8 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
 
     Shares per task, means over tasks.
     """
-    from warehouse.look.budget import budget_table
     from warehouse.look.render import WRITERS
-    from warehouse.look.results import result_table
+    from warehouse.look.results import budget_table, result_table
     from warehouse.look.submission import submission_table
     if submission is not None:
         click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))

@@ -18,7 +18,7 @@ from tests.building.runs import (
     write_rows,
 )
 from warehouse.cli import cli
-from warehouse.look.budget import budget_table
+from warehouse.look.results import budget_table
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
