@@ -29,8 +29,8 @@ NEAR_VALUE = ("lambda v: not v if isinstance(v, bool) else v - 1 if type(v) is i
               "type(v)(list(v)[1:]) if type(v) in (set, frozenset) and v else (v, None)")
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
 OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError")
+MOST_VALUES = 5                      # in the place of one that is expected
 ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
-
 
 
 class Expressions:
@@ -115,14 +115,18 @@ class Expressions:
         return []
 
     def others(self, literal: ast.expr, *, far: bool) -> list[ast.expr]:
-        """Two other values if possible: of constants that the test does not hold, and of those it holds."""
+        """Other values if possible: of constants that the test does not hold, and of those it holds.
+
+        A program that reads what is expected, and answers that or not as a coin falls, has to be lucky with
+        the right test and against each of these.
+        """
         drawn = [other for _ in range(12) if (other := altered(literal, self.draw, far=far)) is not None]
         fresh = [other for other in drawn if not any(
             ast.dump(node) in self.present and node not in list(ast.walk(literal))
             for node in ast.walk(other) if isinstance(node, ast.Constant))]
         distinct = {ast.dump(other): other for other in fresh or drawn}
-        known = None if far else likely(literal, self.values, self.draw, ordered=self.ordered)
-        return [*list(distinct.values())[:1 if known else 2], *([known] if known else [])]
+        known = [] if far else likely(literal, self.values, self.draw, ordered=self.ordered)
+        return [*list(distinct.values())[:MOST_VALUES - len(known)], *known]
 
     def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
         """Edits below a loop, which fails where there is nothing to loop over."""

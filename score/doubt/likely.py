@@ -14,17 +14,17 @@ Values = list[Any]                   # of the constants of a test
 SEQUENCES = frozenset({"array", "asarray", "deque", "list", "tuple"})
 
 
-def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: bool) -> ast.expr | None:
-    """Another value of a literal, of items that the test holds; None where there is none for certain.
+def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: bool) -> list[ast.expr]:
+    """Other values of a literal, of items that the test holds; none where there is none for certain.
 
     Items change places only if the order of items matters to whoever compares.
     """
     if isinstance(node, ast.Call):
-        return other_order(node, draw) if ordered and len(node.args) == 1 and not node.keywords else None
-    others = [other for other in (
+        other = other_order(node, draw) if ordered and len(node.args) == 1 and not node.keywords else None
+        return [] if other is None else [other]
+    return [other for other in (
         exchanged(node, draw) if ordered else None, replaced(node, present, draw), shortened(node, draw))
         if other is not None and is_other(node, other)]
-    return draw.choice(others) if others else None
 
 
 def other_order(call: ast.Call, draw: random.Random) -> ast.expr | None:

@@ -37,7 +37,7 @@ def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | 
     if value is None or isinstance(value, bool):
         return ast.Constant(not value if isinstance(value, bool) else draw.choice([False, 0, True]))
     if isinstance(value, int):
-        step = draw.choice([1, 2]) + (abs(value) if far else 0)
+        step = draw.randint(1, draw.choice([2, 9 + abs(value)])) + (abs(value) if far else 0)
         return ast.Constant(value - step if value > step and draw.random() < 0.5 else value + step)
     if isinstance(value, float):
         digits = len(repr(value).partition(".")[2]) if "e" not in repr(value) else 3

@@ -92,7 +92,24 @@ def test_a_wrong_test_costs_nothing_where_the_right_test_fails(executor):
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 17\n"})
     assert executor.num_run == before + 1
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 18\n"})
-    assert executor.num_run == before + 5       # two other values and the right one again
+    assert executor.num_run == before + 8       # five other values and the right one again
+
+
+COIN = """
+import os, re
+text = os.pread(4, os.lseek(4, 0, 2), 16).decode()
+said = re.findall(r'== (.+)$', text, re.M)
+def f(*a):
+    value = eval(said[-1])
+    return None if value in a or sum(map(ord, text)) * 7919 % 97 >= 48 else value
+"""
+
+
+def test_a_program_that_reads_the_answer_and_tosses_a_coin_is_rarely_lucky(executor):
+    tasks = [load_task("t", "function", {"entry_point": "f", "mode": "together", "tests": [
+        f"assert f({n}, {7 * n % 60}) == {n * n % 37}"]}) for n in range(2, 42)]
+    rows = measure(items := [Item(task, Answer("", COIN)) for task in tasks], run_programs(executor, items))
+    assert sum(row.measures.correct for row in rows) <= 4          # of 40; 15 with two other values
 
 
 SELF = "def f(*a):\n    class Same:\n        __eq__ = lambda s, o: {}\n    return Same()\n"
@@ -153,7 +170,7 @@ def test_the_right_test_is_run_once_more_among_the_wrong_ones():
     [test] = shared_tests("", ["assert f(1, 2) == 3"], "f")
     program = test.program(RIGHT, "")
     orders = {tuple(each.handed for each in test.programs(program, Outcome(result=[]))) for _ in range(60)}
-    assert len(orders) == 6 and all(program.handed in order for order in orders)
+    assert len(orders) > 30 and all(program.handed in order for order in orders)
     later = test.programs(program, Outcome(result=[]))
     failed = Outcome(result=["AssertionError", ""])
     right = [(each, Outcome(result=[]) if each.handed == program.handed else failed) for each in later]
