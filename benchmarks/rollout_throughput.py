@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,7 +38,8 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
     sampling = Sampling(max_tokens=56)
     engine = vllm_engine.VllmEngine(EngineSettings(str(MODEL), None, 0, max_model_len=756, dtype="float32"))
     prompts = plan_prompts(num_tasks, group_size, vllm_engine.load_encoder(str(MODEL)))
-    stage_rates, bare_rates = [], []
+    stage_rates: list[tuple[float, float]] = []
+    bare_rates: list[tuple[float, float]] = []
     for index in range(rounds):
         for measure, rates in ((stage_rate, stage_rates), (bare_rate, bare_rates))[:: 1 if index % 2 else -1]:
             engine.llm.reset_prefix_cache()
@@ -69,7 +71,7 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
     with tempfile.TemporaryDirectory() as folder:
         init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
         warehouse = open_warehouse(Path(folder) / "run")
-        keys = {"iteration": 0, "purpose": "train"}
+        keys: dict[str, Any] = {"iteration": 0, "purpose": "train"}
         began = clocks()
         parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
         sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),

@@ -1,5 +1,6 @@
 """The other way to share a prompt: FlexAttention over packed rows of the prompt and completions behind it."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ from train.model.token_logprobs import token_logprobs
 BLOCK = 128
 
 
-def backward_packed(policy: Policy, groups: list[PromptGroup], rows_loss: RowsLoss, *, token_budget: int
+def backward_packed(policy: Policy, groups: Sequence[PromptGroup], rows_loss: RowsLoss, *, token_budget: int
                     ) -> None:
     """Add the gradients of a group's loss, in packed rows of at most the budget or one completion.
 

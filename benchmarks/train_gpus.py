@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -27,6 +28,7 @@ from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
+from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 
@@ -44,16 +46,17 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
     began, processes = time.perf_counter(), Processes()
     device = processes.device
     loading._load_pretrained = lambda *_, dtype, **__: random_model(model, dtype, device)
-    options = {"dtype": dtype, "device": device, "sharding": processes.sharding}
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "sharding": processes.sharding}
     policy = loading.load_full("", **options) if full else loading.load_lora(
         "", None, seed=0, rank=16, alpha=32, rslora=False, targets="all-linear", **options)
     rows = make_groups(policy, parse_shape(shape), groups * steps, 4096)
     budget = tokens_per_batch or min(processes.gather([choose_tokens(policy, rows)]))
     settings = settings_of("--dtype", dtype, "--tokens-per-batch", str(budget), "--learning-rate", "1e-6")
     plan = [list(range(first, first + groups)) for first in range(0, len(rows), groups)]
-    checkpoints = Checkpoints(None, Path("nowhere"), processes)
+    nowhere = Warehouse(Path("nowhere"), {})
     learner = Learner(policy, new_optimizer(policy, settings), build_batch(rows, 0, settings), plan,
-                      checkpoints, processes, settings, Stage("train", Path("nowhere"), {}), 0, 0, True)
+                      Checkpoints(nowhere, nowhere.root, processes), processes, settings,
+                      Stage("train", nowhere.root, {}), 0, 0, True)
     loaded, seconds, norms = time.perf_counter() - began, [], []
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -64,6 +67,7 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
+        assert metrics, "nothing stops it"
         norms.append(metrics["grad_norm"])
     step = statistics.median(seconds[1:])
     flops = useful_flops(model, rows[-groups:], passes=3 if full else 2)

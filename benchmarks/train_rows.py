@@ -79,7 +79,8 @@ class Shape(NamedTuple):
 def parse_shape(text: str) -> Shape:
     """'1024x16x128' as a Shape; '150x16x160x64' has 64 ragged groups a step; '+4x8x60x128' second turns."""
     first, *second = ([int(part) for part in turn.split("x")] for turn in text.split("+"))
-    shape = Shape(*first)
+    prompt, group, completion, groups = [*first, 1][:4]
+    shape = Shape(prompt, group, completion, groups)
     return shape._replace(answers=Answers(*second[0])) if second else shape
 
 
@@ -140,7 +141,9 @@ def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0)
     def draw(length: int) -> Tensor:
         return torch.randint(0, 500, (length,), generator=generator)
 
-    drawn, parents, answers = [], [], shape.answers
+    drawn: list[PromptGroup] = []
+    parents: list[tuple[int, str, str, int] | None] = []
+    answers = shape.answers
     for _ in range(steps * shape.groups):
         prompt, lengths = shape.lengths(generator)
         first, number = PromptGroup(draw(prompt), [draw(length) for length in lengths], 1.0), len(drawn)

@@ -44,8 +44,9 @@ def main(model: str, lora_rank: int, dtype: str) -> None:
         lap("the GPU's context")
     make_model(folder, model, lora_rank)
     lap("writing the model, not of a stage")
-    for function in ("_load_pretrained", "fuse_adapter", "fuse_norms", "_choose_attention"):
-        setattr(loading, function, _timed(getattr(loading, function), function))
+    loading._load_pretrained = _timed(loading._load_pretrained)
+    loading.fuse_adapter, loading.fuse_norms = _timed(loading.fuse_adapter), _timed(loading.fuse_norms)
+    loading._choose_attention = _timed(loading._choose_attention)
     policy = new_policy(folder, folder / "adapter", dtype)
     lap("policy, all together")
     groups = make_groups(policy, parse_shape("150x16x160x2"), 1)
@@ -59,13 +60,13 @@ def main(model: str, lora_rank: int, dtype: str) -> None:
     click.echo("\n".join(f"{total / 1e6:8.2f} s {name}" for total, name in slowest[:45]))
 
 
-def _timed(function, name):     # type: ignore[no-untyped-def]
-    def timed(*arguments, **options):   # type: ignore[no-untyped-def]
+def _timed(function):
+    def timed(*arguments, **options):
         started = time.perf_counter()
         try:
             return function(*arguments, **options)
         finally:
-            click.echo(f"  {name:30s} {time.perf_counter() - started:7.2f} s")
+            click.echo(f"  {function.__name__:30s} {time.perf_counter() - started:7.2f} s")
     return timed
 
 

@@ -4,10 +4,11 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -23,6 +24,7 @@ from benchmarks.train_rows import (
     settings,
     useful_flops,
 )
+from train.model.packs import PromptGroup
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import backward_pack
@@ -38,6 +40,7 @@ from train.update.checkpoint import Checkpoints
 from train.update.logprob_pass import fill_logprobs
 from train.update.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
+from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 Step = Callable[[int], float]     # takes the index, returns seconds of a pass for the old logprobs
@@ -52,15 +55,15 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     policy.use_attention(way)
     gradients.backward_pack = backward_packed if way == "flex_attention" else backward_pack
     if alone:
-        for module in (gradients, logprob_pass):
-            module.pack_groups = lambda _, groups, __: [[number] for number in range(len(groups))]
+        gradients.pack_groups = logprob_pass.pack_groups = one_by_one
     budget = budget or choose_tokens(policy, groups)
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
+    nowhere = Warehouse(Path("nowhere"), {})
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
     learner = Learner(policy, new_optimizer(policy, chosen), batch, plan,
-                      Checkpoints(None, Path("nowhere"), processes), processes, chosen,
-                      Stage("train", Path("nowhere"), {}), 0, 0, online)
+                      Checkpoints(nowhere, nowhere.root, processes), processes, chosen,
+                      Stage("train", nowhere.root, {}), 0, 0, online)
 
     def step(index: int) -> float:
         started = time.perf_counter()
@@ -76,10 +79,15 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     return step
 
 
+def one_by_one(policy: Policy, groups: Sequence[PromptGroup], token_budget: int) -> list[list[int]]:
+    """As `pack_groups`, a pack for every group."""
+    return [[number] for number in range(len(groups))]
+
+
 def padded_rows(policy: Policy, groups: list[Group], *, checkpointing: bool) -> Step:
     """A plain loop over whole padded rows, prompt and completion, with the same loss and correction."""
-    model, optimizer = policy.model, torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE,
-                                                       weight_decay=0)
+    model: Any = policy.model
+    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=LEARNING_RATE, weight_decay=0)
     if checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()

@@ -83,7 +83,8 @@ def best(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
 
     Work that takes less than a second is repeated for one, unless once is all that was asked.
     """
-    taken, used = [], []
+    taken: list[float] = []
+    used: list[float] = []
     while len(taken) < times or (times > 1 and sum(taken) < 1):
         began, began_cpu = time.perf_counter(), time.process_time()
         work()

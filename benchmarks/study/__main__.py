@@ -9,6 +9,7 @@ there already are not made again, so the same command goes on where the last one
 import os
 import time
 from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import click
@@ -43,7 +44,7 @@ def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path,
     click.echo(f"{len(waiting)} runs to make, {len(plans) - len(waiting)} made")
     context = get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.study.work", *LOADS])
-    running = []
+    running: list[ForkServerProcess] = []
     while waiting or running:
         while waiting and len(running) < processes and time.time() < deadline - SECONDS_TO_BEGIN:
             process = context.Process(target=work, args=(waiting.pop(0), output, deadline, score_options))

@@ -187,9 +187,10 @@ def smoke() -> Iterator[Plan]:
     for study in (long, recipe, turns, drill, claims):
         for plan in study():
             if plan.seed == 0:
-                well, ill = (stages and replace(stages, rollout=stages.rollout | little)
-                             for stages in (plan.well, plan.ill))
-                yield replace(plan, study="smoke", kind=f"{plan.study}: {plan.kind}", well=well, ill=ill,
+                well, *ill = (replace(stages, rollout=stages.rollout | little)
+                              for stages in (plan.well, plan.ill) if stages)
+                yield replace(plan, study="smoke", kind=f"{plan.study}: {plan.kind}", well=well,
+                              ill=ill[0] if ill else None,
                               iterations=min(plan.iterations, 2), onset=min(plan.onset, 1),
                               final=plan.final and 2,
                               evaluated={min(policy, 2): 8 for policy in plan.evaluated},

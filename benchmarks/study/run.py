@@ -24,8 +24,8 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter"
 POOL = ("arc-agi-1:training@" + str(Path(__file__).parents[2] / "examples" / "demo" / "pool.txt"),)
-SMALL = {"num_tasks": 32, "group_size": 8, "prompt_format": "compact", "max_prompt_tokens": 700,
-         "dtype": "float32", "max_tokens": 56}
+SMALL: dict[str, Any] = {"num_tasks": 32, "group_size": 8, "prompt_format": "compact",
+                         "max_prompt_tokens": 700, "dtype": "float32", "max_tokens": 56}
 SECOND = {"feedback": str(STARTER.parent / "turns" / "again.py") + ":again", "max_prompt_tokens": 960}
 REWARD = ("--reward", "arc-exact-shaped")
 OUT_OF_TIME = "out of time"
@@ -130,16 +130,16 @@ def score(warehouse: Warehouse, iteration: int, purpose: str, *options: str) -> 
                          "--lanes", "1", *options], standalone_mode=False)
 
 
-def sample(plan: Plan, stages: Stages, warehouse: Warehouse, **more: Any) -> None:
+def sample(plan: Plan, stages: Stages, warehouse: Warehouse, *, iteration: int, **more: Any) -> None:
     """A rollout by the small sampler."""
     chosen = SMALL | stages.rollout | more
     options = RolloutOptions(
-        run=warehouse.root, seed=plan.seed, allow_truncated_sampling=True,
+        run=warehouse.root, iteration=iteration, seed=plan.seed, allow_truncated_sampling=True,
         sampling=Sampling(**{name: chosen.pop(name) for name in SAMPLING & chosen.keys()}), **chosen)
 
     def start(settings: EngineSettings) -> SmallSampler:
         if stages.served is not None:
-            with weights_of(warehouse, max(0, options.iteration + stages.served if stages.served < 0
+            with weights_of(warehouse, max(0, iteration + stages.served if stages.served < 0
                                            else stages.served)) as model:
                 return SmallSampler(replace(settings, model=model), stages.renumbered)
         return SmallSampler(settings, stages.renumbered)

@@ -5,7 +5,7 @@ is drawn depends on a completion's seed alone, by the inverse of the cumulative 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -55,9 +55,10 @@ class SmallSampler:
         return True
 
     @torch.no_grad()
-    def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled | None]:
-        """A few prompts at a time, with all their completions."""
-        assert not set(UNSUPPORTED) & set(sampling.departures()) and sampling.temperature > 0
+    def sample(self, requests: Iterable[Request], sampling: Sampling,
+               over: Callable[[], bool] | None = None) -> Iterator[Sampled | None]:
+        """A few prompts at a time, with all their completions, which are whole: nothing is carried over."""
+        assert over is None and not set(UNSUPPORTED) & set(sampling.departures()) and sampling.temperature > 0
         groups = [list(group) for _, group in groupby(requests, key=lambda request: request.prompt_ids)]
         for first in range(0, len(groups), PROMPTS_TOGETHER):
             yield from self._sample_groups(groups[first:first + PROMPTS_TOGETHER], sampling)
@@ -79,7 +80,8 @@ class SmallSampler:
         seen = torch.zeros(len(requests), size, dtype=torch.bool)
         for row, request in enumerate(requests):
             seen[row, request.prompt_ids] = True
-        ids, logprobs = ([[] for _ in requests] for _ in range(2))
+        ids: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
         alive, own_cache = np.arange(len(requests)), None
         for step in range(sampling.max_tokens):
             logits = linear(hidden, self.weights["embed_tokens.weight"])

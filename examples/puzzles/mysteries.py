@@ -131,8 +131,8 @@ def describe(night: Mystery) -> tuple[World, Facts]:
     )
     for one in (*(rooms for person in facts.at for rooms in person), *facts.lies, *facts[2:]):
         world.exactly_one(one)
-    for person in facts.at:
-        for before, after in pairwise(person):
+    for rooms in facts.at:
+        for before, after in pairwise(rooms):
             world.rules += [
                 [-after[room], *{before[(room + step) % size] for step in (-1, 0, 1)}] for room in range(size)
             ]

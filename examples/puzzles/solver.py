@@ -37,11 +37,11 @@ def needed_clues(
     `answer` are the facts that have to be known. The proof that another answer is impossible names the clues
     it used; of those, one after the other is tried without, in an order drawn by `rng`.
     """
-    model, facts = cp_model.CpModel(), [None]
-    facts += [model.new_bool_var("") for _ in range(world.num_facts)]
+    model = cp_model.CpModel()
+    facts = [model.new_bool_var("") for _ in range(world.num_facts)]
 
     def literal(number: Literal) -> cp_model.LiteralT:
-        return facts[number] if number > 0 else ~facts[-number]
+        return facts[number - 1] if number > 0 else ~facts[-number - 1]
 
     for clause in world.rules:
         model.add_bool_or(map(literal, clause))

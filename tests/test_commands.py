@@ -1,0 +1,92 @@
+"""Commands that the pages name: every one exists, with the options it is given there."""
+
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "examples").rglob("*.md"))]
+PROGRAMS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
+            "train export": "train.cli:export", "warehouse": "warehouse.cli:cli",
+            "reports": "reports.cli:cli"}
+OPTION = r"--?[a-z][a-z0-9-]*"
+
+
+def command_lines(page: Path) -> list[list[str]]:
+    """Words of the commands in bash blocks, indented ones and quotes; TEXT stands for quoted words."""
+    text = page.read_text()
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    snippets = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    snippets += re.findall(r"(?<=\n\n)(?: {4}.*\n)+", prose)
+    snippets += [" ".join(quoted.split()) for quoted in re.findall(r"`([^`]+)`", prose)]
+    lines = []
+    for snippet in snippets:
+        code = re.sub(r"(^|\s)#.*", "", snippet.replace("\\\n", " "), flags=re.MULTILINE)
+        code = re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", code)
+        for line in re.split(r"\n|\||&&|;|\{|\$\(|\)", code):
+            words = line.split()
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words.pop(0)
+            lines += [words] if words else []
+    return lines
+
+
+def options_of(words: list[str]) -> set[str]:
+    """The options among words."""
+    return {word.partition("=")[0] for word in words if re.fullmatch(rf"{OPTION}(=.*)?", word)}
+
+
+@cache
+def known_options(program: Path) -> set[str]:
+    """What a program's own text declares."""
+    return set(re.findall(rf"\"({OPTION})\"", program.read_text())) | {"--help"}
+
+
+def program_of(module: str) -> Path:
+    """The file that `python -m MODULE` runs."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
+    for words in command_lines(page):
+        if words[0] not in COMMANDS or len(words) == 1:
+            continue
+        size = 2 if " ".join(words[:2]) in COMMANDS else 1
+        module, _, name = COMMANDS[" ".join(words[:size])].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        rest = words[size:]
+        while isinstance(command, click.Group) and rest:
+            inner = command.get_command(click.Context(command), rest[0])
+            if inner is None:
+                assert hasattr(command, "default"), f"{words} names no command"
+                command = command.default
+            else:
+                command, rest = inner, rest[1:]
+        known = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
+        assert options_of(rest) <= known | {"--help"}, words
+
+
+@pytest.mark.parametrize("page", [*PAGES, *PROGRAMS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_program_that_a_text_names_exists_with_its_options(page: Path) -> None:
+    text = page.read_text().replace("\\\n", " ")
+    for module, rest in re.findall(r"-m ((?:benchmarks|examples)\.[\w.]*\w)([^`#\n]*)", text):
+        program = program_of(module)
+        assert program.exists(), f"python -m {module}"
+        assert options_of(re.sub(r"[\[\])]", " ", rest).split()) <= known_options(program), (module, rest)
+    for script in re.findall(r"examples/[\w/.-]+\.(?:sh|py|yaml|toml|txt)\b", text):
+        assert (ROOT / script).exists(), script
+
+
+def test_every_make_target_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = {word for page in PAGES for words in command_lines(page) if words[0] == "make"
+             for word in words[1:] if re.fullmatch(r"[a-z-]+", word)}
+    assert {"demo", "install", "test"} <= named <= targets
