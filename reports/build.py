@@ -22,7 +22,7 @@ from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.run_folder import open_warehouse
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,7 +83,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     body.append('<h2 id="samples">Samples</h2>')
     body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
-    text = page(warehouse.root.name, _subtitle(warehouse), "\n".join(body), data, sheet, refresh=refresh)
+    subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
+    text = page(warehouse.root.name, subtitle, "\n".join(body), data, sheet, refresh=refresh)
     replace_bytes(path, text.encode())      # at once, so that a reader never sees half of it
     return path
 
@@ -146,10 +147,6 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
         f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')
-
-
-def _subtitle(warehouse: Warehouse) -> str:
-    return f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
 
 
 def _navigation() -> str:

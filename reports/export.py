@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from reports.build import FIGURES, draw_figure, run_events
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
-from reports.grids import cell_paths, cell_size, difference_marks, is_grid
+from reports.grids import cell_paths, cell_size, difference_marks
 from reports.page import page_style
-from warehouse.look.show import completion_row, grid_pairs
+from warehouse.look.show import completion_row, grid_pairs, is_grid
 from warehouse.sql.database import rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from warehouse.look.show import is_grid
+
 Grid = Sequence[Sequence[int]]
 # The colours that everybody's ARC viewers use, 0 to 9.
 COLORS = ("#000000", "#0074d9", "#ff4136", "#2ecc40", "#ffdc00", "#aaaaaa", "#f012be", "#ff851b", "#7fdbff",
           "#870c25")
-LARGEST = 30
 
 
 class GridSheet:
@@ -31,15 +32,6 @@ class GridSheet:
         """Definitions of all grids drawn, for one hidden <svg> of the page."""
         return "".join(f'<symbol id="{name}" viewBox="0 0 {len(cells[0])} {len(cells)}">{cell_paths(cells)}'
                        '</symbol>' for cells, name in self._ids.items())
-
-
-def is_grid(value: object) -> bool:
-    """True for a rectangle of colours 0 to 9 of at most 60 by 60."""
-    if not isinstance(value, list | tuple) or not value or len(value) > 2 * LARGEST:
-        return False
-    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in value}
-    return (len(widths) == 1 and 0 < widths.pop() <= 2 * LARGEST
-            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in value for cell in row))
 
 
 def cell_size(height: int, width: int, longest: int) -> int:

@@ -41,8 +41,10 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
     """One figure with its caption, legend and the SQL that made it; without chart, what is missing."""
     legend = ""
     if chart and len(chart.legend) > 1:
-        entries = "".join(f'<li><i class="{_swatch(chart, index, tone)}"></i>{escape(name)}</li>'
-                          for index, (tone, name) in enumerate(chart.legend))
+        entries = "".join(
+            f'<li><i class="{kind}{tone}"></i>{escape(name)}</li>'
+            for index, (tone, name) in enumerate(chart.legend)
+            for kind in ["hollow t" if index in chart.hollow else "b"])
         legend = f'<ul class="legend">{entries}</ul>'
     picture = chart.svg if chart else f'<p class="empty">{escape(figure.missing)}</p>'
     return (
@@ -52,17 +54,13 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
     )
 
 
-def _swatch(chart: Chart, index: int, tone: int) -> str:
-    return f"hollow t{tone}" if index in chart.hollow else f"b{tone}"
-
-
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
                  shown: set[str]) -> str:
     """What fired since when, with links to the completions on this page that show it; what to do."""
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, shown) for alarm in group)}</ul>"
                     for title, group in (
-                        (f"{_counted(firing)} since iteration "
+                        (f"{len(firing)} {'alarm' if len(firing) == 1 else 'alarms'} since iteration "
                          f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
                         ("Raised once; a second time in a row is an alarm",
                          [alarm for alarm in alarms if not alarm.fired])) if group)
@@ -71,10 +69,6 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
     notes += "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
     kind = "notice" if firing else "notice once" if alarms else "notice good"
     return f'<div class="{kind}">{quiet}{lists}{notes}</div>'
-
-
-def _counted(alarms: Sequence[Alarm]) -> str:
-    return "1 alarm" if len(alarms) == 1 else f"{len(alarms)} alarms"
 
 
 def _alarm_item(alarm: Alarm, shown: set[str]) -> str:

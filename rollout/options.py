@@ -231,13 +231,8 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
             "tasks_sha256": warehouse.facts["tasks_sha256"],
             "tokenizer_sha256": warehouse.facts["tokenizer_sha256"],
-            "engine": _engine_name(options)}
-
-
-def _engine_name(options: RolloutOptions) -> str:
-    if options.model:
-        return f"{options.model} at {options.endpoint[0]}"
-    return "vllm server" if options.endpoint else engine_version()
+            "engine": f"{options.model} at {options.endpoint[0]}" if options.model else
+            "vllm server" if options.endpoint else engine_version()}
 
 
 def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:

@@ -32,7 +32,10 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
     flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
     is raised. What `begun` holds is gone on from; once `ending` is due, what is left is carried over.
     """
-    constants = {**keys, **asdict(sampling), **_served_by(engine, policy, serve)}
+    constants = {**keys, **asdict(sampling), "policy_version": policy["policy_version"],
+                 "policy_sha256": policy["sha256"], "logprobs_mode": engine.logprobs_mode or None,
+                 "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
+                 "dtype": engine.dtype or None, "device": engine.device or None}
     under_way = OpenParts(warehouse, parts, keys, constants, begun, ending)
     over = [ending.is_due] if ending else []
     results = _and_its_failure(engine.sample(under_way.requests(), sampling, *over), stop)
@@ -147,14 +150,6 @@ class OpenParts:
         table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
         self.warehouse.write_part("completions", part.number, table, **self.keys)
         self.spills[part.number].remove()
-
-
-def _served_by(engine: Engine, policy: dict[str, Any], serve: str | None) -> dict[str, Any]:
-    """What served the rows, and where."""
-    return {"policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
-            "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
-            "logprobs_mode": engine.logprobs_mode or None, "dtype": engine.dtype or None,
-            "device": engine.device or None}
 
 
 def _and_its_failure(sampled: Iterator[Sampled | Request | None],

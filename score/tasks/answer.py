@@ -8,7 +8,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures, digest, unit_measures
+from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000
@@ -48,9 +48,7 @@ class AnswerKind:
     """{answer: text or [texts], match: 'exact', 'numeric' or 'choice', label, choices, tolerance}."""
 
     def load(self, payload: dict[str, Any]) -> AnswerTask:
-        answer = payload["answer"]
-        return AnswerTask([str(text) for text in (answer if isinstance(answer, list) else [answer])],
-                          payload.get("match", "exact"), payload.get("label"),
+        return AnswerTask(texts_of(payload["answer"]), payload.get("match", "exact"), payload.get("label"),
                           [str(choice) for choice in payload.get("choices", "ABCDE")],
                           payload.get("tolerance", 1e-6))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.tasks.measures import Answer, Measures, digest, unit_measures
+from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
@@ -67,11 +67,6 @@ def tagged_or_end(text: str) -> str:
     before, closed, _ = text.rpartition("</answer>")
     _, opened, tagged = before.rpartition("<answer>")
     return tagged.strip() if closed and opened else boxed(text) or text[-LONGEST_TEXT:].strip()
-
-
-def texts_of(answer: Any) -> list[str]:
-    """The accepted answers of a payload."""
-    return [str(text) for text in (answer if isinstance(answer, list) else [answer])]
 
 
 MATH = GradedKind("score.graders.symbolic", "math-verify", "pip install 'rollhouse[math]'",

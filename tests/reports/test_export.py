@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from reports.build import FIGURES
 from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
-from reports.grids import COLORS, cell_paths, difference_marks, is_grid
+from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
+from warehouse.look.show import is_grid
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
 

@@ -19,8 +19,8 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     """
     versions = warehouse.policy_versions()
     if to not in versions:
-        raise StageError(f"There is no policy {to}; there are {_ranges(versions)}. Name one of those "
-                         f"with --to.")
+        raise StageError(f"There is no policy {to}; there are {versions[0]} to {versions[-1]}. Name one of "
+                         "those with --to.")
     newest = max(versions)
     if to != newest and warehouse.policy(newest).get("rolled_back_to") == to and (
             newest not in warehouse.iterations("completions")):
@@ -65,7 +65,3 @@ def _skip_training(warehouse: Warehouse, iteration: int, to: int) -> list[Step]:
 def _free_name(folder: Path) -> Path:
     numbers = (folder.with_name(f"{folder.name}.set-aside-{number}") for number in range(1, 1000))
     return next(path for path in numbers if not path.exists())
-
-
-def _ranges(versions: list[int]) -> str:
-    return f"{versions[0]} to {versions[-1]}" if versions else "none"

@@ -29,7 +29,9 @@ def upgrade_run(warehouse: Warehouse) -> list[str]:
             scratch = warehouse.scratch("upgrade")
             new = {part: scratch / f"{table}-{part.name}" for part, table in old.items()}
             for part, table in old.items():
-                _write_again(part, new[part], table)
+                kept = {key: value for key, value in part_metadata(part).items()
+                        if key not in ("schema_version", "table")}
+                write_part(new[part], table, read_parts([part], table), kept)
             exchange_parts(warehouse, "upgrade", [stage], new, {}, [("remove", scratch, "")])
             changed += len(old)
     facts = json_bytes({**warehouse.facts, "schema_version": SCHEMA_VERSION}).decode()
@@ -49,9 +51,3 @@ def _older_parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[Path, str
         for part in warehouse.parts(table, **stage.identity):
             if later_columns(table, part_version(part)):
                 yield part, table
-
-
-def _write_again(part: Path, path: Path, table: str) -> None:
-    kept = {key: value for key, value in part_metadata(part).items()
-            if key not in ("schema_version", "table")}
-    write_part(path, table, read_parts([part], table), kept)

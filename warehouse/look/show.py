@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
+MOST_ROWS = 60                   # and columns, of a grid that is shown
 FACTS = ("policy_version", "finish_reason", "num_prompt_tokens", "num_completion_tokens", "temperature",
          "logprob_sum", "nll_sampled", "ngram4_unique_ratio", "loop_tokens", "cpu_seconds", "sandbox_tier",
          "engine", "dtype", "host", "scorer")
@@ -135,7 +136,7 @@ def pair_lines(pair: dict[str, Any], output: Any, color: bool) -> list[str]:
     """The input and the expected output of a pair beside what a program made of it; two characters a cell."""
     blocks: list[tuple[str, list[str], int]] = []
     for name, grid in (("input", pair["input"]), ("expected", pair.get("output")), ("output", output)):
-        if _is_grid(grid):
+        if is_grid(grid):
             blocks.append((name, [_row(row, color) for row in grid], 2 * len(grid[0])))
         else:
             blocks.append((name, ["(none)"], len("(none)")))
@@ -154,6 +155,10 @@ def _row(cells: list[int], color: bool) -> str:
     return "".join(f"\x1b[48;5;{BACKGROUNDS[cell]}m  " for cell in cells) + "\x1b[0m"
 
 
-def _is_grid(grid: Any) -> TypeGuard[list[list[int]]]:
-    return (isinstance(grid, list) and bool(grid) and all(isinstance(row, list) and row for row in grid)
-            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in grid for cell in row))
+def is_grid(value: Any) -> TypeGuard[list[list[int]]]:
+    """True for a rectangle of colours 0 to 9 of at most 60 by 60."""
+    if not isinstance(value, list | tuple) or not value or len(value) > MOST_ROWS:
+        return False
+    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in value}
+    return (len(widths) == 1 and 0 < widths.pop() <= MOST_ROWS
+            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in value for cell in row))

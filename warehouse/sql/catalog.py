@@ -45,7 +45,7 @@ def table_views(inventory: Inventory) -> str:
     """
     return "\n".join([*(_table_view(name) for name in VIEWS),
                       _scorers_view(inventory.choices), _corrections_view(),
-                      *(_plain_view(name, columns) for name, columns in UNTYPED.items())])
+                      *(_table_view(name) for name in UNTYPED)])
 
 
 def stored_rows(root: Path, inventory: Inventory) -> str:
@@ -92,10 +92,10 @@ def quoted_name(name: str) -> str:
 
 def _table_view(name: str) -> str:
     """One physical table as a view, typed and without rows."""
-    columns = TABLES[STORED_AS.get(name, name)]
-    empty = "SELECT " + ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
-                                  for column in columns) + " WHERE false"
-    return f"{_stored_macro(name, empty)}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
+    columns = UNTYPED.get(name) or ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                                             for column in TABLES[STORED_AS.get(name, name)])
+    empty = _stored_macro(name, f"SELECT {columns} WHERE false")
+    return f"{empty}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
 
 
 def _table_rows(name: str, paths: list[Path], version: int) -> str:
@@ -186,8 +186,3 @@ def _corrections_view() -> str:
 
 def _number(bound: float | None) -> str:
     return "NULL::DOUBLE" if bound is None else f"{bound}::DOUBLE"
-
-
-def _plain_view(name: str, columns: str) -> str:
-    empty = _stored_macro(name, f"SELECT {columns} WHERE false")
-    return f"{empty}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();\n"
