@@ -172,6 +172,8 @@ def turns() -> Iterator[Plan]:
     for seed in SEEDS:
         for kind, stages in TURNS.items():
             yield turns_plan(kind, seed, stages, 10)
+        # As many tokens as ten iterations of both turns take, whose answers are shorter.
+        yield turns_plan("first turns, equal tokens", seed, TURNS["first turns"], 8)
     yield turns_plan("base", 0, Stages(), 0)
 
 

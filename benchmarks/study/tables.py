@@ -148,16 +148,22 @@ def turns_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
         cells = " | ".join(f"{value:.3f}" for value in measured[kind].mean(axis=(0, 1)))
         yield (f"| {kind} | {len(runs)} | {tokens:,.0f} | {cells} | "
                f"{sum(right for right, _ in answers) / sum(number for _, number in answers):.3f} |")
-    first, both = ({run["seed"]: place for place, run in enumerate(kinds[kind])}
-                   for kind in ("first turns", "both turns"))
-    seeds = sorted(first.keys() & both.keys())
-    gains = np.array([measured["both turns"][both[seed]] - measured["first turns"][first[seed]]
-                      for seed in seeds])
-    draws = np.random.default_rng(0)
-    resampled_gains = np.array([gains[draws.integers(0, len(seeds), len(seeds))][
-        :, draws.integers(0, gains.shape[1], gains.shape[1])].mean(axis=(0, 1)) for _ in range(4000)])
+    for other in ("first turns", "first turns, equal tokens"):
+        first, both = ({run["seed"]: place for place, run in enumerate(kinds.get(kind, []))}
+                       for kind in (other, "both turns"))
+        if seeds := sorted(first.keys() & both.keys()):
+            yield f"both turns less {other}:"
+            yield from gain_lines(np.array([measured["both turns"][both[seed]] - measured[other][first[seed]]
+                                            for seed in seeds]))
+
+
+def gain_lines(gains: np.ndarray) -> Iterable[str]:
+    """Mean gains with 95% intervals over seeds and tasks; gains are [seeds, tasks, measures]."""
+    draws, (num_seeds, num_tasks, _) = np.random.default_rng(0), gains.shape
+    means = np.array([gains[draws.integers(0, num_seeds, num_seeds)][
+        :, draws.integers(0, num_tasks, num_tasks)].mean(axis=(0, 1)) for _ in range(4000)])
     for place, name in enumerate(("pass@1", "pass@16", "solved by 128", "by 64 + 64")):
-        low, high = np.quantile(resampled_gains[:, place], [0.025, 0.975])
+        low, high = np.quantile(means[:, place], [0.025, 0.975])
         of_seeds = ", ".join(f"{gain:+.3f}" for gain in gains[:, :, place].mean(axis=1))
         yield f"{name}: {gains[:, :, place].mean():+.3f} ({low:+.3f} .. {high:+.3f}); by seed {of_seeds}"
 
