@@ -46,7 +46,8 @@ def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
                                              scorer=scorer))
     if not tables:
         raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
-                         f"There are: {', '.join(sorted(scorers)) or 'none'}.")
+                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score {warehouse.root} "
+                         f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     return rows.with_columns(advantage=pl.col("reward") - pl.col("reward").mean().over(
         "iteration", "purpose", "group_id"))

@@ -162,10 +162,5 @@ def place_of(value: Any) -> tuple[bool, float, str]:
     """Where an item of a set is put: numbers by value, then all else by its JSON, where 1.0 is 1."""
     if isinstance(value, (int, float)):
         return False, value, ""
-    return True, 0, json.dumps(json.loads(json.dumps(value), parse_float=whole))
-
-
-def whole(text: str) -> float:
-    """A number as JSON writes it, as an integer where it is one."""
-    number = float(text)
-    return int(number) if number.is_integer() else number
+    return True, 0, json.dumps(json.loads(json.dumps(value), parse_float=lambda text: (
+        int(number) if (number := float(text)).is_integer() else number)))
