@@ -68,10 +68,14 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     """Score every rollout that is due; what was done is told to `say`."""
     warehouse, scorer = open_warehouse(options.run), options.scorer
     stop, clock = StopRequest(options.time_limit, options.grace), Clock()
-    due = rollouts_to_score(warehouse, scorer.identity, options.iteration, options.purpose)
-    if not due:
+    due, pruned = rollouts_to_score(warehouse, scorer.identity, options.iteration, options.purpose)
+    if pruned:
+        say(f"{len(pruned)} rollouts up to iteration {pruned[-1][0]} were pruned and are left out: their "
+            f"tokens, which {scorer.identity} would measure, are gone")
+    elif not due:
         check_any_scored(warehouse, scorer.identity, options.purpose)
         say(f"Nothing to score: {scorer.identity} has scored every complete rollout of {options.run}.")
+    if not due:
         return
     with clock.phase("start"):
         pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=scorer.limits,

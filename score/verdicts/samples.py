@@ -115,6 +115,6 @@ def flatten(completions: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     column = completions.column(name).combine_chunks()
     lengths = np.diff(column.offsets.to_numpy()) if len(column) else np.zeros(0, np.int64)
     if column.null_count:
-        raise StageError(f"A completion has no {name}: the rollout that wrote it is damaged. Remove its part "
-                         "and run `rollout` again.")
+        raise StageError(f"A completion has no {name}: the rollout that wrote it is damaged, or was pruned. "
+                         "Run `warehouse check` to see.")
     return column.flatten().to_numpy(zero_copy_only=False), lengths.astype(np.int64)

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from score import run
 from score.cli import score
 from score.verdicts.golden import GOLDEN
-from tests.building.runs import TURN, new_run
+from tests.building.runs import TURN, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.care.prune import prune_run
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
 AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
@@ -91,6 +92,18 @@ def test_a_second_run_has_nothing_to_do_and_another_scorer_adds_rows(warehouse):
     assert other.exit_code == 0 and "arc-exact-shaped-" in other.output
     assert [row["reward"] for row in rows(warehouse)] == [10.0, 0.0]
     assert [row["reward"] for row in rows(warehouse, "arc-exact")] == [1.0, -0.25]
+
+
+def test_what_was_pruned_is_left_out_and_said(warehouse):
+    for iteration in range(2):
+        add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=iteration)
+    finish(warehouse, "train", iteration=0)
+    prune_run(warehouse, 1, dry_run=False)
+    said = "1 rollouts up to iteration 0 were pruned and are left out"
+    result = invoke(warehouse.root)
+    assert result.exit_code == 0 and said in result.output and rows(warehouse, iteration=1)[0]["correct"]
+    again = invoke(warehouse.root)
+    assert again.exit_code == 0 and said in again.output and not warehouse.scorers(0, "train")
 
 
 def test_a_killed_run_keeps_its_parts_and_finishes(warehouse):

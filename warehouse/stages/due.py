@@ -36,27 +36,31 @@ def train_due(warehouse: Warehouse) -> int:
 
 
 def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,
-                      purpose: str | None = None) -> list[tuple[int, str]]:
-    """Rollouts that `scorer` has not completed, as (iteration, purpose); of those under way, too.
+                      purpose: str | None = None) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Rollouts that `scorer` has not completed, as (iteration, purpose), and those of them that were pruned.
 
     One under way is due while it has parts that are not scored. With an iteration named, StageError if it
     has nothing to score.
     """
     iterations = warehouse.iterations("completions") if iteration is None else [iteration]
-    due, known = [], 0
+    due: list[tuple[int, str]] = []
+    pruned: list[tuple[int, str]] = []
+    known = 0
     for number in iterations:
         for name in warehouse.purposes("completions", number):
             if purpose not in (None, name):
                 continue
-            complete = warehouse.stage("rollout", iteration=number, purpose=name).is_complete()
+            rollout = warehouse.stage("rollout", iteration=number, purpose=name)
+            complete = rollout.is_complete()
             parts = warehouse.parts("completions", iteration=number, purpose=name)
             known += bool(complete or parts)
             scored = warehouse.parts("samples", iteration=number, purpose=name, scorer=scorer)
             if scorer not in warehouse.scorers(number, name) and (complete or len(parts) > len(scored)
                                                                   or (iteration is not None and parts)):
-                due.append((number, name))
+                gone = (rollout.manifest() or {}).get("pruned", False)
+                (pruned if gone else due).append((number, name))
     if iteration is not None and not known:
         which = f" (purpose {purpose})" if purpose else ""
         raise StageError(f"Iteration {iteration}{which} has no complete rollout to score. "
                          f"Run `rollout {warehouse.root} --iteration {iteration}` first.")
-    return due
+    return due, pruned
