@@ -144,6 +144,10 @@ def measure(step: Step, count: int) -> dict[str, float]:
 def run(variant: str, model: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int,
         trl_batch: int) -> dict[str, float]:
     """Measure one variant and save the adapter it ends with."""
+    beyond = {"several groups": shape.groups_per_step > 1 and variant.startswith(("padded", "flex")),
+              "two turns": any(shape.answers) and variant.startswith(("alone", "trl"))}
+    for what in (what for what, asked in beyond.items() if asked):
+        sys.exit(f"{variant} takes no shape of {what}")
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
     last_step = groups[-shape.groups_per_step:]

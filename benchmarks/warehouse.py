@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import zstandard
 from tqdm import tqdm
 
-from benchmarks.warehouse_rows import GROUP, ROWS, SCORER, TASKS, completions, prompts, samples
+from benchmarks.warehouse_rows import GROUP, ROWS, SCORER, TASKS, completions, prompts, samples, tasks
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.rollup import write_rollup
 from warehouse.store.commit import commit_json
@@ -50,6 +50,7 @@ def build(folder: Path, iterations: int) -> Warehouse:
         folder / "warehouse.json", {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base"}
     )
     warehouse = open_warehouse(folder)
+    warehouse.write_part("tasks", 0, tasks())
     for iteration in tqdm(range(iterations), desc="writing samples", unit="iteration", disable=None):
         keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
         rollout = warehouse.stage("rollout", **keys)

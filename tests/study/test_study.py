@@ -1,7 +1,7 @@
 """The study's own sampler against transformers, its plans, and a small part of the drill."""
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -11,12 +11,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.study.plans import STUDIES
-from benchmarks.study.run import STARTER, execute
+from benchmarks.study.run import SECOND, SMALL, STARTER, execute
 from benchmarks.study.sampler import SmallSampler, processed_logprobs
 from examples.advantages.pass_at_k import pass_at_4
 from examples.advantages.prime import prime
 from examples.advantages.value_head import value_head
 from rollout.engines.engine import EngineSettings, Request, Sampling
+from rollout.options import RolloutOptions
+from score.cli import score_rollouts
+from train.cli import train
 
 MODEL = str(STARTER / "model")
 
@@ -111,6 +114,18 @@ def test_implicit_rewards_tell_right_completions_from_wrong_ones(tmp_path, monke
 def test_no_two_runs_of_the_studies_share_a_name():
     names = [plan.name for study in STUDIES.values() for plan in study()]
     assert len(names) == len(set(names)) > 300
+
+
+def test_every_option_of_the_studies_is_one_of_its_stage():
+    known = {each.name for each in (*fields(RolloutOptions), *fields(Sampling))}
+    plans = [plan for study in STUDIES.values() for plan in study()]
+    stages = [stages for plan in plans for stages in (plan.well, plan.ill) if stages]
+    assert known >= {*SMALL, *SECOND, *(name for each in stages for name in each.rollout)}
+    assert known >= {name for plan in plans for name in plan.drawn}
+    for command, given in ((train, {each.train for each in stages}),
+                           (score_rollouts, {each.score for each in stages})):
+        for options in given:
+            command.make_context("stage", ["run", *options])
 
 
 @pytest.mark.slow("trains the starter for some iterations")
