@@ -154,12 +154,10 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     shard = Shard.parse(values.pop("shard"))
     values["endpoint"] = tuple(url.rstrip("/") for url in (values["endpoint"] or "").split(",") if url)
     values["accept_change"] += values.pop("accept_drift")
-    typed = context.get_parameter_source("num_tasks") is ParameterSource.COMMANDLINE
-    if values["evaluate"] and not typed:  # what config.toml says of the training's iterations
-        values["num_tasks"] = None
-    typed = context.get_parameter_source("carry_over") is ParameterSource.COMMANDLINE
-    if (values["evaluate"] or values["distil"] or values["turn"] > 1) and not typed:
-        values["carry_over"] = None
+    others = values["evaluate"] or values["distil"] or values["turn"] > 1
+    for name, left_out in (("num_tasks", values["evaluate"]), ("carry_over", others)):
+        if left_out and context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            values[name] = None     # what config.toml says of the training's iterations
     options = RolloutOptions(run=run, sampling=sampling, shard=shard, **values)
     for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
         click.echo(by_address(line))

@@ -66,9 +66,10 @@ def server_command(warehouse: Warehouse, url: str) -> list[str]:
         max_model_len=min(length or model_length, model_length),
         **{name: chosen[name] for name in ("dtype", "max_num_seqs", "gpu_memory_utilization",
                                            "tensor_parallel_size", "quantization")})
+    release = tuple(map(int, engine_version().split()[1].split(".")[:2]))
     address = {"host": "127.0.0.1", "port": url.rpartition(":")[2], "uvicorn_log_level": "error",
                "disable_uvicorn_access_log": True, "enable_sleep_mode": None if on_cpu() else True,
-               "enable_scale_out": True if vllm_release() >= SCALE_OUT else None}
+               "enable_scale_out": True if release >= SCALE_OUT else None}
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in (vllm_options(settings, on_cpu()) | address).items():
         flag = name.replace("_", "-")
@@ -77,11 +78,6 @@ def server_command(warehouse: Warehouse, url: str) -> list[str]:
         elif value is not None:
             words.append(f"--{flag}={value}")
     return words
-
-
-def vllm_release() -> tuple[int, ...]:
-    """The installed vLLM's major and minor version."""
-    return tuple(int(number) for number in engine_version().split()[1].split(".")[:2])
 
 
 def free_port() -> int:

@@ -117,10 +117,10 @@ def score_rollouts(run: Path, **values: Any) -> None:
 
 def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[str, str]) -> Any:
     """The scorer that the options describe for the run's tasks; they are taken out of `values`."""
-    from score.rewards.from_file import load_user_reward
     from score.rewards.scorer import Scorer
     from score.rewards.shaping import Shaping
     from score.sandbox.limits import Limits
+    from warehouse.stages.user_code import load_function
 
     limits = Limits.of(values)
     shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
@@ -130,7 +130,7 @@ def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[st
     reward_file = values.pop("reward_file") or former_option
     return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
                   limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_user_reward(reward_file) if reward_file else None, graders, replaced)
+                  load_function(reward_file, "--reward-file") if reward_file else None, graders, replaced)
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollout.prompts.encoders import grid_encoder
-from warehouse.stages.user_code import UserFunction, line_in, load_function
+from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 
@@ -42,11 +42,7 @@ def find_feedback(name: str) -> Feedback:
 
 def _users(user: UserFunction, sample: Row, shown: Shown) -> str:
     where = f"The feedback {user.name} in {user.path}"
-    try:
-        text = user.function(sample, shown)
-    except Exception as error:
-        raise StageError(f"{where} raised {type(error).__name__}: {error}{line_in(error, user.path)}. "
-                         "Nothing was sampled; correct it.") from error
+    text = user.call(where, "Nothing was sampled; correct it.", sample, shown)
     if not isinstance(text, str) or not text.strip():
         raise StageError(f"{where} returned {str(text)[:60]!r}, which is no text.")
     return text

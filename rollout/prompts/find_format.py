@@ -2,10 +2,9 @@
 
 import inspect
 from functools import cache, partial
-from typing import Any
 
 from rollout.prompts.formats import FORMATS, Format, Messages, Shown, all_pairs
-from warehouse.stages.user_code import UserFunction, line_in, load_function
+from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 
 
@@ -36,11 +35,7 @@ def user_format(text: str) -> Format:
 def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messages:
     """What the function gives: a text, the user's turn, or messages; StageError for anything else."""
     where = f"The prompt format {user.name} in {user.path}"
-    try:
-        given: Any = user.function(shown.pairs, shown.test_input, **options)
-    except Exception as error:
-        raise StageError(f"{where} raised {type(error).__name__}: {error}{line_in(error, user.path)}. "
-                         "Nothing was sampled; correct it.") from error
+    given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(messages, list) or not messages or not all(
             isinstance(turn, dict) and isinstance(turn.get("role"), str)

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from score.rewards.from_file import UserReward
 from score.rewards.named import BY_KIND, DEFAULTS, Reward, rewards_named
 from score.rewards.shaping import Shaping
 from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
 from score.tasks.measures import Measures
+from warehouse.stages.user_code import UserFunction
 from warehouse.store.errors import StageError
 
 
@@ -25,7 +25,7 @@ class Scorer:
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
     shaping: Shaping = field(default_factory=Shaping)
-    user: UserReward | None = None           # takes the place of the registered reward
+    user: UserFunction | None = None           # takes the place of the registered reward
     graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
     replaced: Mapping[str, str] = field(default_factory=dict)    # hash of each task put in another's place
 

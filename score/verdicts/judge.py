@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from score.rewards.from_file import UserReward
+from score.rewards.from_file import rewards_of
 from score.rewards.scorer import Scorer
 from score.rewards.shaping import Terms
 from score.sandbox.executor import Executor
@@ -16,6 +16,7 @@ from score.sandbox.outcomes import Outcome
 from score.tasks.measures import Measures
 from score.verdicts.completions import Item
 from score.wire.error_classes import ErrorClass
+from warehouse.stages.user_code import UserFunction
 from warehouse.store.schema import CUT_OFF
 
 
@@ -86,7 +87,7 @@ def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], sco
             for item, judgement in zip(items, judgements, strict=True)]
 
 
-def user_rewards(reward: UserReward, items: Sequence[Item], judgements: Sequence[Judgement],
+def user_rewards(user: UserFunction, items: Sequence[Item], judgements: Sequence[Judgement],
                  completions: pa.Table) -> list[float | None]:
     """What the user's function gives; it sees the task's columns and what was measured, by name."""
     tasks, measures = [item.task for item in items], [judgement.measures for judgement in judgements]
@@ -102,5 +103,5 @@ def user_rewards(reward: UserReward, items: Sequence[Item], judgements: Sequence
         columns[name] = [getattr(each, name) for each in measures]
     for name in ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version"):
         columns[name] = completions.column(name).to_pylist()
-    return reward.rewards([item.prompt for item in items], [item.answer.text for item in items],
-                          completions.column("completion_ids").to_pylist(), columns)
+    return rewards_of(user, [item.prompt for item in items], [item.answer.text for item in items],
+                      completions.column("completion_ids").to_pylist(), columns)

@@ -44,18 +44,14 @@ SET parquet_metadata_cache = true;
 """
 
 
-def sql_text(warehouse: Warehouse, *, partial: bool = False) -> str:
-    """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
-    return _text_of(warehouse, take_inventory(warehouse, partial=partial))
-
-
 def _text_of(warehouse: Warehouse, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+    """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
     return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory, views)
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
     """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
-    _keep(warehouse, sql_text(warehouse))
+    _keep(warehouse, _text_of(warehouse, take_inventory(warehouse)))
     return warehouse.root / "warehouse.sql"
 
 

@@ -1,7 +1,9 @@
 """A function in a file of the user's own: FILE.py:NAME, imported under guard, and known by its hash."""
 
+import asyncio
 import hashlib
 import importlib.util
+import inspect
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,15 @@ class UserFunction(NamedTuple):
     path: Path
     function: Callable[..., Any]
     content_hash: str
+
+    def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
+        """What the function gives, awaited where it is async; StageError with the line of what it raises."""
+        try:
+            given = self.function(*arguments, **named)
+            return asyncio.run(given) if inspect.iscoroutine(given) else given
+        except Exception as error:
+            raise StageError(f"{where} raised {type(error).__name__}: {error}{line_in(error, self.path)}. "
+                             f"{after}") from error
 
 
 def load_function(text: str, option: str) -> UserFunction:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from score.rewards.from_file import load_user_reward
+from score.rewards.from_file import rewards_of
+from warehouse.stages.user_code import load_function
 
 pytest.importorskip("trl", reason="trl: pip install --no-deps trl")
 pytest.importorskip("latex2sympy2_extended", reason="math-verify: pip install 'rollhouse[math]'")
@@ -34,6 +35,6 @@ TEXTS = ["<think>\nhalf\n</think>\n\\boxed{\\frac{2}{4}}", "\\boxed{7}", "<think
 def test_rewards_of_trl_say_of_our_rows_what_they_say_of_theirs(tmp_path: Path, name: str,
                                                                 rewards: list[float]) -> None:
     (tmp_path / "mine.py").write_text(FILE)
-    reward = load_user_reward(f"{tmp_path}/mine.py:{name}")
+    reward = load_function(f"{tmp_path}/mine.py:{name}", "--reward-file")
     columns = {"answer": ["\\frac{1}{2}"] * 3, "task_id": ["a", "b", "c"]}
-    assert reward.rewards(["?"] * 3, TEXTS, [[1] * 4, [1] * 6, [1] * 9], columns) == rewards
+    assert rewards_of(reward, ["?"] * 3, TEXTS, [[1] * 4, [1] * 6, [1] * 9], columns) == rewards
