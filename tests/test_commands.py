@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "examples").rglob("*.md"))]
+SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 PROGRAMS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
             "train export": "train.cli:export", "warehouse": "warehouse.cli:cli",
@@ -23,6 +24,7 @@ def command_lines(page: Path) -> list[list[str]]:
     text = page.read_text()
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     snippets = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    snippets += [text] if page in SCRIPTS else []
     snippets += re.findall(r"(?<=\n\n)(?: {4}.*\n)+", prose)
     snippets += [" ".join(quoted.split()) for quoted in re.findall(r"`([^`]+)`", prose)]
     lines = []
@@ -54,7 +56,7 @@ def program_of(module: str) -> Path:
     return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *SCRIPTS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
     for words in command_lines(page):
         if words[0] not in COMMANDS or len(words) == 1:
@@ -74,7 +76,7 @@ def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
         assert options_of(rest) <= known | {"--help"}, words
 
 
-@pytest.mark.parametrize("page", [*PAGES, *PROGRAMS], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *SCRIPTS, *PROGRAMS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_program_that_a_text_names_exists_with_its_options(page: Path) -> None:
     text = page.read_text().replace("\\\n", " ")
     for module, rest in re.findall(r"-m ((?:benchmarks|examples)\.[\w.]*\w)([^`#\n]*)", text):
