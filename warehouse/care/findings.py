@@ -157,10 +157,11 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] |
                 if part["name"].startswith("part-")} if listed else
                {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
     present = sorted(stage.folder.glob("part-*.parquet"))
+    lost = {part_number(Path(name)) for name in (manifest or {}).get("lost", [])}
     if not (sampled or listed) and complete:
         yield Finding.of(rollout.folder, f"is missing, though {stage.title} is complete. Restore it from a "
                          "copy of the run; no stage can sample the same completions again.", "restore")
-    elif complete and sampled != (scored := {part_number(path) for path in present}):
+    elif complete and sampled - lost != (scored := {part_number(path) for path in present}):
         yield Finding(stage.folder, f"{stage.title} has parts {sorted(scored)}, the completions have "
                       f"{sorted(sampled)}. Restore the missing ones, or remove {stage.folder} and score "
                       "again.", "restore")

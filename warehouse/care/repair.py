@@ -78,6 +78,16 @@ def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
         if finding.path.parent == stage.folder and _is_past(warehouse, stage):
             yield from _lost_rows(warehouse, stage, finding)
             return
+        if finding.path.parent == stage.prompts and _is_past(warehouse, stage) and (
+                is_compacted(stage) or not _has_weights(warehouse, stage)):
+            yield Move(None, f"{finding.path} {finding.why}; nothing could sample with a plan drawn again, "
+                             "for tokens or weights were pruned: restore it from a copy")
+            return
+        if stage.name == "score" and finding.path.parent == stage.folder and _is_pruned(
+                warehouse.stage("rollout", **{key: stage.identity[key] for key in ("iteration", "purpose")})):
+            yield Move(finding.path, f"{finding.why}; its completions were pruned, so they cannot be scored "
+                       "again and these rows are lost", stage)
+            return
         if stage.name == "rollout" and finding.path.parent == stage.folder:
             yield from _sampled_again(warehouse, stage, finding)
         yield Move(finding.path, finding.why) if not finding.path.is_dir() else Move(None, finding.text)
@@ -114,16 +124,24 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
 
 def _is_past(warehouse: Warehouse, stage: Stage) -> bool:
     """True for a rollout of a policy whose weights were pruned, or whose own tokens were."""
-    manifest = (readable_manifest(stage) if stage.name == "rollout" else None) or {}
-    settings = manifest.get("settings") or {}
-    if manifest.get("pruned"):
-        return not settings.get("model")        # one behind an API is asked again, by the text
-    version = settings.get("policy_version")
-    try:
-        return (version is not None and warehouse.policy(version).get("kind", "base") != "base"
-                and warehouse.is_pruned(version))
-    except StageError:
+    if stage.name != "rollout":
         return False
+    asked_by_text = ((readable_manifest(stage) or {}).get("settings") or {}).get("model")    # behind an API
+    return (_is_pruned(stage) and not asked_by_text) or not _has_weights(warehouse, stage)
+
+
+def _is_pruned(stage: Stage) -> bool:
+    return bool((readable_manifest(stage) or {}).get("pruned"))
+
+
+def _has_weights(warehouse: Warehouse, stage: Stage) -> bool:
+    """False where the policy that a rollout sampled was pruned to its policy.json."""
+    version = ((readable_manifest(stage) or {}).get("settings") or {}).get("policy_version")
+    try:
+        return (version is None or warehouse.policy(version).get("kind", "base") == "base"
+                or not warehouse.is_pruned(version))
+    except StageError:
+        return True
 
 
 def _lost_rows(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Move]:

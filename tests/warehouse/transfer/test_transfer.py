@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner, Result
 
-from tests.building.weather import build_run, empty_run
+from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.care.check import check_run
 from warehouse.care.prune import prune_run
 from warehouse.cli import cli
@@ -309,10 +309,25 @@ def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> N
     assert said.exit_code == 0 and "cannot be sampled again and these rows are lost" in said.stdout
     assert run.parts("completions", iteration=0, purpose="train") == others
     assert check_run(run).problems == []
-    [left] = rows_of(connect(run, strict=True), """
-        SELECT count(*) AS n FROM samples JOIN completions USING (iteration, purpose, task_id, sample_index)
-        WHERE iteration = 0 AND purpose = 'train'""")
+    run.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0].unlink()
+    said = warehouse("repair", run.root, "--yes")
+    assert "cannot be scored again and these rows are lost" in said.stdout and check_run(run).problems == []
+    [left] = rows_of(connect(run, strict=True), "SELECT count(*) AS n FROM completions WHERE iteration = 0 "
+                                                "AND purpose = 'train'")
     assert left["n"] == 8
+
+
+def test_a_plan_with_which_nothing_can_be_sampled_is_not_drawn_again(run: Warehouse) -> None:
+    """Merged parts fit no plan, and those of a pruned iteration cannot be sampled anew: all rows stay."""
+    assert warehouse("compact", run.root).exit_code == 0
+    warehouse("prune", run.root, "--before", 1, "--yes")
+    prompts = run.parts("prompts", iteration=0, purpose="train")[0]
+    content = prompts.read_bytes()
+    prompts.unlink()
+    said = warehouse("repair", run.root, "--yes")
+    assert f"{prompts} is missing" in said.stdout and "restore it from a copy\n" in said.stdout
+    prompts.write_bytes(content)
+    assert check_run(run).problems == []
 
 
 def test_iterations_that_are_not_trained_keep_their_tokens(run: Warehouse) -> None:
