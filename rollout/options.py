@@ -44,8 +44,8 @@ class CarryOver:
         form = FORMS.fullmatch(text)
         amount, unit = (float(form[1]), form[2] or "") if form else (0.0, "")
         if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
-            raise StageError(f"--carry-over {text} is not possible. Write a share of the completions from 0 "
-                             "to 1 (0.9), a number of groups (24groups) or seconds (600s).")
+            raise StageError(f"--carry-over {text} is not possible. Write a share of the completions above "
+                             "0 and up to 1 (0.9), a number of groups (24groups) or seconds (600s).")
         return cls(amount, unit)
 
 
