@@ -49,10 +49,13 @@ def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Dr
 
 
 def draw_cells(rows: Rows, key: str, value: str, **options: Any) -> Chart:
-    """Draw rows of (iteration, key, value) as a heat map, long runs in stretches."""
-    xs, table = pivot(rows, key, value)
+    """Draw rows of (iteration, key, value) as a heat map of all iterations, long runs in stretches."""
+    known, table = pivot(rows, key, value)
+    xs = list(range(known[0], known[-1] + 1)) if known else []
+    full = {str(name): dict(zip(known, values, strict=True)) for name, values in table.items()}
     shares = stretches(len(xs), MOST_CELLS)
-    cells = {str(name): [mean(values[first:end]) for first, end in shares] for name, values in table.items()}
+    cells = {name: [mean([values.get(x) for x in xs[first:end]]) for first, end in shares]
+             for name, values in full.items()}
     return heat_map([xs[first] for first, _ in shares], cells, **options)
 
 

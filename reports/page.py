@@ -76,7 +76,8 @@ def _alarm_item(alarm: Alarm, shown: set[str]) -> str:
              for task, index in alarm.examples]
     links = ", ".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name in names
                       if anchor in shown)
-    return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}</li>"
+    errors = "".join(f"<br>{escape(line)}" for line in alarm.errors)
+    return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}{errors}</li>"
 
 
 def sample_anchor(iteration: int, purpose: str, task: str, index: int) -> str:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from reports.build import FIGURES
 from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
+from reports.figure import draw_cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
@@ -85,6 +86,14 @@ def test_grids_of_a_task_and_of_a_completion(run: Warehouse, tmp_path: Path) -> 
     assert len(re.findall("<g ", completion.read_text())) in (8, 12)  # 8 where it gave no output
     unknown = reports("grid", run.root, "task-999", "-o", task)
     assert unknown.exit_code == 1 and "There is no task 'task-999'" in unknown.stderr
+
+
+def test_a_heat_map_leaves_no_iteration_out() -> None:
+    rows = [{"iteration": iteration, "task": "a", "rate": 0.5} for iteration in (3, 4, 7)]
+    drawn, whole = (draw_cells(cells, "task", "rate", low=0, high=1).svg for cells in (rows, [
+        *rows, *({"iteration": iteration, "task": "b", "rate": 0.5} for iteration in range(3, 8))]))
+    labels = [re.findall(r">(\d+)</text>", svg) for svg in (drawn, whole)]
+    assert labels[0] == labels[1] and "5" in labels[0]
 
 
 def test_cells_become_runs_of_their_colour() -> None:

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     import duckdb
 
 
-FALLS = ("solving_falls", "reward_falls")
-RISEN = 0.1                     # of the completions: an error that is more frequent by this is named
-
-
 def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm],
                 since: int) -> list[str]:
     """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
@@ -34,29 +30,12 @@ def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, ala
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
-        if alarm is next((other for other in alarms if other.signal in FALLS), None):
-            lines += [f"    {line}" for line in risen_errors(connection, alarm)]
+        lines += [f"    {line}" for line in alarm.errors]
         lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
     advice = advice_lines(warehouse, connection, alarms)
     if advice:
         return [*lines, "", *advice]
     return ["No alarm.", *lines, *judged_lines(connection, since)]
-
-
-def risen_errors(connection: duckdb.DuckDBPyConnection, alarm: Alarm) -> list[str]:
-    """The errors that are far more frequent at an alarm than in the iteration before."""
-    rows = rows_of(connection, """
-        WITH own AS (SELECT * FROM errors WHERE purpose = $2),
-             before AS (SELECT error_class, sum(share) AS share FROM own
-                        WHERE iteration = (SELECT max(iteration) FROM iteration_stats
-                                           WHERE purpose = $2 AND iteration < $1) GROUP BY ALL)
-        SELECT error_class, sum(own.share) AS share, coalesce(any_value(before.share), 0) AS former,
-               arg_max(example, num) AS example
-        FROM own LEFT JOIN before USING (error_class) WHERE iteration = $1 GROUP BY error_class
-        HAVING sum(own.share) > former + $3 ORDER BY sum(own.share) - former DESC""",
-        [alarm.first_iteration, alarm.purpose, RISEN])
-    return [f"{row['error_class']}: {row['share']:.0%} of the completions, {row['former']:.0%} the iteration "
-            f"before" + (f"; {row['example']}" if row["example"] else "") for row in rows]
 
 
 def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import duckdb
 
 ALARM_EXIT_CODE = 3
+RISEN = 0.1                     # of the completions: an error that is more frequent by this is named
 
 # Which completions of the iteration show a signal best: a table, a condition, an order.
 SHOWN_BY = {
@@ -64,6 +65,7 @@ class Alarm(NamedTuple):
     above: bool
     meaning: str
     examples: list[tuple[str, int]]
+    errors: list[str]  # that became far more frequent, where pass@1 falls
     spoils_next: bool  # the policy that sampled is sound; what was trained on its completions is not
 
     @property
@@ -89,6 +91,7 @@ def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0, igno
     What was raised before the last rollback up to `since` is left out. Looking for `examples` takes longer.
     """
     return [Alarm(**row, examples=_examples(connection, row) if examples else [],
+                  errors=_risen_errors(connection, row) if examples else [],
                   spoils_next=_spoils_next(connection, row)) for row in _raised(connection, since, ignored)]
 
 
@@ -150,6 +153,24 @@ def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> lis
                                f"ORDER BY {order}, task_id, sample_index LIMIT 3",
                    [row["first_iteration"], row["purpose"]])
     return [(example["task_id"], example["sample_index"]) for example in rows]
+
+
+def _risen_errors(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[str]:
+    """The errors that are far more frequent where pass@1 began to fall than in the iteration before."""
+    if row["signal"] != "solving_falls":
+        return []
+    rows = rows_of(connection, """
+        WITH own AS (SELECT * FROM errors WHERE purpose = $2),
+             before AS (SELECT error_class, sum(share) AS share FROM own
+                        WHERE iteration = (SELECT max(iteration) FROM iteration_stats
+                                           WHERE purpose = $2 AND iteration < $1) GROUP BY ALL)
+        SELECT error_class, sum(own.share) AS share, coalesce(any_value(before.share), 0) AS former,
+               arg_max(example, num) AS example
+        FROM own LEFT JOIN before USING (error_class) WHERE iteration = $1 GROUP BY error_class
+        HAVING sum(own.share) > former + $3 ORDER BY sum(own.share) - former DESC""",
+        [row["first_iteration"], row["purpose"], RISEN])
+    return [f"{row['error_class']}: {row['share']:.0%} of the completions, {row['former']:.0%} the iteration "
+            f"before" + (f"; {row['example']}" if row["example"] else "") for row in rows]
 
 
 def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
