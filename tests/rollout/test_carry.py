@@ -16,6 +16,7 @@ from rollout.cli import rollout
 from rollout.engines.endings import next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.options import RolloutOptions
+from rollout.prompts.selection import training_visits
 from rollout.run import run_rollout
 from score.cli import score
 from tests.building.runs import small_run, without_waiting
@@ -304,6 +305,17 @@ def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehous
     sample(run, 1)
     assert [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)] == keys
     assert all(row["completion_ids"] for row in rows(run, iteration=1)) and check_run(run).problems == []
+
+
+def test_visits_are_counted_in_one_pass(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group counts where it was begun; the folder of iterations is listed once, however many there are."""
+    sample(run, 1)
+    listed, iterations = [], Warehouse.iterations
+    monkeypatch.setattr(Warehouse, "iterations",
+                        lambda self, table: listed.append(table) or iterations(self, table))
+    visits = training_visits(run, 9)
+    begun = {row["group_id"]: row["task_id"] for number in (0, 1) for row in rows(run, "prompts", number)}
+    assert visits.total() == len(begun) and set(visits) == set(begun.values()) and listed == ["completions"]
 
 
 def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(run: Warehouse) -> None:
