@@ -97,7 +97,7 @@ class TrainCommand(TitledCommand):
 @click.option("--replay-select", metavar="SQL",
               help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
 @click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
-              help="Rows sampled with top_p, top_k, min_p or penalties.")
+              help="Rows drawn with penalties, or truncated without a record of what was left to draw from.")
 @click.option("--mask-truncated/--keep-truncated", default=False,
               help="Leave completions cut off by the length limit out of the loss; their rewards count.")
 @click.option("--until-signal", type=click.IntRange(min=1), metavar="GROUPS",
@@ -179,7 +179,8 @@ class TrainCommand(TitledCommand):
 @click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
 @option_group("Safeguards")
 @click.option("--max-mismatch", type=NOT_NEGATIVE,
-              help="Largest mean k3 KL at staleness 0.  [default: 1e-4 in float32, else 0.015]")
+              help="Largest mean k3 KL at staleness 0.  [default: in float32 100 times that of iteration 0, "
+                   "at most 1e-4; else 0.015]")
 @click.option("--max-drift", type=NOT_NEGATIVE,
               help="Stop before a step whose mean (log pi/pi_old)^2 / 2 is above this.")
 @click.option("--min-ess", type=FiniteRange(min=0, max=1),
