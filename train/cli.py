@@ -142,10 +142,12 @@ class TrainCommand(TitledCommand):
               help="Where the advantage is negative, leave out the tokens from the first on whose pi/mu is "
                    "beyond this factor, for example 10.")
 @option_group("Optimizer and steps")
-@click.option("--tasks-per-step", type=click.IntRange(min=1), help="Groups per optimizer step, instead.")
-@click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant")
+@click.option("--tasks-per-step", type=click.IntRange(min=1),
+              help="Groups per optimizer step, instead of --updates-per-batch.")
+@click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant",
+              help="How the learning rate goes on after the warmup.")
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
-              help="Optimizer steps, over the whole run.")
+              help="Steps in which the learning rate rises, counted over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
 @click.option("--lr-sequences", type=click.IntRange(min=1),
               help="Scale the learning rate by (completions in the step) / this number.")
@@ -153,14 +155,15 @@ class TrainCommand(TitledCommand):
               help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
 @click.option("--lr-after-rollback", type=FiniteRange(min=0, max=1, min_open=True),
               help="Scale the learning rate by this once for every rollback of the run so far.")
-@click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0)
+@click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0, help="Of AdamW, as are the betas.")
 @click.option("--adam-beta1", type=SHARE, default=0.9)
 @click.option("--adam-beta2", type=SHARE, default=0.999)
-@click.option("--max-grad-norm", type=NOT_NEGATIVE, default=1.0, help="0 does not clip.")
+@click.option("--max-grad-norm", type=NOT_NEGATIVE, default=1.0,
+              help="Gradients with a larger norm are scaled down to it; 0 does not clip.")
 @click.option("--seed", type=int, default=0, help="Of a new adapter and of the split into steps.")
 @option_group("Adapter or all weights")
 @click.option("--full", is_flag=True, help="Train all weights instead of a LoRA adapter.")
-@click.option("--lora-alpha", type=POSITIVE, default=32.0, help="The adapter counts alpha / rank.")
+@click.option("--lora-alpha", type=POSITIVE, default=32.0, help="The adapter is scaled by alpha / rank.")
 @click.option("--rslora/--no-rslora", default=False,
               help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
 @click.option("--lora-targets", default="all-linear",

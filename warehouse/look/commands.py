@@ -33,7 +33,7 @@ from warehouse.store.errors import StageError
 def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
             policy: tuple[int, ...], by: tuple[str, ...], pool: bool, budget: int | None, style: str,
             submission: Path | None) -> None:
-    """Print the result table of published ARC runs.
+    """Print results in the table of published ARC runs.
 
     Shares per task, means over tasks.
     """

@@ -86,7 +86,7 @@ PROMPTS = (
            since=3),
     Column("parent_purpose", TEXT, "Its purpose.", since=3),
     Column("parent_sample_index", COUNT, "Its sample_index; its task is the same.", since=3),
-    Column("feedback_format", TEXT, "Name and version of what made the feedback, for example 'own@1'.",
+    Column("feedback_format", TEXT, "Name and version of what made the feedback, for example 'tests@1'.",
            since=3),
     Column("verbatim_prefix", FLAG, "prompt_ids begin with exactly the prompt_ids and completion_ids of the "
            "parent; false where the chat template rewrites earlier turns.", since=3),
