@@ -1,6 +1,7 @@
 """Who is to blame for what cannot be judged: a program can choose to be wrong, never to have no reward."""
 
 import json
+import socket
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from score.cli import score
 from score.isolation.lockdown import Layer
+from score.lane import functions
 from score.run import check_unscored
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -62,6 +64,15 @@ def test_what_a_program_brings_about_is_wrong_and_not_unknown(executor, tests, c
     outcome, measures = judged(executor, {"tests": tests}, code)
     assert not outcome.infrastructure, (outcome.error_class, outcome.error_message)
     assert not measures.correct
+
+
+def test_tests_that_ended_before_a_program_was_ready_are_no_error_of_it(monkeypatch):
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    monkeypatch.setattr(functions, "LINK_FD", ours.fileno())
+    code = compile("def f(x):\n    return x\n", "program", "exec")
+    with ours:
+        assert functions.serve_calls(code, json.dumps({"entry_point": "f"}).encode()) == b""
 
 
 @pytest.mark.parametrize("tests", [
