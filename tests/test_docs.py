@@ -30,6 +30,20 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     assert [target for target in links(page) if not target.exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """What may stand behind the # of a link to a page: its headings as GitHub names them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_anchor_is_a_heading(page: Path) -> None:
+    named = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    assert [(target, anchor) for target, anchor in named if "://" not in target
+            and anchor not in anchors((page.parent / target).resolve() if target else page)] == []
+
+
 def test_the_index_links_every_page() -> None:
     linked = set(links(ROOT / "docs" / "index.md"))
     pages = {*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "index.md"}
