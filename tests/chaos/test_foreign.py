@@ -1,0 +1,45 @@
+"""Kill -9 at the calls that change a file of a rollout from a model behind an API, cache included."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollout.engines.engine import Sampling
+from rollout.options import RolloutOptions
+from rollout.run import run_rollout
+from tests.building.chatting import ChatService
+from tests.building.runs import without_waiting
+from tests.chaos.test_carry import dies
+from tests.rollout.test_foreign import new_run, said
+from warehouse.care.check import check_run
+from warehouse.store.run_folder import open_warehouse
+
+
+@pytest.mark.parametrize("every", [
+    13, pytest.param(1, marks=pytest.mark.slow("a hundred rollouts are killed and finished"))])
+def test_killed_anywhere_every_answer_is_kept_and_none_that_came_is_asked_for_again(
+        tmp_path: Path, every: int) -> None:
+    service, number, kills = ChatService(), 1, 0
+    whole = new_run(tmp_path / "whole" / "run")
+    options = RolloutOptions(run=whole.root, sampling=Sampling(max_tokens=64), group_size=3, part_size=4,
+                             prompt_format="compact", endpoint=(service.url,), model="wise-1", distil=True,
+                             spill_seconds=0.0)
+    fresh = Path(shutil.copytree(whole.root, tmp_path / "fresh"))
+    with without_waiting():
+        run_rollout(options)
+        while True:
+            folder = tmp_path / f"killed-{number}"
+            run, cache = Path(shutil.copytree(fresh, folder / "run")), folder / "cache"
+            again = replace(options, run=run, cache=cache)
+            if not dies(lambda again=again: run_rollout(again) and None, folder, number):
+                break
+            opened, kept, before = open_warehouse(run), len(list(cache.rglob("*.json"))), len(service.asked)
+            assert check_run(opened).problems == []
+            run_rollout(again)
+            assert said(opened) == said(whole) and check_run(opened).problems == []
+            assert len(service.asked) - before <= 12 - kept
+            number, kills = number + every, kills + 1
+    service.stop()
+    assert kills > 3
