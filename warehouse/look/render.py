@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 LONGEST_CELL = 60
@@ -15,16 +16,21 @@ MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
              width: int | None = None) -> str:
-    """An aligned table, NULL by name; lists elided, long cells cut unless `full`; numbers to the right."""
+    """An aligned table, NULL by name; lists elided, long cells cut unless `full`; numbers to the right.
+
+    A head of several words takes lines enough not to be wider than what stands below.
+    """
     cells = [["NULL" if value is None else _cell(value, full) for value in row] for row in rows]
-    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
+    heads = [wrap(name, max((len(row[i]) for row in cells), default=len(name)) or 1, break_long_words=False,
+                  break_on_hyphens=False) or [name] for i, name in enumerate(names)]
+    height = max(map(len, heads), default=1)
+    widths = [max(map(len, [*head, *(row[i] for row in cells)])) for i, head in enumerate(heads)]
     right = [all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
              for i in range(len(names))]
-    lines = [[name.rjust(size) if turned else name.ljust(size)
-              for name, size, turned in zip(names, widths, right, strict=True)]]
-    lines.append(["-" * size for size in widths])
-    lines += [[cell.rjust(size) if turned else cell.ljust(size)
-               for cell, size, turned in zip(row, widths, right, strict=True)] for row in cells]
+    above = zip(*([""] * (height - len(head)) + head for head in heads), strict=True)
+    lines = [[cell.rjust(size) if turned else cell.ljust(size)
+              for cell, size, turned in zip(row, widths, right, strict=True)]
+             for row in [*above, ["-" * size for size in widths], *cells]]
     joined = ["  ".join(line).rstrip() for line in lines]
     if width and not full:
         joined = [line if len(line) <= width else line[:width - 1] + "…" for line in joined]

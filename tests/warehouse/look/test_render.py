@@ -54,3 +54,9 @@ def test_short_lists_of_names_are_shown() -> None:
     assert cell(["truncated", "loops", "nll"]) == "[truncated, loops, nll]"
     assert cell(["n"] * 9) == "[9 values]" and cell(["long" * 20]) == "[1 values]"
     assert cell([1, 0.5]) == "[1, 0.5]" and cell(list(range(7))) == "[7 values]" and cell([]) == "[]"
+
+
+def test_a_head_of_several_words_is_no_wider_than_what_it_heads() -> None:
+    assert as_table(["task", "train pass rate"], [["a", 0.25]]).splitlines() == [
+        "      train", "       pass", "task   rate", "----  -----", "a      0.25"]
+    assert as_table(["valid code"], []).splitlines() == ["valid code", "----------"]

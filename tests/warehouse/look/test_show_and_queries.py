@@ -62,7 +62,7 @@ def test_results_take_sets_and_formats(run: Warehouse) -> None:
     ).stdout.splitlines()
     assert len(pooled) == 2 and pooled[1].startswith("8,48,48,")
     tasks = warehouse("results", run.root, "--by", "task", "--iteration", 0, "--purpose", "eval").stdout
-    assert len(tasks.splitlines()) == 2 + 8 and "task-007" in tasks
+    assert tasks.count("\ntask-00") == 8 and max(map(len, tasks.splitlines())) < 160
     markdown = warehouse("results", run.root, "--by", "policy", "--format", "markdown").stdout
     assert markdown.startswith("| policy_version | tasks |") and len(markdown.splitlines()) == 2 + 3
     nothing = warehouse("results", run.root, "--iteration", 77)
