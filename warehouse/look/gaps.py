@@ -32,7 +32,10 @@ def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, itera
     if not rows:
         raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
     decode = decoder(warehouse, connection)
-    lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|",
+    others = sorted({row["policy_version"] for row in rows} - {iteration})
+    learned = (f"; sampled by policy {', '.join(map(str, others))}: what was learned since is among them"
+               if others else "")
+    lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|{learned}",
              f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
     for row in rows:
         ids = rows_of(

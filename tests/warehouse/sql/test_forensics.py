@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.look.gaps import WORST, decoder, text_around
+from warehouse.look.gaps import WORST, decoder, gap_lines, text_around
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -145,6 +145,15 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
     assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
     assert "⟦" in lines[2] and len(lines) == 4
+
+
+def test_gaps_of_rows_of_an_earlier_policy_are_told_as_such(run: Warehouse) -> None:
+    connection = connect(run)
+    connection.execute("CREATE TABLE kept AS FROM token_gaps(7)")
+    connection.execute("CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE SELECT * REPLACE "
+                       "(6 AS policy_version) FROM kept")
+    assert gap_lines(run, connection, 7, 2, 80)[0].endswith(
+        "; sampled by policy 6: what was learned since is among them")
 
 
 @pytest.mark.parametrize(("before", "token", "after"), [
