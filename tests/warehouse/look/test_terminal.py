@@ -94,7 +94,7 @@ def test_the_shell_completes_names_and_remembers_queries(run: Warehouse, tmp_pat
         terminal.wait_for("sql> ")
         terminal.type("@min\t\r")
         terminal.wait_for("@mine")
-        terminal.wait_for("its answer")
+        terminal.wait_for("answer")
         terminal.wait_for("sql> ")
         terminal.type("\x04")
         assert terminal.exit_code() == 0
