@@ -196,20 +196,25 @@ def words(case: Case, run: Path) -> tuple[click.Command, list[str]]:
     return (train, given[1:]) if given[0] == "train" else (cli, given)
 
 
+def die_at(folder: Path, number: int) -> None:
+    """From now on this process is killed before its `number`th call that changes a file in a folder."""
+    calls = 0
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal calls
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
+        if (event in CALLS or writes) and str(folder) in str(arguments[0]):
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(audit)
+
+
 def run_and_die(case: Case, run: Path, number: int) -> int:
     """Exit code of the command in a process of its own, killed before its `number`th call that writes."""
     child = os.fork()
     if child == 0:
-        calls = 0
-
-        def audit(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal calls
-            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-            if (event in CALLS or writes) and str(run.parent) in str(arguments[0]):
-                calls += 1
-                if calls == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        sys.addaudithook(audit)
+        die_at(run.parent, number)
         result = CliRunner().invoke(*words(case, run))
         if result.exit_code:
             sys.__stderr__.write(f"{result.output}{result.exception!r}\n")

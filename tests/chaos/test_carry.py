@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
-from tests.chaos.care import CALLS, WRITING
+from tests.chaos.care import die_at
 from warehouse.care.check import check_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -35,18 +34,13 @@ def dies(work: Callable[[], None], run: Path, number: int) -> bool:
     """Do the work in a process, killed before its `number`th call that changes a file; False if it ends."""
     child = os.fork()
     if child == 0:
-        calls = 0
-
-        def audit(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal calls
-            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-            if (event in CALLS or writes) and str(run) in str(arguments[0]):
-                calls += 1
-                if calls == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        sys.addaudithook(audit)
-        work()
-        os._exit(0)
+        code = 1
+        try:
+            die_at(run, number)
+            work()
+            code = 0
+        finally:
+            os._exit(code)          # an error must not go on in a second process of the tests
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, -signal.SIGKILL)
     return status != 0
