@@ -3,7 +3,7 @@
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # `warehouse warm` keeps imports and engine loaded for all iterations; with ROLLHOUSE_WARM=off each command loads anew.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
-# --ahead: while `score` and `train` work, the next iteration is sampled by the policy before (one step off-policy).
+# --ahead: while `train` works, the next iteration is sampled by the policy before (one step off-policy) and scored.
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
 usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--ahead] [--track NAME]"
@@ -27,8 +27,8 @@ while (($#)); do
   shift
 done
 
-sample() { # ITERATION; where it was begun ahead, the end of it
-  [[ -n $sampling ]] || { rollout "$run" --iteration "$1"; return; }
+sample() { # ITERATION, and score it; where that was begun ahead, the end of it
+  [[ -n $sampling ]] || { rollout "$run" --iteration "$1"; score "$run" --iteration "$1"; return; }
   local code=0
   wait "$sampling" || code=$?
   cat "$told"
@@ -38,7 +38,13 @@ sample() { # ITERATION; where it was begun ahead, the end of it
 
 sample_ahead() { # ITERATION, by the policy before its own, which is being trained
   [ -e "$run/train/iteration=$1/manifest.json" ] && return
-  rollout "$run" --iteration "$1" --policy-version $(($1 - 1)) >"$told" 2>&1 &
+  (
+    trap 'kill "$!" 2>/dev/null; wait "$!"; exit 143' TERM
+    rollout "$run" --iteration "$1" --policy-version $(($1 - 1)) &
+    wait "$!"
+    score "$run" --iteration "$1" &
+    wait "$!"
+  ) >"$told" 2>&1 &
   sampling=$!
 }
 
@@ -67,7 +73,6 @@ for ((i = 0; i < iterations; i++)); do
   [ -e "$run/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
   sample "$i"
   [[ -z $ahead ]] || ((i + 1 == iterations)) || sample_ahead $((i + 1))
-  score "$run" --iteration "$i"
   failed=0
   train "$run" --iteration "$i" "${to_train[@]}" || failed=$?
   ((failed)) || warehouse summary "$run" --iteration "$i" --line

@@ -31,12 +31,12 @@ BACK = "Stop here, or go back: warehouse rollback RUN --to 1"
 
 
 def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
-         empty: str = "", rollout: str = STAGE.format(name="rollout")) -> tuple[int, list[str]]:
+         empty: str = "", **stages: str) -> tuple[int, list[str]]:
     """Run the loop with stages that only write down how they are called: exit code and calls."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True)
-    for name, text in {"rollout": rollout, "score": STAGE.format(name="score"), "train": TRAIN,
-                       "warehouse": WAREHOUSE}.items():
+    for name, text in {"rollout": STAGE.format(name="rollout"), "score": STAGE.format(name="score"),
+                       "train": TRAIN, "warehouse": WAREHOUSE, **stages}.items():
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
     log = folder / "log"
@@ -97,13 +97,18 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before_while_that_is_traine
     for i in range(3):
         assert calls.index(f"rollout RUN --iteration {i + 1} --policy-version {i}") < calls.index(
             f"score RUN --iteration {i + 1}")
+    assert sorted(call for call in calls if call.startswith("score")) == [
+        f"score RUN --iteration {i}" for i in range(4)]
 
 
-def test_an_alarm_ends_the_rollout_that_is_ahead(tmp_path: Path) -> None:
-    sleeping = STAGE.format(name="rollout") + '[[ $3 == 3 ]] && exec sleep 60\nexit 0\n'
-    code, calls = loop(tmp_path, "--ahead", fires="2", rollout=sleeping)
-    assert code == 3 and "rollout RUN --iteration 3 --policy-version 2" in calls
-    assert "score RUN --iteration 3" not in calls
+@pytest.mark.parametrize("stage", ["rollout", "score"])
+def test_an_alarm_ends_what_is_ahead(tmp_path: Path, stage: str) -> None:
+    sleeping = STAGE.format(name=stage) + f'[[ $3 == 3 ]] && exec -a {tmp_path}/asleep sleep 60\nexit 0\n'
+    slow = TRAIN.replace("\n[[", "\n[[ $3 == 2 ]] && sleep 0.5\n[[", 1)
+    code, calls = loop(tmp_path, "--ahead", fires="2", train=slow, **{stage: sleeping})
+    assert code == 3 and f"{stage} RUN --iteration 3" in [" ".join(call.split()[:4]) for call in calls]
+    assert ("score RUN --iteration 3" in calls) == (stage == "score")
+    assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
 
 
 def test_a_rollout_ahead_that_fails_ends_the_loop_with_its_words(tmp_path: Path) -> None:

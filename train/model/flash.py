@@ -4,13 +4,34 @@ A GPU has kernels for such sequences; on a CPU neighbours of the same lengths go
 """
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import attention
+
+from warehouse.store.errors import StageError
 
 ON_CPU = ("cpu",)       # devices without kernels for sequences of different lengths
+
+
+def use_flash_attention_3(device: torch.device) -> None:
+    """Let torch's operators run flash-attention 3 from here on, on a Hopper GPU and where it is installed.
+
+    StageError if it is installed and cannot be loaded.
+    """
+    if (find_spec("flash_attn_interface") is None or attention.current_flash_attention_impl()
+            or torch.cuda.get_device_capability(device) != (9, 0)):
+        return
+    try:
+        attention.activate_flash_attention_impl("FA3")
+    except (ImportError, OSError, RuntimeError) as error:
+        why = (str(error).splitlines() or ["no reason"])[0]
+        raise StageError(f"flash_attn_interface is installed and cannot be loaded: {why} Install "
+                         "flash-attention 3 for this torch, or uninstall it: it makes training faster, "
+                         "nothing else.") from error
 
 
 class Spans:

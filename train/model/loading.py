@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from train.model.attention import is_supported
-from train.model.fused import fuse_adapter, fuse_norms
+from train.model.flash import use_flash_attention_3
+from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_gate
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.sharding import Sharding
 from warehouse.store.errors import StageError
@@ -98,6 +99,10 @@ def _choose_attention(policy: Policy) -> Policy:
 
     StageError if not even the prompt in a cache, which suits most architectures, gives them.
     """
+    if policy.device.type == "cuda":
+        use_flash_attention_3(policy.device)
+        if gate := installed_gate():
+            fuse_gates(policy.model, gate)
     probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
     ways = [SHARED_PROMPT, CACHED_PROMPT]
     if not is_supported(policy.config, policy.device, policy.compute_dtype):

@@ -4,10 +4,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.nn.functional import silu
+from transformers import Gemma2Config, Qwen2Config
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP
+from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
 
-from train.model.fused import fuse_adapter, fuse_norms
+from train.model.fused import fuse_adapter, fuse_gates, fuse_norms
 from train.model.token_logprobs import token_logprobs
 
 
@@ -69,6 +72,27 @@ def test_only_norms_that_are_what_the_kernel_computes_are_fused(norm, fused):
     fuse_norms(nn.ModuleList([layer]))
     assert ("forward" in vars(layer)) == fused
     torch.testing.assert_close(layer(x), expected)
+
+
+class OtherMLP(Qwen2MLP):
+    """The same layers, another formula."""
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x) + 1)
+
+
+@pytest.mark.parametrize(("mlp", "config", "fused"), [
+    (Qwen2MLP, Qwen2Config, True), (OtherMLP, Qwen2Config, False), (Gemma2MLP, Gemma2Config, False)])
+def test_only_layers_that_are_gated_by_silu_are_fused(mlp, config, fused):
+    layer, calls = mlp(config(hidden_size=16, intermediate_size=24)), []
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(1))
+    expected = layer(x)
+    def gate(a, b):
+        calls.append(a.shape)
+        return silu(a) * b
+    fuse_gates(nn.ModuleList([layer]), gate)
+    torch.testing.assert_close(layer(x), expected)
+    assert calls == ([(3, 24)] if fused else [])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
