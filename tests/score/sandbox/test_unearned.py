@@ -1,5 +1,7 @@
 """Programs that try to pass tests unearned, in both modes and against tests of many forms."""
 
+from dataclasses import replace
+
 import pytest
 
 from score.isolation.lockdown import Layer
@@ -36,12 +38,13 @@ TESTS = {
     "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
                 "        self.assertEqual(f(1, 2), 3)\n",
 }
+LIMITS = Limits(cpu_seconds=0.25, wall_seconds=3.0, memory_mib=256)
+HANGS = "writes zeros over an integer"      # in a process of its own, until its wall limit, and once more
 
 
 @pytest.fixture(scope="module")
 def executor():
-    limits = Limits(cpu_seconds=0.25, wall_seconds=3.0, memory_mib=256)
-    with LanePool(LaneConfig(Layer.SECCOMP), limits, 2) as pool:
+    with LanePool(LaneConfig(Layer.SECCOMP), LIMITS, 2) as pool:
         yield Executor(pool)
 
 
@@ -58,9 +61,20 @@ def judged(executor: Executor, tests: object, mode: str,
 def test_no_cheat_passes(executor, mode, form):
     if (mode, form) == ("apart", "unittest"):
         pytest.skip("test classes run together in any case")
-    rows = judged(executor, TESTS[form], mode, {**UNEARNED, "right": RIGHT})
+    cheats = {name: code for name, code in UNEARNED.items() if mode == "together" or name != HANGS}
+    rows = judged(executor, TESTS[form], mode, {**cheats, "right": RIGHT})
     assert {name for name, row in rows.items() if row.measures.test.correct_grids > 0} == {"right"}
     assert not any(row.outcome.infrastructure for row in rows.values())
+
+
+def test_no_cheat_passes_that_hangs():
+    tasks = [load_task("t", "function", {"entry_point": "f", "tests": tests, "mode": "apart"})
+             for form, tests in TESTS.items() if form != "unittest"]
+    items = [Item(task, Answer("", UNEARNED[HANGS])) for task in tasks]
+    with LanePool(LaneConfig(Layer.SECCOMP), replace(LIMITS, wall_seconds=0.3), 2) as pool:
+        rows = measure(items, run_programs(Executor(pool), items))
+    assert len(rows) == len(TESTS) - 1
+    assert not any(row.outcome.infrastructure or row.measures.test.correct_grids for row in rows)
 
 
 def test_a_program_that_passes_anything_is_called_that(executor):
