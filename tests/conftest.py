@@ -22,13 +22,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             assert mark.args, f"{item.nodeid} is marked slow without a reason"
 
 
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    """Make of a skip a failure, with --skips-fail and a reason that it does not except."""
+    excepted = config.getoption("--skips-fail")
+    if report.skipped and excepted is not None and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if not re.search(excepted, reason):
+            report.outcome, report.longrepr = "failed", f"{report.nodeid} was not run: {reason}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
         item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    excepted = item.config.getoption("--skips-fail")
-    if report.skipped and excepted is not None and isinstance(report.longrepr, tuple):
-        reason = report.longrepr[2]
-        if not re.search(excepted, reason):
-            report.outcome, report.longrepr = "failed", f"{item.nodeid} was not run: {reason}"
+    fail_if_skipped(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+        collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_skipped(report, collector.config)       # a whole file, by `importorskip`
     return report
