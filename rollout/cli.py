@@ -142,22 +142,19 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     missing; run again after it is complete, it does nothing. Exit codes: 0 done, 1 cannot be done, 75
     stopped by a signal or the time limit: run it again.
     """
-    from dataclasses import fields
-
-    from rollout.engines.engine import Sampling
     from rollout.options import RolloutOptions
     from rollout.run import run_rollout
-    from warehouse.stages.shard import Shard
 
-    values["stop_when_code_closes"] = values["stop_when_code_closes"] or None
-    sampling = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
-    shard = Shard.parse(values.pop("shard"))
-    values["endpoint"] = tuple(url.rstrip("/") for url in (values["endpoint"] or "").split(",") if url)
-    values["accept_change"] += values.pop("accept_drift")
     others = values["evaluate"] or values["distil"] or values["turn"] > 1
     for name, left_out in (("num_tasks", values["evaluate"]), ("carry_over", others)):
         if left_out and context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             values[name] = None     # what config.toml says of the training's iterations
-    options = RolloutOptions(run=run, sampling=sampling, shard=shard, **values)
+    options = RolloutOptions.parse({"run": run, **values})
     for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
         click.echo(by_address(line))
+
+
+def default_options(run: Path) -> Any:
+    """The RolloutOptions of `rollout RUN`: what config.toml says, else the defaults."""
+    from rollout.options import RolloutOptions
+    return RolloutOptions.parse(rollout.make_context("rollout", [str(run)]).params)

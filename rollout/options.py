@@ -3,9 +3,9 @@
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from rollout.engines.engine import MOST_TOP_K, Sampling
@@ -49,51 +49,25 @@ class CarryOver:
         return cls(amount, unit)
 
 
-@dataclass(frozen=True)
-class RolloutOptions:
-    """Everything the command line says; None where it says nothing."""
+class RolloutOptions(SimpleNamespace):
+    """Every option of `rollout` by its name; those of sampling are together in `sampling`.
 
-    run: Path
-    iteration: int | None = None
-    evaluate: bool = False
-    label: str | None = None
-    splits: tuple[str, ...] = ()
-    tasks_sql: str | None = None
-    policy_version: int | None = None
-    turn: int = 1
-    parents_sql: str | None = None
-    parents_per_task: int | None = None
-    feedback: str = "tests"
-    max_turns: int = 4
-    num_tasks: int | None = None
-    group_size: int = 16
-    prompts_per_task: int = 1
-    prompt_format: str = "chat"
-    format_options: tuple[str, ...] = ()
-    augmentation: str = "none"
-    shuffle_pairs: bool = False
-    max_prompt_tokens: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    allow_truncated_sampling: bool = False
-    seed: int = 0
-    part_size: int = 2048
-    dtype: str = "auto"
-    max_num_seqs: int = 128
-    gpu_memory_utilization: float = 0.9
-    tensor_parallel_size: int = 1
-    quantization: str | None = None
-    serve: str = "auto"
-    endpoint: tuple[str, ...] = ()
-    model: str | None = None                 # of another maker behind `endpoint`
-    distil: bool = False
-    api_key_variable: str = "OPENAI_API_KEY"
-    cache: Path | None = None
-    shard: Shard = field(default_factory=Shard)
-    carry_over: str | None = None
-    spill_seconds: float = 60.0
-    time_limit: float | None = None
-    grace: float = 0.0
-    accept_change: tuple[str, ...] = ()
+    The command line is where each is declared; what is set here is never changed, but copied by `replace`.
+    """
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """The options that the command line says; StageError where it says what is no share of the parts."""
+        chosen = values | {"stop_when_code_closes": values["stop_when_code_closes"] or None}
+        sampling = Sampling(**{field.name: chosen.pop(field.name) for field in fields(Sampling)})
+        return cls(**chosen | {
+            "sampling": sampling, "shard": Shard.parse(chosen["shard"]),
+            "endpoint": tuple(url.rstrip("/") for url in (chosen["endpoint"] or "").split(",") if url),
+            "accept_change": chosen["accept_change"] + chosen.pop("accept_drift")})
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return type(self)(**vars(self) | changes)
 
 
 def check_options(options: RolloutOptions) -> None:
@@ -224,7 +198,7 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
                    policy: dict[str, Any]) -> dict[str, Any]:
     """What must not change between two runs of the same rollout, flat so that a difference can be named."""
     left_out = (*NOT_SETTINGS, *(NEXT_TURN if options.turn == 1 else FIRST_TURN))
-    chosen = {name: value for name, value in asdict(options).items() if name not in left_out}
+    chosen = {name: value for name, value in vars(options).items() if name not in left_out}
     chosen |= ({"prompt_format": find_format(options.prompt_format).name} if options.turn == 1 else
                {"feedback": find_feedback(options.feedback).name})
     return {**chosen, **asdict(options.sampling), "purpose": purpose, "serve": serving(options, policy),

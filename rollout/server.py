@@ -19,11 +19,11 @@ from typing import IO
 import click
 from tqdm import tqdm
 
-from rollout.cli import rollout
+from rollout.cli import default_options
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import prepare_environment
-from rollout.options import RolloutOptions, engine_version, on_cpu, rank_of_adapters
+from rollout.options import engine_version, on_cpu, rank_of_adapters
 from warehouse.options import HELP, shows_errors
 from warehouse.stages.children import SECONDS_TO_END, child
 from warehouse.stages.clock import bar_interval
@@ -54,18 +54,16 @@ def main(run: Path, port: int | None) -> None:
 
 def server_command(warehouse: Warehouse, url: str) -> list[str]:
     """How vLLM's server is started: as a rollout with the options of config.toml would start its engine."""
-    chosen = rollout.make_context("rollout", [str(warehouse.root)]).params
-    options = RolloutOptions(warehouse.root, **{name: chosen[name] for name in (
-        "dtype", "quantization", "serve")})
+    options = default_options(warehouse.root).replace(endpoint=())
     base, revision = warehouse.model, warehouse.facts.get("model_revision")
-    length = chosen["max_prompt_tokens"] and chosen["max_prompt_tokens"] + chosen["max_tokens"]
+    length = options.max_prompt_tokens and options.max_prompt_tokens + options.sampling.max_tokens
     model_length = load_encoder(base, revision).model_length
     settings = EngineSettings(
         model=base if revision else str(Path(base).resolve()), revision=revision, adapter=None,
         adapter_rank=rank_of_adapters(warehouse, options),
         max_model_len=min(length or model_length, model_length),
-        **{name: chosen[name] for name in ("dtype", "max_num_seqs", "gpu_memory_utilization",
-                                           "tensor_parallel_size", "quantization")})
+        **{name: getattr(options, name) for name in ("dtype", "max_num_seqs", "gpu_memory_utilization",
+                                                     "tensor_parallel_size", "quantization")})
     release = tuple(map(int, engine_version().split()[1].split(".")[:2]))
     address = {"host": "127.0.0.1", "port": url.rpartition(":")[2], "uvicorn_log_level": "error",
                "disable_uvicorn_access_log": True, "enable_sleep_mode": None if on_cpu() else True,

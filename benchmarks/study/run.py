@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from benchmarks.study.sampler import SmallSampler, load_encoder
+from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score_rollouts
 from train.cli import train
@@ -133,8 +133,8 @@ def score(warehouse: Warehouse, iteration: int, purpose: str, *options: str) -> 
 def sample(plan: Plan, stages: Stages, warehouse: Warehouse, *, iteration: int, **more: Any) -> None:
     """A rollout by the small sampler."""
     chosen = SMALL | stages.rollout | more
-    options = RolloutOptions(
-        run=warehouse.root, iteration=iteration, seed=plan.seed, allow_truncated_sampling=True,
+    options = default_options(warehouse.root).replace(
+        iteration=iteration, seed=plan.seed, allow_truncated_sampling=True,
         sampling=Sampling(**{name: chosen.pop(name) for name in SAMPLING & chosen.keys()}), **chosen)
 
     def start(settings: EngineSettings) -> SmallSampler:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
-from rollout.endpoint.server import PATIENCE, Server, Unavailable, open_session
+from rollout.endpoint.failures import Unavailable
+from rollout.endpoint.server import PATIENCE, Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Draw, Work, finish_hands, results
 from rollout.engines.endings import after_draw

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout.endpoint.answers import Answer, Answers
-from rollout.endpoint.server import Refused, Server, Unavailable, open_session
+from rollout.endpoint.failures import Refused, Unavailable
+from rollout.endpoint.server import Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_hands, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling

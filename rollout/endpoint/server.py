@@ -1,19 +1,17 @@
 """One vLLM server: what it says of itself, whether a run may sample from it, and what it is asked."""
 
 import asyncio
-import contextlib
 import json
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
 from rollout.endpoint.work import Draw
 from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, Drawn, likely, next_draw
 from rollout.engines.engine import EngineSettings, Sampling
@@ -23,25 +21,6 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
 FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
-
-
-class Unavailable(Exception):
-    """The server did not answer, or not as one that still works; another one may.
-
-    `status` is that of its answer, if there was one; `after` how many seconds it wants to be left alone.
-    """
-
-    def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.after = status, after
-
-
-class Refused(StageError):
-    """The server understood and will not, with the `status` of its answer."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -95,10 +74,10 @@ class Server:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if answer.status >= 500 or answer.status in (404, 408, 429):
-            raise Unavailable(f"{answer.status} for {path}: {_message(text)}", status=answer.status,
-                              after=_retry_after(answer.headers.get("Retry-After")))
+            raise Unavailable(f"{answer.status} for {path}: {message_of(text)}", status=answer.status,
+                              after=seconds_to_wait(answer.headers.get("Retry-After")))
         if answer.status >= 400:
-            raise Refused(f"{self.url} refuses {path}: {_message(text)}", answer.status)
+            raise Refused(f"{self.url} refuses {path}: {message_of(text)}", answer.status)
         try:
             told = answer.content_type == "application/json" or text.startswith("{")    # some name no type
             return json.loads(text) if told else text
@@ -261,25 +240,3 @@ def _unreachable(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error.os_error, ConnectionRefusedError):
         return "nothing listens at that port"
     return f"{type(error).__name__}: {error}"
-
-
-def _retry_after(told: str | None) -> float | None:
-    """Seconds from now of a Retry-After header, which names seconds or a date; None where it says neither."""
-    if not told:
-        return None
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(told))
-    with contextlib.suppress(ValueError):
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
-    return None
-
-
-def _message(text: str) -> str:
-    """What an answer with an error says, in one line."""
-    try:
-        told = json.loads(text)
-        told = told.get("error", told)
-        text = str(told.get("message", told) if isinstance(told, dict) else told)
-    except (ValueError, AttributeError):
-        pass
-    return (text.strip() or "no message").splitlines()[0][:300]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import TURN, fake_model
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -35,9 +35,9 @@ def on_machine(name: str, address: str, folder: Path, monkeypatch: pytest.Monkey
 def sample(warehouse: Warehouse, shard: Shard | None = None, max_tokens: int = 20,
            **more: Any) -> None:
     """Sample the due iteration, or a share of it, with the scripted engine; `more` are options too."""
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=max_tokens), group_size=4,
-                             prompt_format="compact", part_size=8, spill_seconds=0.0, shard=shard or Shard(),
-                             **more)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=max_tokens), group_size=4, prompt_format="compact", part_size=8,
+        spill_seconds=0.0, shard=shard or Shard(), **more)
     run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
 
 

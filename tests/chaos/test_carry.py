@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -25,9 +25,10 @@ RULES = ("0.5", "0.5", None)        # of the iterations; the last finishes what 
 def roll_out(run: Path, iteration: int) -> None:
     engine = ScriptedEngine()
     engine.at_once = 9
-    run_rollout(RolloutOptions(run=run, sampling=Sampling(max_tokens=20), group_size=3, part_size=6,
-                               prompt_format="compact", iteration=iteration, policy_version=0, num_tasks=4,
-                               carry_over=RULES[iteration], spill_seconds=0.0), engine.start, ScriptedEncoder)
+    run_rollout(default_options(run).replace(
+            sampling=Sampling(max_tokens=20), group_size=3, part_size=6,
+            prompt_format="compact", iteration=iteration, policy_version=0,
+            num_tasks=4, carry_over=RULES[iteration], spill_seconds=0.0), engine.start, ScriptedEncoder)
 
 
 def dies(work: Callable[[], None], run: Path, number: int) -> bool:

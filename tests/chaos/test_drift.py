@@ -1,13 +1,12 @@
 """What changed between a kill and the next run: refused with both values, or accepted and recorded."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import change_document, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -19,9 +18,9 @@ NAMES = {"policy_sha256": "another adapter under the same name",
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8)
-    run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
+    run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,15 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building import runs, sampled
 from tests.building.mounts import mounted
@@ -35,9 +34,9 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8)
-    run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
+    run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Kill -9 at the calls that change a file of a rollout from a model behind an API, cache included."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.chatting import ChatService
 from tests.building.runs import without_waiting
@@ -23,16 +22,16 @@ def test_killed_anywhere_every_answer_is_kept_and_none_that_came_is_asked_for_ag
         tmp_path: Path, every: int) -> None:
     service, number, kills = ChatService(), 1, 0
     whole = new_run(tmp_path / "whole" / "run")
-    options = RolloutOptions(run=whole.root, sampling=Sampling(max_tokens=64), group_size=3, part_size=4,
-                             prompt_format="compact", endpoint=(service.url,), model="wise-1", distil=True,
-                             spill_seconds=0.0)
+    options = default_options(whole.root).replace(
+        sampling=Sampling(max_tokens=64), group_size=3, part_size=4, prompt_format="compact",
+        endpoint=(service.url,), model="wise-1", distil=True, spill_seconds=0.0)
     fresh = Path(shutil.copytree(whole.root, tmp_path / "fresh"))
     with without_waiting():
         run_rollout(options)
         while True:
             folder = tmp_path / f"killed-{number}"
             run, cache = Path(shutil.copytree(fresh, folder / "run")), folder / "cache"
-            again = replace(options, run=run, cache=cache)
+            again = options.replace(run=run, cache=cache)
             if not dies(lambda again=again: run_rollout(again) and None, folder, number):
                 break
             opened, kept, before = open_warehouse(run), len(list(cache.rglob("*.json"))), len(service.asked)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import change_document, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -21,8 +21,9 @@ WORKERS = 8
 
 
 def sample(warehouse: Warehouse, shard: Shard) -> None:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4, shard=shard,
-                             prompt_format="compact", part_size=8, spill_seconds=0.0)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, shard=shard, prompt_format="compact", part_size=8,
+        spill_seconds=0.0)
     run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
 
 
@@ -60,8 +61,9 @@ def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> No
                 if count == 13:
                     discard(warehouse, 0, "train")
                 yield sampled
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8, spill_seconds=0.0)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
+        spill_seconds=0.0)
     with pytest.raises(StageError, match="was put aside while it ran"):
         run_rollout(options, Discarding().start, ScriptedEncoder)
     discard(warehouse, 0, "train")
@@ -77,8 +79,8 @@ def test_a_policy_that_is_rolled_back_while_a_rollout_starts_has_no_row(tmp_path
         def start(self, settings):
             change_document(warehouse.policy_dir(0) / "policy.json", sha256="0" * 64)
             return super().start(settings)
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
     with pytest.raises(StageError, match="Policy 0 was exchanged while rollout of iteration 0"):
         run_rollout(options, Exchanging().start, ScriptedEncoder)
     assert not (warehouse.root / "completions").exists()

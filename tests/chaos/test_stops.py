@@ -5,15 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score
 from score.sandbox import executor as execution
@@ -28,9 +27,9 @@ from warehouse.store.run_folder import Warehouse
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> ScriptedEngine:
     engine = engine or ScriptedEngine()
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=100)
-    run_rollout(replace(options, **values), engine.start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=100)
+    run_rollout(options.replace(**values), engine.start, ScriptedEncoder)
     return engine
 
 

@@ -5,17 +5,15 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from rollout.cli import rollout
+from rollout.cli import default_options, rollout
 from rollout.engines.endings import next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
-from rollout.options import RolloutOptions
 from rollout.prompts.selection import training_visits
 from rollout.run import run_rollout
 from score.cli import score
@@ -48,9 +46,9 @@ def without_flushing() -> Iterator[None]:
 
 def sample(warehouse: Warehouse, iteration: int, engine: ScriptedEngine | None = None,
            **values: Any) -> list[str]:
-    options = RolloutOptions(run=warehouse.root, sampling=LIMIT, group_size=4, prompt_format="compact",
-                             part_size=8, iteration=iteration)
-    return run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=LIMIT, group_size=4, prompt_format="compact", part_size=8, iteration=iteration)
+    return run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 def rows(warehouse: Warehouse, table: str = "completions", iteration: int = 0) -> list[Row]:

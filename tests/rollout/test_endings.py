@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rollout.cli import default_options
 from rollout.engines.endings import (
     CLOSED_CODE,
     LONGEST_LOOP,
@@ -21,7 +22,6 @@ from rollout.engines.endings import (
     next_draw,
 )
 from rollout.engines.engine import Request, Sampled, Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score
 from score.tasks.measures import CODE_BLOCK
@@ -134,7 +134,8 @@ class Looping(ScriptedEngine):
 def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: Path) -> None:
     warehouse = new_run(tmp_path / "run")
     sampling = Sampling(max_tokens=20, stop_loops=8)
-    options = RolloutOptions(run=warehouse.root, sampling=sampling, group_size=4, prompt_format="compact")
+    options = default_options(warehouse.root).replace(
+        sampling=sampling, group_size=4, prompt_format="compact")
     printed = run_rollout(options, Looping().start, ScriptedEncoder)
     assert "50.0% truncated (2 as loops)" in printed[0]
     stage = warehouse.stage("rollout", iteration=0, purpose="train")

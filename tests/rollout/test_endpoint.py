@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 from aiohttp import web
 from safetensors.numpy import save_file
 
+from rollout.cli import default_options
 from rollout.endpoint import engine as endpoint
 from rollout.endpoint import server as server_module
 from rollout.engines.engine import Request, Sampling
 from rollout.engines.probe import is_former
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEngine
@@ -67,10 +66,10 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 def sample(warehouse: Warehouse, *servers: FakeServer | str, **values: Any) -> list[str]:
     said: list[str] = []
-    options = RolloutOptions(
-        run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact",
-        part_size=8, endpoint=tuple(each if isinstance(each, str) else each.url for each in servers))
-    run_rollout(replace(options, **values), say=said.append)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
+        endpoint=tuple(each if isinstance(each, str) else each.url for each in servers))
+    run_rollout(options.replace(**values), say=said.append)
     return said
 
 

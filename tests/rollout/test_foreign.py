@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from rollout.cli import rollout
+from rollout.cli import default_options, rollout
 from rollout.endpoint import foreign, work
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from score.cli import score
 from tests.building.chatting import FLIP, ChatService
@@ -66,9 +64,10 @@ def refusal(message: str) -> web.Response:
 
 
 def ask(warehouse: Warehouse, service: ChatService, **values: Any) -> list[str]:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=64), group_size=3, part_size=4,
-                             prompt_format="compact", endpoint=(service.url,), model="wise-1", distil=True)
-    return run_rollout(replace(options, **values))
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=64), group_size=3, part_size=4, prompt_format="compact",
+        endpoint=(service.url,), model="wise-1", distil=True)
+    return run_rollout(options.replace(**values))
 
 
 def rows(warehouse: Warehouse, purpose: str = "distil") -> list[dict]:

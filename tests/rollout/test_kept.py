@@ -2,15 +2,14 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import fake_model, new_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -76,9 +75,9 @@ def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
 
 
 def roll(warehouse: Warehouse, **values: Any) -> None:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact")
-    run_rollout(replace(options, **{"serve": "merged", **values}))
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact")
+    run_rollout(options.replace(**{"serve": "merged", **values}))
 
 
 def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: type[Loaded]) -> None:

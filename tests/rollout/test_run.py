@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from tqdm import tqdm
 
-from rollout.cli import rollout
+from rollout.cli import default_options, rollout
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
@@ -29,9 +29,9 @@ from warehouse.store.run_folder import Warehouse
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values) -> ScriptedEngine:
     engine = engine or ScriptedEngine()
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8)
-    run_rollout(replace(options, **values), engine.start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
+    run_rollout(options.replace(**values), engine.start, ScriptedEncoder)
     return engine
 
 

@@ -2,15 +2,14 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from tests.building.runs import finish, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -24,9 +23,9 @@ SCORER = "arc-exact-0123456789"
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: Any) -> list[str]:
-    options = RolloutOptions(run=warehouse.root, sampling=Sampling(max_tokens=20), group_size=4,
-                             prompt_format="compact", part_size=8)
-    return run_rollout(replace(options, **values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
+    return run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 def score(warehouse: Warehouse, purpose: str = "train", iteration: int = 0) -> None:

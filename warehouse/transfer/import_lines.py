@@ -61,9 +61,8 @@ def _decompressed(content: bytes, source: Path) -> bytes:
     return b"".join(pieces)
 
 
-def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool,
-               purpose: str) -> dict[str, Any]:
-    """One line as a row of completions, prompt columns beside it."""
+def _object_of(line: bytes, number: int) -> dict[str, Any]:
+    """What a line says, as JSON."""
     try:
         row = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -72,6 +71,13 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
         raise StageError(f"Line {number} is not JSON ({error}). Mend or remove it.") from error
     if not isinstance(row, dict):
         raise StageError(f"Line {number} is not a JSON object. One line is one completion.")
+    return row
+
+
+def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool,
+               purpose: str) -> dict[str, Any]:
+    """One line as a row of completions, prompt columns beside it."""
+    row = _object_of(line, number)
     for field in REQUIRED:
         if row.get(field) is None:
             raise StageError(f"Line {number}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")

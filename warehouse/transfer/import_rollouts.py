@@ -11,7 +11,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import read_json
+from warehouse.store.stage import Stage, read_json
 from warehouse.transfer.import_lines import read_lines
 
 PART_ROWS = 4096
@@ -29,21 +29,12 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     if turn_of(purpose) > 1:
         raise StageError(f"--purpose {purpose} is of later turns, which answer completions of the run that "
                          "they are from. Import first turns alone.")
-    stage = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
-    way_out = (f"Import into an iteration or purpose that does not, or put it aside with `warehouse discard "
-               f"{warehouse.root} --iteration {iteration} --purpose {purpose}`.")
-    content = source.read_bytes()
-    settings = {"imported_from": source.name, "sha256": hashlib.sha256(content).hexdigest(),
-                "plain_sampling": plain_sampling}
-    if (before := stage.settings()) is not None:
-        if (before.get("sha256") != settings["sha256"]
-                or before.get("plain_sampling", plain_sampling) != plain_sampling):
-            raise StageError(f"{stage.title} exists already, begun with other rows or options. {way_out}")
-        settings = before  # the file may have another name by now
-        if manifest := stage.manifest():
-            return manifest["facts"]["num_completions"]
-    elif stage.is_complete():
-        raise StageError(f"{stage.title} exists already. {way_out}")
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    stage, content = warehouse.stage("rollout", **keys), source.read_bytes()
+    settings = _settings(stage, {"imported_from": source.name, "plain_sampling": plain_sampling,
+                                 "sha256": hashlib.sha256(content).hexdigest()})
+    if manifest := stage.manifest():
+        return manifest["facts"]["num_completions"]
     tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling, purpose)
@@ -53,12 +44,24 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     prompts = _table("prompts", _prompts(rows, splits))
     parts = [_table("completions", part) for part in _parts(rows)]
     stage.settle(settings)
-    keys = {"iteration": iteration, "purpose": purpose}
     warehouse.write_part("prompts", 0, prompts, **keys)
     for number, part in enumerate(parts):
         warehouse.write_part("completions", number, part, **keys)
     stage.complete({"num_completions": len(rows), "imported": True, "seconds": 0.0}, range(len(parts)))
     return len(rows)
+
+
+def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the import, those it was begun with if it was; StageError if other rows are there."""
+    before, plain = stage.settings(), settings["plain_sampling"]
+    if before is None and not stage.is_complete():
+        return settings
+    other = "" if before is None else ", begun with other rows or options"
+    if before is None or (before.get("sha256"), before.get("plain_sampling", plain)) != (
+            settings["sha256"], plain):
+        raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
+                         f"does not, or {stage.way_to_discard()}.")
+    return before       # the file may have another name by now
 
 
 def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
