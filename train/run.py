@@ -44,10 +44,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     StageStopped, with everything saved, on a signal or at the time limit.
     """
     clock = Clock(started)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    processes = Processes(settings.device)
-    check_sharding(processes, settings)
+    processes = open_processes(settings)
     say = say if processes.first else lambda line: None
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
@@ -55,11 +52,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
           track(warehouse, inputs, settings, processes) as tracker):
         policy = load_policy(warehouse, inputs, settings, processes)
         check_fits(policy, inputs)
-        if not settings.tokens_per_batch:
-            settings = settings.replace(
-                tokens_per_batch=min(processes.gather([choose_tokens(policy, inputs.groups)])))
-        if policy.attention == CACHED_PROMPT:
-            say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
+        settings = with_batch_size(settings, policy, inputs, processes)
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
         needed = training_bytes(learner.num_parameters())
         processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
@@ -85,6 +78,22 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes.close()
 
 
+def open_processes(settings: Settings) -> Processes:
+    """The processes that train together, each with the threads it was given."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    processes = Processes(settings.device)
+    check_sharding(processes, settings)
+    return processes
+
+
+def with_batch_size(settings: Settings, policy: Policy, inputs: Inputs, processes: Processes) -> Settings:
+    """The settings with as many tokens to a forward as all processes have memory for, unless they say it."""
+    if settings.tokens_per_batch:
+        return settings
+    return settings.replace(tokens_per_batch=min(processes.gather([choose_tokens(policy, inputs.groups)])))
+
+
 def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Tracker:
     """The tracker, if one is asked for, with the numbers of the stages before this one sent."""
     name = settings.track if processes.first and not settings.dry_run else None
@@ -98,6 +107,8 @@ def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: P
 def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, processes: Processes,
             say: Callable[[str], None]) -> Learner:
     """Policy, optimizer, rows and their split into steps."""
+    if policy.attention == CACHED_PROMPT:
+        say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
     batch = build_batch(inputs.groups, inputs.iteration, settings)
     wait_for_signal(inputs, batch, settings, say)
     nothing = all(row.drop_reason for group in batch for row in group.rows)

@@ -1,0 +1,49 @@
+"""How a server fails, and what its answer says of it."""
+
+import contextlib
+import json
+import time
+from email.utils import parsedate_to_datetime
+
+from warehouse.store.errors import StageError
+
+
+class Unavailable(Exception):
+    """The server did not answer, or not as one that still works; another one may.
+
+    `status` is that of its answer, if there was one; `after` how many seconds it wants to be left alone.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.after = status, after
+
+
+class Refused(StageError):
+    """The server understood and will not, with the `status` of its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def seconds_to_wait(told: str | None) -> float | None:
+    """Seconds from now of a Retry-After header, which names seconds or a date; None where it says neither."""
+    if not told:
+        return None
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(told))
+    with contextlib.suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+    return None
+
+
+def message_of(text: str) -> str:
+    """What an answer with an error says, in one line."""
+    try:
+        told = json.loads(text)
+        told = told.get("error", told)
+        text = str(told.get("message", told) if isinstance(told, dict) else told)
+    except (ValueError, AttributeError):
+        pass
+    return (text.strip() or "no message").splitlines()[0][:300]
