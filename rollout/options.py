@@ -67,6 +67,7 @@ class RolloutOptions(SimpleNamespace):
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values."""
+        assert changes.keys() <= vars(self).keys(), f"no such option: {changes.keys() - vars(self).keys()}"
         return type(self)(**vars(self) | changes)
 
 

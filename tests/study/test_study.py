@@ -1,7 +1,7 @@
 """The study's own sampler against transformers, its plans, and a small part of the drill."""
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from benchmarks.study.sampler import SmallSampler, processed_logprobs
 from examples.advantages.pass_at_k import pass_at_4
 from examples.advantages.prime import prime
 from examples.advantages.value_head import value_head
+from rollout.cli import rollout
 from rollout.engines.engine import EngineSettings, Request, Sampling
-from rollout.options import RolloutOptions
 from score.cli import score_rollouts
 from train.cli import train
 
@@ -117,7 +117,7 @@ def test_no_two_runs_of_the_studies_share_a_name():
 
 
 def test_every_option_of_the_studies_is_one_of_its_stage():
-    known = {each.name for each in (*fields(RolloutOptions), *fields(Sampling))}
+    known = {option.name for option in rollout.params}
     plans = [plan for study in STUDIES.values() for plan in study()]
     stages = [stages for plan in plans for stages in (plan.well, plan.ill) if stages]
     assert known >= {*SMALL, *SECOND, *(name for each in stages for name in each.rollout)}
