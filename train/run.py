@@ -113,7 +113,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     wait_for_signal(inputs, batch, settings, say)
     nothing = all(row.drop_reason for group in batch for row in group.rows)
     if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
-        raise without_signal(inputs, batch)
+        raise without_signal(inputs, batch, settings.purpose)
     plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
         say(f"{len(batch)} groups make {len(plan)} optimizer steps, fewer than --updates-per-batch "
@@ -148,24 +148,25 @@ def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
         f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
 
 
-def without_signal(inputs: Inputs, batch: list[RowGroup]) -> StageError:
+def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> StageError:
     """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
     rollouts = [row.rollout for group in batch for row in group.rows]
     cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
     why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
     keep = "write the policy unchanged with --keep-if-nothing."
+    run = inputs.stage.folder.parents[1]
     if rollouts and not right and inputs.iteration > 0:
-        run = inputs.stage.folder.parents[1]
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
                           f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are "
                           f"too hard, roll out others, or {keep}")
-    return StageError(f"{why}Roll out more or other tasks, or {keep}")
+    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard {run} --iteration "
+                      f"{inputs.iteration} --purpose {purpose}`), or {keep}")
 
 
 def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
     """Refuse what the stage would refuse, and explain the completions that were asked for."""
     if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
-        raise without_signal(inputs, learner.batch)
+        raise without_signal(inputs, learner.batch, learner.settings.purpose)
     if learner.settings.explain:
         for line in explain_lines(learner, learner.settings.explain):
             say(line)

@@ -38,8 +38,11 @@ class PromptEncoder:
                              "chat template needs one.") from error
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text. A template writes its special tokens (BOS too) as text; none may be added again."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """Ids of a text. A template writes its special tokens (BOS too) as text; none may be added again.
+
+        Not `verbose`: prompts that are too long for the model are left out and counted, so no warning is due.
+        """
+        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def encode_places(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of a text, and at which character each begins."""

@@ -71,7 +71,7 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
 def diff(run: Path, first: str, second: str, examples: int) -> None:
     """Compare what scorers A and B say about the same completions of RUN.
 
-    A and B are identities, or their names where only one of that name has scored.
+    A and B are identities, or names without the hash: then the newest of that name in each iteration.
     """
     from score.look.diff import diff_lines
 

@@ -18,7 +18,11 @@ NEGLIGIBLE = 1e-9
 def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
     """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
     warehouse = open_warehouse(run)
-    joined = changes(scored_by(warehouse, first), scored_by(warehouse, second))
+    (before, first), (after, second) = scored_by(warehouse, first), scored_by(warehouse, second)
+    if first == second:
+        raise StageError(f"Both are {first}. Name two scorers with their hashes: "
+                         f"`warehouse sql {run} \"FROM scorers\"` lists them.")
+    joined = changes(before, after)
     if joined.is_empty():
         raise StageError(f"No completion was scored by both {first} and {second}. Run `score {run}` with the "
                          "options of the scorer that is missing.")
@@ -33,15 +37,16 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     return lines
 
 
-def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
-    """Rows of a scorer over all iterations, with advantages (reward minus the mean of the group)."""
-    tables, scorers = [], set()
+def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
+    """Rows of a scorer over all iterations, with advantages (reward minus the mean of the group); its identity."""
+    tables, scorers, named = [], set(), set()
     for iteration in warehouse.iterations("samples"):
         for purpose in warehouse.purposes("samples", iteration):
             complete = warehouse.scorers(iteration, purpose)
             scorers |= set(complete)
             if any(is_named(scorer, name) for scorer in complete):
                 scorer, _ = choose_scorer(warehouse, iteration, purpose, name)
+                named.add(scorer)
                 tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
                                              scorer=scorer))
     if not tables:
@@ -49,8 +54,8 @@ def scored_by(warehouse: Warehouse, name: str) -> pl.DataFrame:
                          f"There are: {', '.join(sorted(scorers)) or 'none'}; `score {warehouse.root} "
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
-    return rows.with_columns(advantage=pl.col("reward") - pl.col("reward").mean().over(
-        "iteration", "purpose", "group_id"))
+    advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
+    return rows.with_columns(advantage=advantage), ", ".join(sorted(named))
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:

@@ -68,8 +68,8 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
     if not replaced:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
-    return [f"{len(replaced)} tasks replaced; what was sampled stays, and `score {warehouse.root}` judges it "
-            "again, beside the former rows"]
+    return [f"{len(replaced)} {'task' if len(replaced) == 1 else 'tasks'} replaced; what was sampled stays, and "
+            f"`score {warehouse.root}` judges it again, beside the former rows"]
 
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
