@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from score.look.units import unit_lines
 from score.progress import Progress
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
@@ -80,15 +81,19 @@ def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[s
     first = judged(tasks)
     failed = [task for task in tasks if task.may_be_together and not first[task.task_id].measures.correct]
     together = {task_id for task_id, row in judged(failed, mode="together").items() if row.measures.correct}
-    return [GoldVerdict(task_id, row.measures.correct or task_id in together, task_id in together,
-                        "" if row.measures.correct else reason_of(row)) for task_id, row in first.items()]
+    return [GoldVerdict(task.task_id, row.measures.correct or task.task_id in together, task.task_id in together,
+                        "" if row.measures.correct else reason_of(task, row))
+            for task, row in zip(tasks, first.values(), strict=True)]
 
 
-def reason_of(row: Judgement) -> str:
-    """Why a solution is not judged right."""
-    outcome = row.outcome
+def reason_of(task: GoldTask, row: Judgement) -> str:
+    """Why a solution is not judged right: its error, or what of it was wrong."""
+    outcome, given = row.outcome, row.measures.outputs
     words = [outcome.error_class and str(outcome.error_class), outcome.error_name, outcome.error_message]
-    return ": ".join(filter(None, words)) or f"wrong: {(row.measures.outputs or '')[:200]}"
+    if any(words) or given is None or task.kind == "grid":
+        return ": ".join(filter(None, words)) or f"wrong: {(given or '')[:200]}"
+    lines = unit_lines(task.kind, task.payload, json.loads(given)["test"])
+    return "; ".join(" ".join(line.split()) for line in lines if ": right" not in line)[:400]
 
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:

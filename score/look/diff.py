@@ -38,7 +38,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
 
 
 def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
-    """Rows of a scorer over all iterations, with advantages (reward minus the mean of the group); its identity."""
+    """Rows of a scorer over all iterations, with advantages (reward minus the group's mean); its identity."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.iterations("samples"):
         for purpose in warehouse.purposes("samples", iteration):

@@ -22,7 +22,7 @@ GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELP
         {"task_id": "broken", "code": HELPER}, {"task_id": "text", "text": "It is 12."},
         {"task_id": "elsewhere", "code": ""}]
 TOLD = ["3 of 4 canonical solutions are judged right", "  1 of them only together with their tests: helper",
-        '  not right: broken: wrong: {"test":[[false,"AssertionError","line 1, 2.0","assertion"]]}']
+        '  not right: broken: test 1: wrong assert f(2) == 5; got 2.0']
 
 
 @pytest.fixture

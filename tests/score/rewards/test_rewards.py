@@ -145,10 +145,11 @@ def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
 def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--parameter", "invalid=0.9").exit_code == 0
+    against = " against ".join(sorted(warehouse.scorers(0, "train"), reverse=True))
     result = invoke("diff", warehouse.root, "arc-v1", "arc-exact-shaped", "--examples", 1)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[:5] == [
-        f"4 completions in 1 tasks, {' against '.join(sorted(warehouse.scorers(0, 'train'))[::-1])}", "  another reward: 4 (100.0%)",
+        f"4 completions in 1 tasks, {against}", "  another reward: 4 (100.0%)",
         "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
     assert "  0/train/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
@@ -170,7 +171,7 @@ def test_diff_of_a_scorer_with_itself_finds_nothing(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     same, identity = scored_by(warehouse, "arc-v1")
     result = invoke("diff", warehouse.root, "arc-v1", identity)
-    assert result.exit_code == 1 and f"Both are {identity}. Name two scorers with their hashes" in result.output
+    assert result.exit_code == 1 and f"Both are {identity}. Name two scorers" in result.output
     found = changes(same, same)
     assert found.height == 4
     assert not found.select("reward_changed", "correct_changed", "sign_changed").to_numpy().any()
