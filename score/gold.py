@@ -81,9 +81,9 @@ def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[s
     first = judged(tasks)
     failed = [task for task in tasks if task.may_be_together and not first[task.task_id].measures.correct]
     together = {task_id for task_id, row in judged(failed, mode="together").items() if row.measures.correct}
-    return [GoldVerdict(task.task_id, row.measures.correct or task.task_id in together, task.task_id in together,
+    return [GoldVerdict(task_id, row.measures.correct or task_id in together, task_id in together,
                         "" if row.measures.correct else reason_of(task, row))
-            for task, row in zip(tasks, first.values(), strict=True)]
+            for task, (task_id, row) in zip(tasks, first.items(), strict=True)]
 
 
 def reason_of(task: GoldTask, row: Judgement) -> str:

@@ -69,8 +69,8 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
     tasks = "1 task" if len(replaced) == 1 else f"{len(replaced)} tasks"
-    return [f"{tasks} replaced; what was sampled stays, and `score {warehouse.root}` judges it again, beside the "
-            "former rows"]
+    return [f"{tasks} replaced; what was sampled stays, and `score {warehouse.root}` judges it again, "
+            "beside the former rows"]
 
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
