@@ -38,7 +38,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         rows = [(source, task) for (source, _task), task in zip(rows, tasks_judged, strict=True)]
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
-             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_pylist()),
+             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_batches(1024)),
              "model_revision": base.revision, "sources": [*tasks, *heldout]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)

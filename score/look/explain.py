@@ -27,8 +27,7 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
         raise no_completion(run, completion)
     prompts = warehouse.read("prompts", columns=["group_id", "prompt"], **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
-    tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
-    task = next(row for row in tasks if row["task_id"] == task_id)
+    [task] = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
     return "\n".join([
         f"completion {sample_index} of task {task_id}, iteration {iteration} {purpose}, policy "
         f"{sample['policy_version']}, {identity}", "", "--- prompt", printable(prompt or "(not stored)"),

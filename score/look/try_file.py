@@ -24,11 +24,11 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
              preload: tuple[str, ...], lanes: int | None, **limits_given: Any) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
-    tasks = warehouse.read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
-    row = next((row for row in tasks if row["task_id"] == task_id), None)
-    if row is None:
+    rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    if not rows:
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {run} \"select task_id from tasks\"`.")
+    [row] = rows
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits.of(limits_given)
     imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)

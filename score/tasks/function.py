@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from score.sandbox.outcomes import Outcome
@@ -40,6 +41,21 @@ class FunctionTask:
     def num_units(self) -> int:
         return len(self.calls) or len(self.shared) or len(self.units) or 1
 
+    @cached_property
+    def order(self) -> bytes:
+        """What a program is told; made once, for it may be long and each of its programs holds it."""
+        order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
+        if self.calls:
+            order["calls"] = [plain_data.tagged([call.arguments, call.keywords], 0) for call in self.calls]
+        return as_bytes(order)
+
+    @cached_property
+    def tests(self) -> Program:
+        """The tests that run apart from the program."""
+        units = as_bytes({"entry_point": self.entry_point, "units": self.units, "check": not self.units,
+                          "num_units": self.num_units})
+        return Program(JobKind.TEST, self.setup, units, mentions="\n".join(self.units))
+
 
 class FunctionKind:
     """{entry_point, calls: [{args, kwargs, expected}], tolerance, any_order}, or {entry_point, setup, tests}.
@@ -69,15 +85,9 @@ class FunctionKind:
             return NO_CODE
         if task.shared:
             return [test.program(answer.code, task.program_setup) for test in task.shared]
-        order: dict[str, Any] = {"entry_point": task.entry_point, "setup": task.program_setup}
         if task.calls:
-            calls = [plain_data.tagged([call.arguments, call.keywords], 0) for call in task.calls]
-            return [Program(JobKind.CALL, answer.code, as_bytes(order | {"calls": calls}),
-                            mentions=task.program_setup)]
-        units = as_bytes({"entry_point": task.entry_point, "units": task.units, "check": not task.units,
-                          "num_units": task.num_units})
-        tests = Program(JobKind.TEST, task.setup, units, mentions="\n".join(task.units))
-        return [Program(JobKind.SERVE, answer.code, as_bytes(order), tests=tests,
+            return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
+        return [Program(JobKind.SERVE, answer.code, task.order, tests=task.tests,
                         mentions=task.program_setup)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:

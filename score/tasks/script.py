@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from score.sandbox.outcomes import Outcome
@@ -21,6 +22,11 @@ class ScriptTask:
     tolerance: float
     checker: str
     program_setup: str
+
+    @cached_property
+    def inputs(self) -> list[bytes]:
+        """The stdin of each case, which all programs share."""
+        return [given.encode() for given, _expected in self.cases]
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,10 @@ class ScriptKind:
     def programs(self, task: ScriptTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
-        return [Program(JobKind.STDIO, answer.code, task.program_setup.encode(), given.encode(),
+        return [Program(JobKind.STDIO, answer.code, task.program_setup.encode(), stdin,
                         then=Checker(task.checker, given, expected) if task.checker else None,
-                        mentions=task.program_setup) for given, expected in task.cases]
+                        mentions=task.program_setup)
+                for stdin, (given, expected) in zip(task.inputs, task.cases, strict=True)]
 
     def measure(self, task: ScriptTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Cases that fail to run count as wrong; only when none ran is there no valid output."""

@@ -29,13 +29,14 @@ class Questions:
     def __init__(self, warehouse: Warehouse, iteration: int, purpose: str) -> None:
         prompts = warehouse.read("prompts", iteration=iteration, purpose=purpose, columns=PROMPT_COLUMNS)
         self.prompts = {row["group_id"]: row for row in prompts.to_pylist()}
-        wanted = {row["task_id"] for row in self.prompts.values()}
-        rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"])
-        self.payloads = {row["task_id"]: row for row in rows.to_pylist() if row["task_id"] in wanted}
-        self.tasks: dict[str, Task] = {}
+        rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"],
+                              task_ids={row["task_id"] for row in self.prompts.values()})
+        self.payloads = {row["task_id"]: row for row in rows.to_pylist()}
+        self.tasks: dict[str, Task] = {}                    # of the part in hand
 
     def items(self, completions: pa.Table) -> list[Item]:
         """What to judge, in the order of the rows; StageError where a row has no prompt or no task."""
+        self.tasks.clear()
         names = ("group_id", "task_id", "completion")
         rows = zip(*(completions.column(name).to_pylist() for name in names), strict=True)
         return [self._item(*row) for row in rows]

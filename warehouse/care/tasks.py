@@ -75,7 +75,7 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
     """A line per task: id, split, kind, source, and what was done to it since `warehouse init`."""
-    rows = warehouse.read("tasks").sort_by("position").to_pylist()
+    rows = warehouse.read("tasks", ["task_id", "split", "kind", "source"]).to_pylist()
     known = list(dict.fromkeys(row["split"] for row in rows))
     for split in splits:
         if split not in known:
@@ -92,12 +92,13 @@ def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
 def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
     """Put the table, its hash and the record of the change in place, as one."""
     root, part = warehouse.root, warehouse.part_path("tasks", 0)
-    sha256 = tasks_sha256(rows)
+    table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))
+    sha256 = tasks_sha256([table])
     record = {"at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **change,
               "tasks_sha256_before": warehouse.facts.get("tasks_sha256"), "tasks_sha256": sha256}
     number = len(task_changes(root)) + 1
     folder = warehouse.scratch("tasks")
-    write_part(folder / part.name, "tasks", pa.Table.from_pylist(rows, schema=arrow_schema("tasks")),
+    write_part(folder / part.name, "tasks", table,
                {"run_id": warehouse.run_id, "part_uuid": f"tasks-{number}"})
     others = [path for path in warehouse.parts("tasks") if path != part]
     facts = {**warehouse.facts, "tasks_sha256": sha256}

@@ -10,7 +10,7 @@ A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
     hf:PATH?prompt=COLUMN&answer=COLUMN               any table: see warehouse.sources.columns
     FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
     FILE.jsonl[.gz|.zst]    one task per line: task_id, messages, kind, payload
-FIRST-LAST chooses by the number that a task's id ends in, as in `mbpp:11-410`.
+FIRST-LAST chooses by the last number in a task's id, as in `mbpp:11-410`.
 """
 
 import json
@@ -73,12 +73,12 @@ def read_source(source: Source) -> list[Task]:
 
 
 def _number_of(task: Task, text: str) -> int:
-    """The number at the end of a task's id."""
-    number = re.search(r"\d{1,18}$", task.task_id)
-    if number is None:
-        raise StageError(f"{text} chooses tasks by number, and the id {task.task_id} ends in none. Name a "
+    """The last number in a task's id."""
+    numbers = re.findall(r"\d{1,18}", task.task_id)
+    if not numbers:
+        raise StageError(f"{text} chooses tasks by number, and the id {task.task_id} has none. Name a "
                          "file of ids: SOURCE@ids.txt.")
-    return int(number[0])
+    return int(numbers[-1])
 
 
 def _read(place: str) -> Iterator[Task]:

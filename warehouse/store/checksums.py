@@ -3,10 +3,13 @@
 import functools
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from warehouse.store.commit import bring, twin_of
+
+TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what a run's tasks are
 
 
 def part_facts(part: Path) -> dict[str, Any]:
@@ -37,12 +40,12 @@ def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     return "" if same else f"does not match its manifest ({'size' if quick else 'sha256'} differs)"
 
 
-def tasks_sha256(rows: list[dict[str, Any]]) -> str:
-    """One hash of all that the rows of the table `tasks` ask and expect, in the order of import."""
+def tasks_sha256(tables: Iterable[Any]) -> str:
+    """One hash of all that the table `tasks` asks and expects; it comes in pieces, in the order of import."""
     digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: row["position"]):
-        digest.update(json.dumps([row[key] for key in ("task_id", "split", "heldout", "kind", "messages",
-                                                       "payload")]).encode())
+    for table in tables:
+        for row in table.select(TASK_COLUMNS).to_pylist():
+            digest.update(json.dumps([row[name] for name in TASK_COLUMNS]).encode())
     return digest.hexdigest()
 
 

@@ -2,10 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_file
@@ -83,21 +85,45 @@ def part_number(path: Path) -> int:
     return int(number[1])
 
 
-def read_parts(paths: list[Path], table_name: str, columns: list[str] | None = None) -> pa.Table:
-    """All rows of the parts, in order; an empty table of the right schema when there is none."""
+def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None = None,
+               task_ids: set[str] | None = None) -> pa.Table:
+    """All rows of the parts, in order; an empty table of the right schema when there is none.
+
+    With `task_ids` the rows of these tasks alone, and never more than a row group of the others in memory.
+    """
+    names = columns or arrow_schema(table_name).names
+    if task_ids is None:
+        tables = [_as_known(read_part(path, _stored(table_name, names)), path, table_name, names)
+                  for path in paths]
+    else:
+        wanted = pc.field("task_id").isin(list(task_ids))
+        tables = [group.filter(wanted) for path in paths for group in read_groups(path, table_name, names)]
+    return pa.concat_tables(tables) if tables else _schema(table_name, names).empty_table()
+
+
+def read_groups(path: Path, table_name: str, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The columns of a part, as many rows at a time as are stored together."""
+    with _opened(path) as file:
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number, columns=_stored(table_name, names))
+            yield _as_known(group.replace_schema_metadata(None), path, table_name, names)
+
+
+def _stored(table_name: str, names: Sequence[str]) -> list[str]:
+    stored = stored_names(table_name)
+    return [stored[name] for name in names]
+
+
+def _schema(table_name: str, names: Sequence[str]) -> pa.Schema:
     schema = arrow_schema(table_name)
-    if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns])
-    tables = [_read_as(schema, path, table_name) for path in paths]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    return pa.schema([schema.field(name) for name in names])
 
 
-def _read_as(schema: pa.Schema, path: Path, table_name: str) -> pa.Table:
+def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str]) -> pa.Table:
     """Columns of a part as readers know them; null where a part of an older version has none yet."""
     stored, later = stored_names(table_name), None
-    part = read_part(path, [stored[name] for name in schema.names])
     columns = []
-    for field in schema:
+    for field in (schema := _schema(table_name, names)):
         if stored[field.name] in part.column_names:
             columns.append(part[stored[field.name]])
             continue
@@ -113,10 +139,16 @@ def _read_as(schema: pa.Schema, path: Path, table_name: str) -> pa.Table:
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
+    with _opened(path) as file:
+        rows = file.read(columns=columns, use_threads=path.stat().st_size > WORTH_THREADS)
+        return rows.replace_schema_metadata(None)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            rows = file.read(columns=columns, use_threads=path.stat().st_size > WORTH_THREADS)
-            return rows.replace_schema_metadata(None)
+            yield file
     except FileNotFoundError as error:
         raise _missing(path) from error
     except (pa.ArrowInvalid, OSError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.objects.place import sync_copy
-from warehouse.store.checksums import part_damage, sha256_of, tasks_sha256, weights_sha256
+from warehouse.store.checksums import TASK_COLUMNS, part_damage, sha256_of, tasks_sha256, weights_sha256
 from warehouse.store.commit import TEMPORARY_MARK, bring, commit_directory, file_names, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
@@ -110,19 +110,23 @@ class Warehouse:
         name = f"{STEMS.get(table, 'part')}-"
         return None if listed is None else [part for part in listed if part["name"].startswith(name)]
 
-    def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table:
-        """All rows of a table under the given keys, in part order; StageError if a part is not as written."""
+    def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
+             **keys: Any) -> pa.Table:
+        """All rows of a table under the given keys, in part order; StageError if a part is not as written.
+
+        With `task_ids` the rows of these tasks alone, and the others are never in memory together.
+        """
         from warehouse.store.parts import read_parts
         parts = self.parts(table, **keys)
         try:
             self.verify(table, **keys)
-            return read_parts(parts, table, columns)
+            return read_parts(parts, table, columns, task_ids)
         except StageError:
             merged = self.parts(table, **keys)
             if merged == parts:
                 raise
             bring(merged)
-            return read_parts(merged, table, columns)  # `warehouse compact` merged them meanwhile
+            return read_parts(merged, table, columns, task_ids)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
         """Commit one part; False if it stood already, then that one is kept and `rows` are dropped."""
@@ -249,9 +253,9 @@ class Warehouse:
 @functools.cache
 def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
     """StageError unless the tasks in the parts are those that the run was made with."""
-    from warehouse.store.parts import read_parts
-    rows = read_parts([path for path, *_ in parts], "tasks").to_pylist()
-    if wanted not in (None, actual := tasks_sha256(rows)):
+    from warehouse.store.parts import read_groups
+    groups = (group for path, *_ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
+    if wanted not in (None, actual := tasks_sha256(groups)):
         raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
                          f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
                          "of the run.")
