@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -63,7 +64,7 @@ class Checker:
 
 
 class ScriptKind:
-    """{cases: [{input, output}], compare: 'tokens' or 'lines', tolerance, checker, program_setup}."""
+    """{cases: [{input, output}], compare: tokens, lines or values, tolerance, checker, program_setup}."""
 
     def load(self, payload: dict[str, Any]) -> ScriptTask:
         return ScriptTask([(case["input"], case["output"]) for case in payload["cases"]],
@@ -97,10 +98,22 @@ def is_expected(written: str, expected: str, task: ScriptTask) -> bool:
     if task.compare == "lines":
         return [line.rstrip() for line in written.rstrip().splitlines()] == [
             line.rstrip() for line in expected.rstrip().splitlines()]
+    if task.compare == "values":
+        lines = written.strip().split("\n"), expected.strip().split("\n")
+        return len(lines[0]) == len(lines[1]) and all(map(have_one_value, *lines))
     ours, theirs = written.split(), expected.split()
     return len(ours) == len(theirs) and all(
         word == wanted or (task.tolerance > 0 and is_close(word, wanted, task.tolerance))
         for word, wanted in zip(ours, theirs, strict=True))
+
+
+def have_one_value(line: str, wanted: str) -> bool:
+    """True if two lines read the same, or their words are the same numbers, as 1.50 and 1.5."""
+    try:
+        return line.strip() == wanted.strip() or (
+            [Decimal(word) for word in line.split()] == [Decimal(word) for word in wanted.split()])
+    except ArithmeticError:
+        return False
 
 
 def is_close(word: str, wanted: str, tolerance: float) -> bool:

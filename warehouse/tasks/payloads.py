@@ -9,7 +9,7 @@ from warehouse.store.errors import StageError
 
 MAX_GRID_SIDE = 30
 MATCHES = ("exact", "numeric", "choice")
-COMPARISONS = ("tokens", "lines")
+COMPARISONS = ("tokens", "lines", "values")
 MODES = ("apart", "together")
 NUMBER = (int, float)
 LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
@@ -74,11 +74,12 @@ def _check_pairs(payload: dict[str, Any], split: str, where: str) -> None:
                 raise StageError(f"{where} lacks {place}. " + (
                     "Put the solutions file beside the challenges file (same name with 'solutions')."
                     if (split, name) == ("test", "output") else "Correct it."))
-            if problem := _grid_problem(pair[name]):
+            if problem := grid_problem(pair[name]):
                 raise StageError(f"{where}, {place} {problem}. Correct it.")
 
 
-def _grid_problem(grid: Any) -> str | None:
+def grid_problem(grid: Any) -> str | None:
+    """What is wrong with a grid, in words; None for a grid of ARC."""
     if not isinstance(grid, list) or not grid or not all(isinstance(row, list) and row for row in grid):
         return "is not a list of rows"
     if len({len(row) for row in grid}) > 1:
@@ -91,7 +92,10 @@ def _grid_problem(grid: Any) -> str | None:
 
 
 def _check_function(payload: dict[str, Any], where: str) -> None:
-    _field(where, payload, "entry_point", str)
+    entry = _field(where, payload, "entry_point", str)
+    if not all(map(str.isidentifier, entry.split(".", 1))):
+        raise StageError(f"{where}: payload field 'entry_point' is '{entry}', which names nothing. Write the "
+                         "name of a function, or Class.method.")
     _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
     if "calls" in payload:
         for call in _filled(where, payload, "calls"):

@@ -358,6 +358,15 @@ def test_blanks_between_words_of_an_output_are_harmless_and_other_words_are_not(
     assert not is_expected(written.replace(words[0], "+", 1), " ".join(words), task)
 
 
+@pytest.mark.parametrize(("written", "wanted", "right"), [
+    ("a \n1.50 2\n", "a\n1.5 2.0", True), ("1 2", "1\n2", False), ("YES", "yes", False), ("", "", True),
+    ("a 1.0", "a 1", False), ("50000000000000001", "50000000000000000", False), ("1e1", "10", True),
+    ("1", "", False), ("sNaN", "1", False)])
+def test_values_are_compared_by_line_as_livecodebench_does(written, wanted, right):
+    task = KINDS["stdio"].load({"cases": [{"input": "", "output": wanted}], "compare": "values"})
+    assert is_expected(written, wanted, task) is right
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "message"),
     [
@@ -374,6 +383,7 @@ def test_blanks_between_words_of_an_output_are_harmless_and_other_words_are_not(
             {"entry_point": "f", "calls": [{"args": []}]},
             "a call is no object with 'args' and 'expected'",
         ),
+        ("function", {"entry_point": "S().f", "calls": []}, "'entry_point' is 'S().f', which names nothing"),
         ("stdio", {"cases": [{"input": "1"}]}, "payload field 'output' is missing: it has to be str"),
         (
             "stdio",

@@ -168,23 +168,24 @@ def as_private(tests: list[dict[str, str]]) -> str:
 def livecodebench_row(testtype: str, starter: str, *tests: tuple[str, str]) -> Any:
     shown, hidden = ({"input": given, "output": wanted, "testtype": testtype} for given, wanted in tests)
     return {"question_content": "Double it.", "question_id": "2777", "starter_code": starter,
-            "metadata": json.dumps({"func_name": "double"}), "public_test_cases": json.dumps([shown]),
-            "private_test_cases": as_private([hidden])}
+            "metadata": json.dumps({"func_name": "double"} if starter else {}),
+            "public_test_cases": json.dumps([shown]), "private_test_cases": as_private([hidden])}
 
 
 def test_livecodebench_programs_read_and_write_text(tmp_path: Path) -> None:
     row = livecodebench_row("stdin", "", ("1\n", "2\n"), ("5\n", "10\n"))
     task, payload, _ = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
     assert (task.task_id, task.kind) == ("livecodebench-2777", "stdio")
-    assert payload == {"cases": [{"input": "1\n", "output": "2\n"}, {"input": "5\n", "output": "10\n"}]}
+    assert payload["cases"] == [{"input": "1\n", "output": "2\n"}, {"input": "5\n", "output": "10\n"}]
 
 
 def test_livecodebench_methods_become_calls(tmp_path: Path) -> None:
     row = livecodebench_row("functional", "class Solution:\n    def double(self, x, y):",
-                            ("[1]\n2", "[2]"), ("[]\n0", "[]"))
+                            ("[1]\n2", "[2]"), ('["\u2028"]\n0', "[]"))
     task, payload, question = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
-    assert (task.kind, payload["entry_point"]) == ("function", "Solution().double")
-    assert payload["calls"] == [{"args": [[1], 2], "expected": [2]}, {"args": [[], 0], "expected": []}]
+    assert (task.kind, payload["entry_point"]) == ("function", "Solution.double")
+    assert [call["args"] for call in payload["calls"]] == [[[1], 2], [["\u2028"], 0]]
+    assert [call["expected"] for call in payload["calls"]] == [[2], []]
     assert "class Solution" in question
 
 
@@ -197,8 +198,8 @@ def test_packed_tests_that_want_a_class_are_refused(tmp_path: Path) -> None:
 
 def test_barc_rows_without_legal_grids_are_left_out(tmp_path: Path) -> None:
     pair, large = [[[1, 2]], [[2, 1]]], [[[1] * 31], [[1]]]
-    rows = [{"source": "def main(grid): ..", "examples": [pair] * 9},
-            {"source": "", "examples": [pair, large]}]
+    rows = [{"source": "def main(grid): ..", "seeds": [], "examples": [large, *[pair] * 9]},
+            {"source": "", "seeds": [], "examples": [pair, large]}]
     [task] = tasks_of(f"barc:{write_lines(tmp_path / 'barc.jsonl', rows)}")
     payload = json.loads(task.payload)
     assert (task.task_id, task.kind, task.messages) == ("barc-0", "grid", None)
