@@ -193,10 +193,11 @@ def _read(told: Any) -> Answer:
     try:
         choice, usage = told["choices"][0], told.get("usage") or {}
         text, reason = choice["message"]["content"] or "", choice["finish_reason"]
-        counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        counts = [count if isinstance(count := usage.get(name), int) and count >= 0 else None
+                  for name in ("prompt_tokens", "completion_tokens")]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise Unavailable(f"its answer is no chat completion: {str(told)[:100]}") from error
     if not isinstance(text, str) or not isinstance(reason, str):
-        raise Unavailable("it broke its answer off")
+        raise Unavailable(f"its answer is no text, or has no end: {str(choice)[:100]}")
     ended = "length" if reason in ("length", "content_filter") else "stop"
     return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended, *counts)

@@ -81,8 +81,8 @@ class Server:
         try:
             told = answer.content_type == "application/json" or text.startswith("{")    # some name no type
             return json.loads(text) if told else text
-        except ValueError as error:
-            raise Unavailable(f"it broke its answer to {path} off") from error
+        except (ValueError, RecursionError) as error:
+            raise Unavailable(f"its answer to {path} is no JSON, or half of one: {text[:100]}") from error
 
     async def introduce(self) -> None:
         """Take down what it says of itself; StageError where it does not tell."""

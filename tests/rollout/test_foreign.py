@@ -108,6 +108,14 @@ def test_an_answer_without_a_type_with_half_a_letter_or_filtered_is_a_row(wareho
     assert {(row["completion"], row["finish_reason"]) for row in rows(warehouse)} == {("ab\ufffd", "length")}
 
 
+def test_a_count_of_tokens_that_is_none_makes_no_cost(warehouse: Warehouse, serve: Serve) -> None:
+    (warehouse.root / "config.toml").write_text('[prices]\n"wise-1" = { input = 2.0, output = 10.0 }\n')
+    counts = '{"prompt_tokens": "many", "completion_tokens": NaN}'
+    text = '{"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}], "usage": %s}' % counts
+    ask(warehouse, serve(lambda number, request: web.Response(text=text)))
+    assert {row["cost"] for row in rows(warehouse)} == {None}
+
+
 def test_a_service_that_names_the_limit_otherwise_is_asked_so(warehouse: Warehouse, serve: Serve) -> None:
     told = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
     service = serve(lambda number, request: refusal(told)
@@ -206,7 +214,10 @@ def test_a_service_that_says_too_many_is_left_alone_for_as_long_as_it_wants(
     web.Response(text='{"choices": []}', content_type="application/json"),
     web.Response(text='{"choices": [{"message": {"content": "half"}, "finish_reason": null}]}',
                  content_type="application/json"),
-], ids=["half", "page", "overloaded", "empty", "unfinished"])
+    web.Response(text='{"choices": [{"message": {"content": [1]}, "finish_reason": "stop"}]}',
+                 content_type="application/json"),
+    web.Response(text="[" * 100_000, content_type="application/json"),
+], ids=["half", "page", "overloaded", "empty", "unfinished", "parts", "deep"])
 def test_an_answer_that_is_none_is_asked_for_again(warehouse: Warehouse, serve: Serve, broken: web.Response,
                                                   tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "FIRST_PAUSE", 0.01)
