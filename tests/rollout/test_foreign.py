@@ -110,8 +110,8 @@ def test_an_answer_without_a_type_with_half_a_letter_or_filtered_is_a_row(wareho
 
 def test_a_count_of_tokens_that_is_none_makes_no_cost(warehouse: Warehouse, serve: Serve) -> None:
     (warehouse.root / "config.toml").write_text('[prices]\n"wise-1" = { input = 2.0, output = 10.0 }\n')
-    counts = '{"prompt_tokens": "many", "completion_tokens": NaN}'
-    text = '{"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}], "usage": %s}' % counts
+    text = ('{"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}], '
+            '"usage": {"prompt_tokens": "many", "completion_tokens": NaN}}')
     ask(warehouse, serve(lambda number, request: web.Response(text=text)))
     assert {row["cost"] for row in rows(warehouse)} == {None}
 
