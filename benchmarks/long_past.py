@@ -22,8 +22,9 @@ from tests.chaos.kills import ROOT, Step, to_the_end
 from tests.chaos.loop import new_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-# The first summary has neither a rollup nor a list of what was verified; later ones have both.
-COMMANDS = ("warehouse summary", "warehouse summary", "warehouse check --quick", "rollout", "score", "train")
+# The first summary has neither a rollup nor a list of what was verified, the first check no list of footers.
+COMMANDS = ("warehouse summary", "warehouse summary", "warehouse check --quick", "warehouse check --quick",
+            "rollout", "score", "train")
 
 
 def run_of(folder: Path, iterations: int) -> Warehouse:

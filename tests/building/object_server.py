@@ -1,7 +1,8 @@
 """An S3 server for tests: moto's, in a process of its own, with puts one after the other.
 
 moto looks whether an object stands and writes it in two steps, so of two conditional puts at once both could
-win; S3 does it in one step, and so does this server.
+win; S3 does it in one step, and so does this server. `STORE=gs://BUCKET/FOLDER python -m pytest
+tests/warehouse/objects` puts the runs of the tests into another store, and leaves them there.
 """
 
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from warehouse.objects.bucket import Bucket
 
+STORE = os.environ.get("STORE", "s3://runs")
 BUCKETS = ("runs", "careless", "shaky")
 FAILING = 5     # of so many puts into the bucket `shaky`, one fails
 

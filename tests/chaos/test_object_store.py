@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.building.object_server import keys, object_server
+from tests.building.object_server import STORE, keys, object_server
 from tests.building.runs import STARTER, arc_file
 from tests.chaos.kills import ROOT
 from tests.chaos.loop import CONFIG, contents, leftovers, problems
@@ -20,7 +21,7 @@ from warehouse.init import init_run
 from warehouse.store.commit import TWINS
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-ADDRESS = "s3://runs/{}"
+ADDRESS = f"{STORE}/{uuid.uuid4().hex[:12]}-{{}}"
 WORKERS, KILLS = 8, 16
 Command = subprocess.Popen[str]
 

@@ -16,7 +16,8 @@ from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.model.sharding import merge_programs
-from train.update.accelerator import GONE, end_if_stuck
+from train.update.accelerator import GONE, Processes, end_if_stuck
+from warehouse.store.errors import StageError
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,14 @@ def test_what_a_launch_cannot_have_is_said_in_a_sentence(scored, tmp_path, envir
     error, = (line for line in complained(run).splitlines() if line.startswith("Error: "))
     assert sentence in error
     assert not (run.root / "train").exists()
+
+
+def test_a_launcher_that_starts_one_process_instead_of_two_is_refused(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "29500")          # as `accelerate launch --cpu --num_processes 2` does
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    with pytest.raises(StageError, match="was asked for several processes and started one"):
+        Processes("cpu")
 
 
 def test_passes_are_made_in_the_shortest_order_that_holds_those_of_every_process():

@@ -182,6 +182,11 @@ def _check_launch() -> None:
         raise StageError(f"{os.environ.get('LOCAL_WORLD_SIZE', rank + 1)} processes were started here, and "
                          f"PyTorch sees {gpus} GPUs. Start as many processes as there are GPUs "
                          "(--num_processes, --nproc-per-node).")
+    if {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and not {
+            "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys():
+        raise StageError("`accelerate launch` was asked for several processes and started one, as it does "
+                         "on a CPU. Start them by `torchrun --standalone --nproc-per-node N -m train.cli "
+                         "RUN`, or one without MASTER_PORT.")
     for name, engine in (("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron-LM")):
         if _is_on(f"ACCELERATE_USE_{name}"):
             raise StageError(f"The config of `accelerate launch` asks for {engine}, which `train` cannot "

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from warehouse.care.findings import EXPECTED, TABLES, files_of, find_damage
+from warehouse.care.findings import find_damage
+from warehouse.care.part_findings import Footers
 from warehouse.sql.verified import forget_verified
 from warehouse.store.run_folder import Warehouse
 
@@ -19,18 +20,12 @@ class Report:
 
 def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
     """Check names, manifests, checksums and footers, then (unless `quick`) the rows of every part."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    report = Report()
-    for finding in find_damage(warehouse, quick=quick):
+    report, footers = Report(), Footers(warehouse)
+    for finding in find_damage(warehouse, quick=quick, footers=footers):
         (report.notes if finding.consequence == "note" else report.problems).append(finding.text)
     if report.problems:
         forget_verified(warehouse)
-    for part in (path for table in TABLES for path in files_of(warehouse.root / table)):
-        if part.suffix == ".parquet" and EXPECTED.fullmatch(part.name):
-            report.num_parts += 1
-            try:
-                report.num_rows += pq.read_metadata(part).num_rows
-            except (pa.ArrowInvalid, OSError):
-                continue  # it is among the problems
+    else:
+        footers.remember()
+    report.num_parts, report.num_rows = len(footers.seen), sum(rows for *_, rows in footers.seen.values())
     return report

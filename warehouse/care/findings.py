@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.care.check_rows import row_problems
-from warehouse.care.part_findings import Consequence, Finding, find_damaged_parts, footer_problems
+from warehouse.care.part_findings import Consequence, Finding, Footers, find_damaged_parts
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.store.chosen_scorer import trained_scorer
 from warehouse.store.commit import TEMPORARY_MARK, bring_all
@@ -23,20 +23,21 @@ TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
 def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False,
-                rows: bool = True) -> Iterator[Finding]:
+                rows: bool = True, footers: Footers | None = None) -> Iterator[Finding]:
     """Names, tasks, policies, then stage by stage: documents, parts and, unless `quick`, checksums and rows.
 
     With an iteration named, its stages and the policy that it wrote alone.
     """
     from tqdm import tqdm
     bring_all(warehouse.root)
+    footers = footers or Footers(warehouse)
     if iteration is None:
         yield from _foreign_files(warehouse)
-        yield from _tasks(warehouse, quick=quick)
+        yield from _tasks(warehouse, footers, quick=quick)
     yield from _policies(warehouse, iteration, quick=quick)
     stages = all_stages(warehouse, iteration)
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
-        wrong = list(_stage(warehouse, stage, quick=quick))
+        wrong = list(_stage(warehouse, stage, footers, quick=quick))
         yield from wrong
         if rows and not quick:
             yield from _rows(warehouse, stage, {finding.path for finding in wrong})
@@ -62,13 +63,13 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(Path(inside, name) for inside, _, names in os.walk(folder) for name in names)
 
 
-def _tasks(warehouse: Warehouse, *, quick: bool) -> Iterator[Finding]:
+def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[Finding]:
     """The tasks are there and are those that the run was made with."""
     folder, parts = warehouse.folder("tasks"), warehouse.parts("tasks")
     if not parts:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
     wrong = [Finding(part, text, "restore") for part in parts
-             for text in footer_problems(warehouse, "tasks", {}, part)]
+             for text in footers.problems("tasks", {}, part)]
     for finding in wrong:
         yield Finding.of(finding.path, f"{finding.why}. Restore it from a copy of the run.", "restore")
     if wrong or not parts or quick:
@@ -105,7 +106,7 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
                           "exist. Restore it from a copy.", "restore")
 
 
-def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Finding]:
+def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and what it says of others."""
     manifest = None
     for path in (stage.folder / "manifest.json", stage.folder / "settings.json"):
@@ -121,7 +122,7 @@ def _stage(warehouse: Warehouse, stage: Stage, *, quick: bool) -> Iterator[Findi
         words = UNFINISHED if gone else "is not complete; run it again to finish it."
         yield Finding(stage.folder, f"{stage.title} {words}", "restore" if gone else "note")
     for table, keys, folder in _tables(stage):
-        yield from find_damaged_parts(warehouse, stage, table, keys, folder, manifest, quick=quick)
+        yield from find_damaged_parts(footers, stage, table, keys, folder, manifest, quick=quick)
     if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
         yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
                          "or let `warehouse repair` open the stage again.", "again", stage)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from warehouse.sql.rollup_files import FOLDER
+from warehouse.sql.verified import state_of
 from warehouse.store.checksums import part_damage
+from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
 from warehouse.store.parts import footer_facts, part_metadata, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import (
@@ -42,8 +48,8 @@ class Finding(NamedTuple):
         return self.text.removeprefix(f"{self.path} ").split(". ")[0]
 
 
-def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
-           manifest: dict[str, Any] | None, *, quick: bool) -> Iterator[Finding]:
+def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
+                       manifest: dict[str, Any] | None, *, quick: bool) -> Iterator[Finding]:
     """The parts of one table against the manifest, by size and checksum, and by their footers."""
     pattern = f"{STEMS.get(table, 'part')}-*.parquet"
     facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
@@ -63,14 +69,14 @@ def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dic
             words = "was merged for a manifest that is gone. `warehouse repair` puts it aside."
             yield Finding.of(path, words, "again", stage)
         else:
-            for text in _file_problems(warehouse, table, keys, path, listed.get(name), quick=quick):
+            for text in _file_problems(footers, table, keys, path, listed.get(name), quick=quick):
                 yield Finding(path, text, "again", stage)
 
 
-def _file_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], path: Path,
+def _file_problems(footers: Footers, table: str, keys: dict[str, Any], path: Path,
                    listed: dict[str, Any] | None, *, quick: bool) -> Iterator[str]:
     """What is wrong with the file of a part: with its footer, and with its content."""
-    wrong = footer_problems(warehouse, table, keys, path)
+    wrong = footers.problems(table, keys, path)
     yield from wrong
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. {RESTORE_OR_OPEN}"
@@ -81,25 +87,53 @@ def _file_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], path:
             yield str(error)
 
 
-def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path) -> list[str]:
-    """What is wrong with a part by its footer: it does not open, or is of another table, run or folder."""
+class Footers:
+    """What footers say; one that fitted is read again only when size, time or inode of its file changed."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse, self._notes = warehouse, warehouse.root / FOLDER / "footers.json"
+        self._known: dict[str, list[int]] = {}
+        with contextlib.suppress(StageError):   # damaged: made again
+            self._known = (read_json(self._notes) or {}).get(warehouse.run_id, {})
+        self.seen: dict[str, list[int]] = {}    # size, time, inode and rows of each part
+
+    def problems(self, table: str, keys: dict[str, Any], part: Path) -> list[str]:
+        """What is wrong with a part by its footer: it does not open, or is of another table, run, folder."""
+        name, now = str(part).removeprefix(f"{self._warehouse.root}/"), state_of(part)
+        if self._known.get(name, [])[:-1] == now:
+            self.seen[name] = self._known[name]
+            return []
+        problems, num_rows = footer_problems(self._warehouse, table, keys, part)
+        self.seen[name] = [*now, num_rows]
+        return problems
+
+    def remember(self) -> None:
+        """Note what was seen in RUN/iterations/footers.json, which may be removed: nothing was wrong."""
+        if self.seen != self._known:
+            with contextlib.suppress(OSError, StageError):  # a read-only run
+                replace_bytes(self._notes, json.dumps({self._warehouse.run_id: self.seen}).encode())
+
+
+def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path
+                    ) -> tuple[list[str], int]:
+    """What is wrong with a part by its footer, and how many rows it has."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     try:
         footer = pq.read_metadata(part)
     except (pa.ArrowInvalid, OSError) as error:
         why = str(error).splitlines()[0].partition(". ")[0]
-        return [f"{part} is torn or not Parquet ({why}). `warehouse repair` puts it aside."]
+        return [f"{part} is torn or not Parquet ({why}). `warehouse repair` puts it aside."], 0
     metadata = footer_facts(footer.metadata)
     version = metadata.get("schema_version", str(SCHEMA_VERSION))
     if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
         return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
-                "not read. Use the Rollhouse that wrote it, or let `warehouse repair` put it aside."]
+                "not read. Use the Rollhouse that wrote it, or let `warehouse repair` put it aside."], 0
     later = later_columns(table, int(version))
     names = [stored for name, stored in stored_names(table).items() if name not in later]
     if footer.schema.to_arrow_schema().names != names:
         odd = sorted(set(footer.schema.to_arrow_schema().names) ^ set(names))
-        return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."]
+        return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."], 0
     problems = []
     owner = metadata.get("run_id", "")
     if owner != warehouse.run_id:
@@ -110,7 +144,7 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
         if others := bounds - {(None, None), (value, value)}:
             problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
                             f"{sorted(others)[0][0]}. Move it where it belongs.")
-    return problems
+    return problems, footer.num_rows
 
 
 def _bounds(group: Any, column: str) -> tuple[Any, Any]:

@@ -2,14 +2,15 @@
 
 import os
 import re
+import sys
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from warehouse.store.errors import StageError
 
@@ -17,9 +18,11 @@ ADDRESS = re.compile(r"(s3|gs|az):/+([^/]+)((?:/+[^/]+)*)/*")  # Path makes s3:/
 RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60),
            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5),
                        "base": 2}}
-ATTEMPTS = 6        # of a conditional put whose outcome is not known
+ATTEMPTS = 6        # of what may go well the next time, beside those of obstore
+Answer = TypeVar("Answer")
 PROBE = ".probe-"   # objects by which a store shows that it knows conditional puts
-OVERLOADED = "the store is overloaded"
+OVERLOADED, BROKEN, UNREACHED = ("the store is overloaded", "the connection to the store broke",
+                                 "the store cannot be reached")
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (where the aws command is signed in, "
           "`eval $(aws configure export-credentials --format env)` does it)",
@@ -38,8 +41,9 @@ REASONS = (  # what an error of a store contains, why that is, and the way out
      "there are no credentials for it, or wrong ones", "To give some, {credentials}"),
     ("AccessDenied|403 Forbidden|PermissionDenied|not have .*access", "the store does not permit it",
      "Ask for the rights to list, read, write and delete below it"),
-    ("kind: Connect|kind: Timeout|error sending request|dns error",
-     "the store cannot be reached", "Check the network and, for a store of your own, AWS_ENDPOINT_URL"),
+    ("response body error|kind: Timeout", BROKEN, "Check the network"),
+    ("kind: Connect|error sending request|dns error", UNREACHED,
+     "Check the network and, for a store of your own, AWS_ENDPOINT_URL"),
     ("SlowDown|503 Service|429 Too Many|500 Internal|409 Conflict", OVERLOADED,
      "Wait a little"),
 )
@@ -69,122 +73,112 @@ class Bucket:
         if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
             raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
         client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
+                  "read_timeout": timedelta(minutes=5),     # of a connection that a sleeping laptop lost
                   **({"allow_http": True} if own.startswith("http:") else {})}
         with self.explain_errors():
             self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
+        self._reached = False
+
+    def _ask(self, work: Callable[[], Answer]) -> Answer:
+        """What the store answers; asked again where the connection broke, or where it was reached before."""
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.explain_errors():
+                    answer = work()
+                self._reached = True
+                return answer
+            except StageError as error:
+                passing = (OVERLOADED, BROKEN, UNREACHED) if self._reached else (OVERLOADED, BROKEN)
+                why = next((why for why in passing if why in str(error)), None)
+                if why is None or attempt == ATTEMPTS - 1:
+                    raise
+                if why == UNREACHED:
+                    print(f"{why}: {self.address} is asked again ..", file=sys.stderr)
+                time.sleep((3 if why == UNREACHED else 0.1) * 2**attempt)
+        raise AssertionError
 
     def create(self, key: str, content: Path | bytes) -> ObjectState | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
 
         A put whose answer was lost is repeated and meets its own object: hence the content is compared.
         """
-        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
-        for attempt in range(ATTEMPTS):
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        for _ in range(ATTEMPTS):
             try:
-                with self.explain_errors():
-                    put = self._api.put(self._store, key, content, mode="create")
-                    return _state(_length(content), put["e_tag"])
+                return _state(_length(content), self._ask(
+                    lambda: self._api.put(self._store, key, content, mode="create"))["e_tag"])
             except StageError as error:
-                cause = error.__cause__
-                if isinstance(cause, AlreadyExistsError | PreconditionError):
-                    same = self.get(key)
-                    if same is None:        # removed meanwhile
-                        continue
-                    return same[1] if same[0] == _bytes(content) else None
-                if (not isinstance(cause, GenericError) or attempt == ATTEMPTS - 1
-                        or OVERLOADED not in str(error)):
+                if not isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
                     raise
-                time.sleep(0.1 * 2**attempt)
+            if same := self.get(key):           # else it was removed meanwhile
+                return same[1] if same[0] == _bytes(content) else None
         raise StageError(f"{self.address}/{key} comes and goes: other commands change the run. Run this one "
                          "again.")
 
     def put(self, key: str, content: Path | bytes) -> ObjectState:
         """Put an object, whatever stands there; a large file in pieces."""
-        with self.explain_errors():
-            return _state(_length(content), self._api.put(self._store, key, content)["e_tag"])
+        return _state(_length(content), self._ask(lambda: self._api.put(self._store, key, content))["e_tag"])
 
     def get(self, key: str) -> tuple[bytes, ObjectState] | None:
         """A small object; None if there is none."""
-        try:
-            with self.explain_errors():
-                answer = self._api.get(self._store, key)
-                content = bytes(answer.bytes())
-        except FileNotFoundError:
-            return None
-        return content, _state(len(content), answer.meta["e_tag"])
+        def get() -> tuple[bytes, ObjectState]:
+            answer = self._api.get(self._store, key)
+            content = bytes(answer.bytes())
+            return content, _state(len(content), answer.meta["e_tag"])
+        return self._unless_gone(get)
 
     def download(self, key: str, path: Path) -> ObjectState | None:
         """Write an object to a file, a piece at a time; None if there is none."""
-        try:
-            with self.explain_errors():
-                answer = self._api.get(self._store, key)
-                with path.open("wb") as stream:
-                    for piece in answer.stream():
-                        stream.write(piece)
-        except FileNotFoundError:
-            return None
-        state = _state(answer.meta["size"], answer.meta["e_tag"])
-        if path.stat().st_size != state.size:
+        def get() -> ObjectState:
+            answer = self._api.get(self._store, key)
+            with path.open("wb") as stream:
+                for piece in answer.stream():
+                    stream.write(piece)
+            return _state(answer.meta["size"], answer.meta["e_tag"])
+        state = self._unless_gone(get)
+        if state and path.stat().st_size != state.size:
             raise StageError(f"{self.address}/{key} came incomplete. Run the same command again.")
         return state
 
     def head(self, key: str) -> ObjectState | None:
         """Size and mark of an object; None if there is none."""
-        try:
-            with self.explain_errors():
-                meta = self._api.head(self._store, key)
-        except FileNotFoundError:
-            return None
-        return _state(meta["size"], meta["e_tag"])
+        meta = self._unless_gone(lambda: self._api.head(self._store, key))
+        return meta and _state(meta["size"], meta["e_tag"])
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectState]]:
+    def list(self, prefix: str) -> list[tuple[str, ObjectState]]:
         """Every object below a folder, a thousand per request."""
-        with self.explain_errors():
-            for page in self._api.list(self._store, prefix=prefix, chunk_size=1000):
-                for meta in page:
-                    yield str(meta["path"]), _state(meta["size"], meta["e_tag"])
+        return self._ask(lambda: [
+            (str(meta["path"]), _state(meta["size"], meta["e_tag"]))
+            for page in self._api.list(self._store, prefix=prefix, chunk_size=1000) for meta in page])
 
     def list_top(self) -> dict[str, ObjectState]:
         """The objects that lie directly below the address."""
-        with self.explain_errors():
-            objects = self._api.list_with_delimiter(self._store)["objects"]
+        objects = self._ask(lambda: self._api.list_with_delimiter(self._store)["objects"])
         return {str(meta["path"]): _state(meta["size"], meta["e_tag"]) for meta in objects}
 
     def copy(self, key: str, to: str) -> bool:
         """Copy an object within the store; False if there is none."""
-        try:
-            with self.explain_errors():
-                self._api.copy(self._store, key, to)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._unless_gone(lambda: (self._api.copy(self._store, key, to), True)[1]) or False
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Bytes of an object."""
-        with self.explain_errors():
-            return bytes(self._api.get_range(self._store, key, start=start, length=length))
+        return self._ask(lambda: bytes(self._api.get_range(self._store, key, start=start, length=length)))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, many per request; those that are gone already do not matter."""
         keys = list(keys)
         try:
-            with self.explain_errors():
-                self._api.delete(self._store, keys)
+            self._ask(lambda: self._api.delete(self._store, keys))
         except FileNotFoundError:       # one key is gone, the others may stand
             for key in keys if len(keys) > 1 else []:
                 self.delete([key])
 
     def check_conditional_puts(self) -> None:
         """StageError for a store that overwrites where it was told to create: a late twin could win there."""
-        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+        from obstore.exceptions import NotSupportedError
         key, refused = f"{PROBE}{uuid.uuid4().hex}", False
         try:
-            with self.explain_errors():
-                self._api.put(self._store, key, b"first", mode="create")
-                try:
-                    self._api.put(self._store, key, b"second", mode="create")
-                except (AlreadyExistsError, PreconditionError):
-                    refused = True
+            refused = bool(self.create(key, b"first")) and self.create(key, b"second") is None
         except StageError as error:
             cause = error.__cause__
             if not isinstance(cause, NotSupportedError) and "NotImplemented" not in str(cause):
@@ -195,6 +189,13 @@ class Bucket:
             raise StageError(f"{self.address} has no conditional puts (If-None-Match), by which the first "
                              "writer of a part wins: a late twin could overwrite what stands. Use a store "
                              "that has them, such as S3, Google Cloud Storage, Azure, R2 or MinIO.")
+
+    def _unless_gone(self, work: Callable[[], Answer]) -> Answer | None:
+        """What the store answers; None if there is no such object."""
+        try:
+            return self._ask(work)
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:

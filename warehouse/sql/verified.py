@@ -34,7 +34,7 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
     known: dict[str, Any] = {}
     with contextlib.suppress(StageError):  # damaged: made again
         known = read_json(path) or {}
-    entries: dict[Path, list[Any]] = {part: [*_state(part), facts.get("sha256")]
+    entries: dict[Path, list[Any]] = {part: [*state_of(part), facts.get("sha256")]
                                       for part, facts in listed.items()}
     names = {part: str(part).removeprefix(f"{warehouse.root}/") for part in listed}
     unknown = [part for part in listed if known.get(names[part]) != entries[part]]
@@ -58,7 +58,7 @@ def forget_verified(warehouse: Warehouse) -> None:
         (warehouse.root / FOLDER / NOTES).unlink()
 
 
-def _state(part: Path) -> list[int]:
+def state_of(part: Path) -> list[int]:
     """Size, time and inode of a file; zeros where there is none."""
     try:
         stat = part.stat()

@@ -87,6 +87,16 @@ def test_a_torn_part_is_named_and_the_rest_still_checked(run: Warehouse) -> None
     assert len(problems) == 2
 
 
+def test_a_quick_check_opens_again_only_what_changed(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, path = check_run(run, quick=True), run.root / SAMPLES
+    with monkeypatch.context() as patched:
+        patched.setattr(pq, "read_metadata", None)
+        assert check_run(run, quick=True) == first and first.num_parts == 19
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-4] + b"torn")      # of the same size
+    assert [problem for problem in check_run(run, quick=True).problems if f"{path} is torn" in problem]
+
+
 def test_a_missing_part_is_named(run: Warehouse) -> None:
     (run.root / SAMPLES).unlink()
     problems = check_run(run).problems

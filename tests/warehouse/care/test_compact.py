@@ -73,6 +73,7 @@ def test_a_kill_at_any_instant_leaves_every_row_once_and_the_next_run_finishes(
             break
         except Killed:
             assert tables(run) == before, passed
+    monkeypatch.undo()
     assert "after link intent.json" in passed
     assert {"before replace manifest.json", "after replace manifest.json"} \
         <= {f"{instant.split(' ')[0]} {instant.split(' ')[1]} {Path(instant).name}" for instant in passed}

@@ -1,13 +1,11 @@
 """The S3 server that the tests of this folder share."""
 
-import itertools
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from tests.building.object_server import object_server
-
-NUMBERS = itertools.count()
+from tests.building.object_server import STORE, object_server
 
 
 @pytest.fixture(scope="package")
@@ -19,4 +17,4 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def address(server: str) -> str:
     """The address of a run that does not exist yet."""
-    return f"s3://runs/run-{next(NUMBERS)}"
+    return f"{STORE}/run-{uuid.uuid4().hex[:12]}"

@@ -1,5 +1,6 @@
 """Objects: who wins a put, what is retried, and what a store that cannot be used says."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import obstore
 import pytest
 from click.testing import CliRunner
+from obstore.exceptions import GenericError
 
 from tests.building.object_server import keys
 from warehouse.cli import cli
@@ -32,6 +34,28 @@ def test_a_put_whose_answer_was_lost_is_known_by_its_content(server: str) -> Non
     assert not any(bucket.create(str(number), b"another's") for number in range(15))
     assert {key: bucket.get(key)[0] for key in keys("s3://shaky/run")} == {
         str(number): b"%d" % number for number in range(15)}
+
+
+def test_what_a_broken_connection_lost_is_asked_for_again(
+        address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, broken = Bucket(address), list[str]()
+
+    class Breaking:                         # the store does what it is asked, and its first answer is lost
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            def ask(*words: object, **options: object) -> object:
+                answer = getattr(obstore, name)(*words, **options)
+                if name not in broken:
+                    broken.append(name)
+                    raise GenericError("HTTP error: request or response body error")
+                return answer
+            return ask
+    monkeypatch.setattr(bucket, "_api", Breaking())
+    assert bucket.create("key", b"first") and bucket.create("key", b"second") is None
+    assert bucket.copy("key", "copy") and sorted(dict(bucket.list(""))) == ["copy", "key"]
+    assert bucket.get_range("key", 1, 2) == b"ir" and bucket.head("copy") == bucket.download(
+        "key", tmp_path / "file")
+    bucket.delete(["copy"])
+    assert keys(address) == ["key"] and len(broken) == 7
 
 
 def test_threads_that_read_one_open_object_have_a_place_each(address: str) -> None:
@@ -76,7 +100,8 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
     ("s3://runs/run", {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None,
                        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9/169.254.169.254"},
      "there are no credentials for it, or wrong ones. To give some, set AWS_ACCESS_KEY_ID"),
-    ("az://container/run", {}, "To give some, set AZURE_STORAGE_ACCOUNT_NAME"),
+    ("az://container/run", {"AZURE_STORAGE_ACCOUNT_NAME": None, "AZURE_STORAGE_USE_EMULATOR": None},
+     "To give some, set AZURE_STORAGE_ACCOUNT_NAME"),
     ("s3://runs", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
     ("ftp://runs/run", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
     ("s3://runs/nothing", {}, "is not a run folder"),
@@ -87,7 +112,7 @@ def test_a_store_that_cannot_be_used_says_why_in_one_sentence(
     monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path))
     monkeypatch.setattr("warehouse.objects.bucket.RETRIES", {"max_retries": 1})
     for name, value in environment.items():
-        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     ended = CliRunner().invoke(cli, ["check", run])
     assert ended.exit_code == 1 and words in ended.output and ended.output.count("\n") == 1, ended.output
 

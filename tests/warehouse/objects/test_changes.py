@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.object_server import keys
+from tests.building.object_server import STORE, keys
 from tests.building.runs import TURN
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
@@ -46,7 +46,7 @@ def machine(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def objects(warehouse: Warehouse, prefix: str = "") -> set[str]:
-    return {key for key in keys(f"s3://runs/{warehouse.root.name}") if key.startswith(prefix)}
+    return {key for key in keys(f"{STORE}/{warehouse.root.name}") if key.startswith(prefix)}
 
 
 def kill_at(step: int, monkeypatch: pytest.MonkeyPatch, command: Callable[[], object]) -> bool:
@@ -128,7 +128,7 @@ def test_pruned_policies_keep_their_document_everywhere(machine) -> None:
 @pytest.mark.slow("two rollouts")
 def test_a_damaged_object_goes_aside_and_is_sampled_again(machine) -> None:
     before, part = contents(machine("a")), "completions/iteration=0/purpose=train/part-00001.parquet"
-    bucket = Bucket(f"s3://runs/{machine('a').root.name}")
+    bucket = Bucket(f"{STORE}/{machine('a').root.name}")
     bucket.put(part, b"not what the manifest says")
     assert any(part in problem for problem in check_run(machine("b")).problems)
     put_aside(machine("b"), plan_repair(machine("b")))
@@ -149,7 +149,7 @@ def test_added_tasks_are_those_of_every_machine(machine, tmp_path: Path) -> None
 
 def test_a_change_that_no_command_wrote_is_not_made(machine) -> None:
     warehouse = machine("a")
-    bucket = Bucket(f"s3://runs/{warehouse.root.name}")
+    bucket = Bucket(f"{STORE}/{warehouse.root.name}")
     steps = [["delete", "../other/run", ""]]
     bucket.put("intent.json", json.dumps({"command": "x", "steps": steps}).encode())
     with pytest.raises(StageError, match="names a change that no command of ours writes"):

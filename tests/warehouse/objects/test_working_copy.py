@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.prompts.selection import training_visits
-from tests.building.object_server import keys
+from tests.building.object_server import STORE, keys
 from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
@@ -50,7 +50,7 @@ def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path:
     assert training_visits(third, before=1) == training_visits(alone, before=1) != {}
     assert contents(third) == contents(alone)
     assert check_run(third).problems == []
-    assert not [key for key in keys(f"s3://runs/{third.root.name}") if ".tmp-" in key or "spill" in key]
+    assert not [key for key in keys(f"{STORE}/{third.root.name}") if ".tmp-" in key or "spill" in key]
 
 
 def test_sql_reads_columns_where_they_lie_and_brings_no_part(machine, address: str) -> None:
@@ -88,7 +88,7 @@ def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
     for warehouse in (first, second, machine("c")):
         warehouse.verify_policy(1)
         assert (warehouse.policy_dir(1) / "adapter_model.safetensors").read_text() == text
-    assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{first.root.name}")) == 2
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 2
 
 
 def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machine, monkeypatch) -> None:
@@ -106,7 +106,7 @@ def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machi
         patched.setattr("warehouse.objects.working_copy.reached", meanwhile)
         assert warehouse.commit_policy(1, weights(warehouse, 1, "there"))
     machine("d").verify_policy(1)
-    assert sum(key.startswith("policies/1/") for key in keys(f"s3://runs/{warehouse.root.name}")) == 2
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 2
 
 
 def test_a_file_that_was_changed_in_the_working_copy_is_brought_again(machine) -> None:
@@ -126,7 +126,7 @@ def test_an_object_that_vanished_is_an_error_and_no_row_less(machine) -> None:
     sample(machine("a"))
     warehouse = machine("b")
     part = warehouse.parts("completions", **KEYS)[0]
-    Bucket(f"s3://runs/{warehouse.root.name}").delete([str(part.relative_to(warehouse.root))])
+    Bucket(f"{STORE}/{warehouse.root.name}").delete([str(part.relative_to(warehouse.root))])
     with pytest.raises(StageError, match=r"part-00000.parquet is missing"):
         warehouse.read("completions", **KEYS)
 
@@ -157,7 +157,7 @@ def test_a_late_listing_drops_nothing_that_stands(machine, monkeypatch) -> None:
     warehouse = machine("a")
     sample(warehouse)
     part = warehouse.parts("completions", **KEYS)[0]
-    late = {key: found for key, found in WorkingCopy(warehouse.root, f"s3://runs/{warehouse.root.name}")
+    late = {key: found for key, found in WorkingCopy(warehouse.root, f"{STORE}/{warehouse.root.name}")
             .listing().items() if not key.startswith("completions")}
     monkeypatch.setattr(WorkingCopy, "listing", lambda _copy: late)
     assert part.exists() and open_warehouse(warehouse.root) and part.exists()
