@@ -60,36 +60,43 @@ def check_settings(settings: Settings) -> None:
         raise StageError(f"The loss {settings.loss} takes its ratio against the sampling engine already; "
                          f"--correction {settings.correction} would correct twice. Leave --correction out.")
     _refuse_what_is_not_used(settings)
-    if LOSSES[settings.loss].correct_only and settings.advantages:
-        raise StageError(f"The loss {settings.loss} gives every right completion the same weight; "
-                         "--advantages needs a loss that weighs, for example --loss reinforce.")
-    if settings.purpose != "train":
-        if not (settings.purpose + "-").startswith("distil-"):
-            raise StageError(f"--purpose {settings.purpose} is not possible: 'train' is trained on, or what "
-                             "a model behind an API said, 'distil' or 'distil-<label>'.")
-        if settings.loss != "nll":
-            raise StageError(f"Rows of purpose {settings.purpose} have no logprobs, which the loss "
-                             f"{settings.loss} needs. Train on them with --loss nll.")
+    for is_wrong, sentence in _contradictions(settings):
+        if is_wrong:
+            raise StageError(sentence)
     if settings.advantages:
         load_function(settings.advantages, OPTION)
-    if settings.explain and not settings.dry_run:
-        raise StageError("--explain is for looking, with --dry-run: nothing is trained.")
-    if settings.updates_per_batch and settings.tasks_per_step:
-        raise StageError("--updates-per-batch and --tasks-per-step both say how the groups are split. "
-                         "Give one of them.")
-    if settings.schedule != "constant" and not settings.total_steps:
-        raise StageError(f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which "
-                         "the learning rate reaches zero, counted over the whole run.")
-    if settings.load_in_4bit and settings.full:
-        raise StageError("--load-4bit freezes the base, so it cannot be trained with --full. Leave one out.")
-    if settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full:
-        raise StageError(f"--lora-rank {settings.lora_rank} is above {ENGINE_RANK_LIMIT}, the highest that "
-                         "vLLM serves: the next rollout could not load the adapter. Lower it.")
-    if settings.replay_select is not None and not settings.replay:
-        raise StageError("--replay-select chooses among earlier rows; say how old they may be with --replay.")
+
+
+def _contradictions(settings: Settings) -> list[tuple[object, str]]:
+    """What must not be, whether it is, and the sentence for it."""
+    loss, purpose = settings.loss, settings.purpose
     low, high = settings.correction_low, settings.correction_high
-    if low is not None and high is not None and low >= high:
-        raise StageError(f"--correction-low {low} must be below --correction-high {high}.")
+    return [
+        (LOSSES[loss].correct_only and settings.advantages,
+         f"The loss {loss} gives every right completion the same weight; --advantages needs a loss that "
+         "weighs, for example --loss reinforce."),
+        (purpose != "train" and not f"{purpose}-".startswith("distil-"),
+         f"--purpose {purpose} is not possible: 'train' is trained on, or what a model behind an API said, "
+         "'distil' or 'distil-<label>'."),
+        (purpose != "train" and loss != "nll",
+         f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
+         "--loss nll."),
+        (settings.explain and not settings.dry_run,
+         "--explain is for looking, with --dry-run: nothing is trained."),
+        (settings.updates_per_batch and settings.tasks_per_step,
+         "--updates-per-batch and --tasks-per-step both say how the groups are split. Give one of them."),
+        (settings.schedule != "constant" and not settings.total_steps,
+         f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the learning rate "
+         "reaches zero, counted over the whole run."),
+        (settings.load_in_4bit and settings.full,
+         "--load-4bit freezes the base, so it cannot be trained with --full. Leave one out."),
+        (settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full,
+         f"--lora-rank {settings.lora_rank} is above {ENGINE_RANK_LIMIT}, the highest that vLLM serves: the "
+         "next rollout could not load the adapter. Lower it."),
+        (settings.replay_select is not None and not settings.replay,
+         "--replay-select chooses among earlier rows; say how old they may be with --replay."),
+        (low is not None and high is not None and low >= high,
+         f"--correction-low {low} must be below --correction-high {high}.")]
 
 
 def _refuse_what_is_not_used(settings: Settings) -> None:

@@ -48,19 +48,9 @@ def put_aside(warehouse: Warehouse, moves: list[Move]) -> Path:
     record = [{"path": str(move.path.relative_to(warehouse.root)), "why": move.why}
               for move in moves if move.path]
     steps: list[Step] = [("write", folder / "repair.json", json_bytes(record).decode())]
-    for move in moves:
-        if move.path and move.path.exists():
-            steps.append(("move", move.path, folder / move.path.relative_to(warehouse.root)))
-    opened = {move.path for move in moves}
-    for stage in {move.lost.folder: move.lost for move in moves if move.lost}.values():
-        names = [move.path.name for move in moves if move.path and move.lost == stage]
-        steps += [("write", stage.folder / "manifest.json", text) for text in _manifest_without(stage, names)]
-    for path in sorted(path for path in opened if path and path.name == "manifest.json"):
-        copies = sorted(set(path.parent.glob("compacted-*.json")) - opened)
-        with contextlib.suppress(StageError):  # a copy that is damaged, too, is none
-            kept = read_manifest(path.parent, copies[-1].name) if copies else None  # by the compaction
-            if kept and all((path.parent / part["name"]).exists() for part in kept["parts"]):
-                steps.append(("write", path, json_bytes(kept).decode()))
+    steps += [("move", move.path, folder / move.path.relative_to(warehouse.root)) for move in moves
+              if move.path and move.path.exists()]
+    steps += [*_manifests_without(moves), *_manifests_of_compactions({move.path for move in moves})]
     carry_out(warehouse.root, "repair", steps)
     warehouse.sweep()
     return folder
@@ -168,8 +158,21 @@ def _train_moves(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterat
                    "cannot be run again and these rows are lost", stage)
 
 
-def _manifest_without(stage: Stage, names: list[str]) -> Iterator[str]:
-    """The manifest, naming parts as lost instead of listing them."""
-    if manifest := readable_manifest(stage):
-        kept = [part for part in manifest["parts"] if part["name"] not in names]
-        yield json_bytes({**manifest, "parts": kept, "lost": [*manifest.get("lost", []), *names]}).decode()
+def _manifests_without(moves: list[Move]) -> Iterator[Step]:
+    """Manifests that name parts as lost instead of listing them."""
+    for stage in {move.lost.folder: move.lost for move in moves if move.lost}.values():
+        names = [move.path.name for move in moves if move.path and move.lost == stage]
+        if manifest := readable_manifest(stage):
+            kept = [part for part in manifest["parts"] if part["name"] not in names]
+            text = json_bytes({**manifest, "parts": kept, "lost": [*manifest.get("lost", []), *names]})
+            yield "write", stage.folder / "manifest.json", text.decode()
+
+
+def _manifests_of_compactions(opened: set[Path | None]) -> Iterator[Step]:
+    """Of manifests that are put aside those that a compaction has a copy of, if its parts are all there."""
+    for path in sorted(path for path in opened if path and path.name == "manifest.json"):
+        copies = sorted(set(path.parent.glob("compacted-*.json")) - opened)
+        with contextlib.suppress(StageError):  # a copy that is damaged, too, is none
+            kept = read_manifest(path.parent, copies[-1].name) if copies else None
+            if kept and all((path.parent / part["name"]).exists() for part in kept["parts"]):
+                yield "write", path, json_bytes(kept).decode()

@@ -50,16 +50,21 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
         return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_aligned(rows)]
     lines = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
-        rows = [(entry.column, entry.type, entry.meaning) for entry in views[view]]
-        text = _meanings()["views"][view]
-        lines += ([f"## {view}", "", text, *_markdown_table("column", rows), ""] if markdown
-                  else [view, f"  {text}", *_aligned(rows), ""])
+        lines += _view_lines(view, views[view], markdown)
     shown = macros if name is None else {name: macros[name]} if name in macros else {}
     if shown:
         lines += ["## Macros", ""] if markdown else ["macros"]
         lines += [f"- `{call}`: {text}" if markdown else f"  {call}\n      {text}"
                   for call, text in shown.values()]
     return lines
+
+
+def _view_lines(view: str, entries: list[Entry], markdown: bool) -> list[str]:
+    rows = [(entry.column, entry.type, entry.meaning) for entry in entries]
+    text = _meanings()["views"][view]
+    if markdown:
+        return [f"## {view}", "", text, *_markdown_table("column", rows), ""]
+    return [view, f"  {text}", *_aligned(rows), ""]
 
 
 def column_entries() -> list[Entry]:

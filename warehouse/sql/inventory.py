@@ -103,13 +103,7 @@ def table_of(stage: Stage, part: Path) -> str:
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
                   in_place: bool) -> tuple[list[Path], list[Held]]:
     """The parts of tasks, and every stage with its parts in order; what is damaged is told and left out."""
-    stages = []
-    for stage in all_stages(warehouse):
-        try:
-            manifest = stage.manifest()
-            stages.append(Held(stage, manifest, _listed(stage, manifest)))
-        except StageError as error:
-            left_out.append(f"{error} Until then {stage.title} is left out.")
+    stages = _listed_stages(warehouse, left_out)
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
@@ -119,17 +113,34 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     bring([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
     damage = find_damage(warehouse, asked)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
-    for number, held in enumerate(stages):
-        bad = [part for part in held.parts if part in damage]
-        again = readable_manifest(held.stage) if bad else None
-        if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
-            stages[number] = Held(held.stage, again, _listed(held.stage, again))
-        elif bad:
-            left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
-            stages[number] = held._replace(parts={}, damaged=True)
+    stages = [_without_damage(held, damage, left_out) for held in stages]
     left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out." for held in stages
                  if not (held.manifest or partial) and is_built_upon(warehouse, held.stage)]
     return [part for part in tasks if part not in damage], stages
+
+
+def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
+    """Every stage whose manifest can be read, with its parts."""
+    stages = []
+    for stage in all_stages(warehouse):
+        try:
+            manifest = stage.manifest()
+            stages.append(Held(stage, manifest, _listed(stage, manifest)))
+        except StageError as error:
+            left_out.append(f"{error} Until then {stage.title} is left out.")
+    return stages
+
+
+def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) -> Held:
+    """The stage, without parts if one of them is damaged, which is told."""
+    bad = [part for part in held.parts if part in damage]
+    again = readable_manifest(held.stage) if bad else None
+    if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
+        return Held(held.stage, again, _listed(held.stage, again))
+    if not bad:
+        return held
+    left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
+    return held._replace(parts={}, damaged=True)
 
 
 def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
