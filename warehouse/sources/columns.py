@@ -4,7 +4,8 @@ PATH is a .parquet, .jsonl or .json file, a folder that Hugging Face `datasets` 
 hub. A column inside another is `outer.inner`. What may be named:
     prompt        required: a text, or a list of messages with role and content
     answer        kind answer (or math): the answer, a text, a number, or a list of those accepted
-    tests         kind function: statements, or a source with check(candidate); with entry_point, setup
+    tests         kind function: statements (a list, its JSON, or one script), or a source with
+                  check(candidate) or test functions; with entry_point, setup
     payload       any kind: an object or its JSON
     id            ids of the tasks, made of the file's name and the row's number when left out
     kind, match, label, tolerance       not columns but values: kind=math, match=numeric
@@ -18,6 +19,7 @@ from urllib.parse import parse_qsl
 
 from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.store.errors import StageError
+from warehouse.tasks.payloads import defines_tests
 from warehouse.tasks.task_files import Task, generic_task
 
 COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
@@ -47,6 +49,8 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
     prompt = column("prompt", (str, list))
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     kind, value = chosen.get("kind"), column(content)
+    packed = content == "payload" or (content == "tests" and str(value).lstrip().startswith("["))
+    value = _as_json(value, where, packed=packed)
     if content == "answer":
         kind, payload = kind or "answer", {"answer": value}
         payload |= {name: chosen[name] for name in ("match", "label") if name in chosen}
@@ -54,21 +58,31 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
             payload["tolerance"] = _number(chosen["tolerance"])
     elif content == "tests":
         kind = "function"
-        payload = {"tests": value, "setup": ""}
+        script = isinstance(value, str) and not defines_tests(value)
+        payload = {"tests": [value] if script else value, "setup": ""}
         payload |= {name: column(name, str) for name in ("entry_point", "setup") if name in chosen}
     else:
-        payload = _object(value, where)
+        payload = value
     task_id = str(column("id", (str, int))) if "id" in chosen else f"{path.name.split('.')[0]}-{number}"
     solution = column("solution", str) if "solution" in chosen else None
     return generic_task({"task_id": task_id, "kind": kind, "messages": messages, "payload": payload,
                          "solution": solution}, where)
 
 
-def _object(value: Any, where: str) -> Any:
+def _as_json(value: Any, where: str, *, packed: bool) -> Any:
+    """A column's value as JSON has it, decimals and dates as texts; `packed` texts are read as JSON."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise StageError(f"{where}: the payload is no JSON ({error}). Correct it.") from error
+        text = value if packed and isinstance(value, str) else json.dumps(value, default=_as_text)
+        return json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise StageError(f"{where} holds {str(value)[:60]!r}, which is no JSON ({error}). Correct it."
+                         ) from error
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        raise TypeError("bytes")
+    return str(value)
 
 
 def _number(text: str) -> float:

@@ -112,8 +112,9 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     statements = [tests] if isinstance(tests, str) else tests
     if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
-    defined = [node for code in (setup, *statements) for node in _python(where, "tests", code)]
-    if isinstance(tests, str) and not any(map(_is_test, defined)):
+    for code in (setup, *statements):
+        _python(where, "tests", code)
+    if isinstance(tests, str) and not defines_tests(f"{setup}\n{tests}"):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
                          "and no class. Correct it.")
 
@@ -155,8 +156,13 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
 
 
-def _is_test(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ClassDef) or getattr(node, "name", "").startswith(("check", "test"))
+def defines_tests(source: str) -> bool:
+    """True of a source with `check`, test functions or a class; False of what is no Python."""
+    try:
+        return any(isinstance(node, ast.ClassDef) or getattr(node, "name", "").startswith(("check", "test"))
+                   for node in ast.parse(source).body)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
 
 
 def _python(where: str, name: str, code: str) -> list[ast.stmt]:

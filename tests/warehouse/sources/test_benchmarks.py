@@ -6,6 +6,8 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +265,21 @@ def test_columns_of_tests_and_of_whole_payloads(tmp_path: Path) -> None:
     assert (task.task_id, task.kind, payload["entry_point"]) == ("first", "function", "add")
     task, payload, _ = task_of(f"hf:{path}?prompt=q&payload=all&kind=stdio")
     assert (task.kind, payload["cases"][0]["input"]) == ("stdio", "1")
+
+
+@pytest.mark.parametrize(("query", "payload"), [
+    ("answer=d", {"answer": "1.25"}), ("answer=t", {"answer": "2020-01-02"}),
+    ("tests=script&entry_point=f", {"tests": ["x = 1\nassert f(x) == 1"], "setup": "", "entry_point": "f"}),
+    ("tests=packed&entry_point=f", {"tests": ["assert f(1) == 1"], "setup": "", "entry_point": "f"}),
+    ("tests=source&entry_point=f", {"tests": "def test_f(): f()", "setup": "", "entry_point": "f"})])
+def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: dict[str, Any]) -> None:
+    row = {"q": "?", "d": Decimal("1.25"), "t": date(2020, 1, 2), "f": "f", "b": b"\0",
+           "script": "x = 1\nassert f(x) == 1", "packed": json.dumps(["assert f(1) == 1"]),
+           "source": "def test_f(): f()"}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
+    assert task_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&{query}")[1] == payload
+    with pytest.raises(StageError, match=r"x.parquet, row 0 holds .*which is no JSON \(bytes\)"):
+        tasks_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&answer=b")
 
 
 @pytest.mark.parametrize(("query", "sentence"), [
