@@ -74,8 +74,8 @@ def passages_of(row: str, others: list[str], text: str) -> list[str]:
     anywhere = re.compile(rf"(?P<own>{name_of(row)})|{'|'.join(map(name_of, others)) or '(?!)'}",
                           re.IGNORECASE | re.MULTILINE)
     marks = list(anywhere.finditer(text))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    return [text[mark.end():end] for mark, end in zip(marks, ends, strict=True) if mark["own"]][::-1]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]          # one, too, where nothing is marked
+    return [text[mark.end():end] for mark, end in zip(marks, ends, strict=False) if mark["own"]][::-1]
 
 
 def cell_of(column: str, task: PuzzleTask, passages: list[str], *, whole: bool) -> str | None:

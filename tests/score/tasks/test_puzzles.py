@@ -183,7 +183,8 @@ def test_all_groupings_at_once_are_not_an_answer() -> None:
 
 @given(st.text(max_size=300).filter(lambda text: not any(word in text.casefold() for word in NAMED)))
 def test_any_text_is_judged(text: str) -> None:
-    assert measured({"rows": {"": TOLD}, "choices": CHOICES}, text).correct_share == 0.0
+    for rows in ({"": TOLD}, {"House 1": TOLD, "House 2": TOLD}):
+        assert measured({"rows": rows, "choices": CHOICES}, text).correct_share == 0.0
     assert measured({"groups": GROUPS}, text).correct_share == 0.0
 
 
