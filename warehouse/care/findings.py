@@ -45,22 +45,17 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
     """Files in the tables' folders that no stage writes."""
-    for table in TABLES:
-        for path in files_of(warehouse.root / table):
+    for folder, _, names in (walked for table in TABLES for walked in os.walk(warehouse.root / table)):
+        for path in (Path(folder, name) for name in sorted(names) if not EXPECTED.fullmatch(name)):
             inside = str(path.relative_to(warehouse.root))
             # Version 0.2.0 left a claim beside each file on filesystems without hard links.
-            if EXPECTED.fullmatch(path.name) or path.parent.suffix == ".claim" or "checkpoint-" in inside:
+            if path.parent.suffix == ".claim" or "checkpoint-" in inside:
                 continue
             if TEMPORARY_MARK in inside or ".spill-" in inside:
                 yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
                 yield Finding.of(path, words, "aside")
-
-
-def files_of(folder: Path) -> list[Path]:
-    """All files in a folder and those in it, in order."""
-    return sorted(Path(inside, name) for inside, _, names in os.walk(folder) for name in names)
 
 
 def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -53,7 +54,7 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
     """The parts of one table against the manifest, by size and checksum, and by their footers."""
     pattern = f"{STEMS.get(table, 'part')}-*.parquet"
     facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
-    listed = {part["name"]: part for part in facts or [] if Path(part["name"]).match(pattern)}
+    listed = {part["name"]: part for part in facts or [] if fnmatch(part["name"], pattern)}
     present = {path.name for path in folder.glob(pattern)}
     for name in sorted(listed.keys() | present):
         path = folder / name

@@ -43,11 +43,7 @@ class WorkingCopy:
     def __init__(self, root: Path, address: str) -> None:
         self.root = root
         self.bucket = Bucket(address)
-
-    @property
-    def address(self) -> str:
-        """Where the objects lie."""
-        return self.bucket.address
+        self.address = self.bucket.address
 
     def sync(self) -> None:
         """Bring documents that are new or changed; drop files that the store holds no more, or otherwise."""
