@@ -3,6 +3,7 @@
 A GPU has kernels for such sequences; on a CPU neighbours of the same lengths go through a kernel together.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import groupby
@@ -26,7 +27,9 @@ def use_flash_attention_3(device: torch.device) -> None:
             or torch.cuda.get_device_capability(device) != (9, 0)):
         return
     try:
-        attention.activate_flash_attention_impl("FA3")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+            attention.activate_flash_attention_impl("FA3")
     except (ImportError, OSError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason"])[0]
         raise StageError(f"flash_attn_interface is installed and cannot be loaded: {why} Install "
