@@ -31,8 +31,8 @@ def use_flash_attention_3(device: torch.device) -> None:
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             attention.activate_flash_attention_impl("FA3")
     except (ImportError, OSError, RuntimeError) as error:
-        why = (str(error).splitlines() or ["no reason"])[0]
-        raise StageError(f"flash_attn_interface is installed and cannot be loaded: {why} Install "
+        why = (str(error).splitlines() or ["no reason"])[0].rstrip(".")
+        raise StageError(f"flash_attn_interface is installed and cannot be loaded: {why}. Install "
                          "flash-attention 3 for this torch, or uninstall it: it makes training faster, "
                          "nothing else.") from error
 
