@@ -61,10 +61,9 @@ def parse_source(text: str, *, heldout: bool) -> Source:
 
 def read_source(source: Source) -> list[Task]:
     """All tasks of a source, in its order; StageError if it is unknown, damaged or empty."""
-    tasks = list(_read(source.place))
-    if source.span:
-        first, last = source.span
-        tasks = [task for task in tasks if first <= _number_of(task, source.text) <= last]
+    first, last = source.span or (0, 0)
+    tasks = [task for task in _read(source.place)
+             if source.span is None or first <= _number_of(task, source.text) <= last]
     if source.ids_file:
         tasks = _choose(tasks, source.ids_file, source.place)
     if not tasks:
