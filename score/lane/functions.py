@@ -16,7 +16,7 @@ from score.lane.modules import failed_at, function_of, message_of, run_module
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 
-MAX_MESSAGE = 8 << 20       # bytes of one call or one answer
+MAX_MESSAGE = 16 << 20      # bytes of one call or one answer
 CANNOT_CROSS = str(ErrorClass.CANNOT_CROSS)
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 

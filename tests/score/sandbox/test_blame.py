@@ -51,7 +51,7 @@ def judged(executor: Executor, payload: object, code: str) -> tuple[Outcome, Mea
     (["x = [1]\nf(x)\nassert f(x) == 1"], "def f(x):\n    x.append(print)"),
     (["x = [1]\nf(x)\nassert f(x) == 1"], f"def f(y):\n    {DEEP_ARGUMENT}"),
     (["assert f([f(1)]) == 1"], f"def f(y):\n    {DEEP}"),
-    (["assert f([f(1)]) == 1"], "def f(y):\n    return 'x' * ((8 << 20) - 20)"),
+    (["assert f([f(1)]) == 1"], "def f(y):\n    return 'x' * ((16 << 20) - 20)"),
     (["assert f([f(1)]) == 1", "assert f(1) == 1"], f"def f(y):\n    {DEEP}"),
     ("value = candidate(1)\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    raise ValueError('no')"),
     ("value = candidate(1)[0]\ndef check(c):\n    assert c(2) == 2\n", "def f(x):\n    return None"),
@@ -78,7 +78,7 @@ def test_tests_that_ended_before_a_program_was_ready_are_no_error_of_it(monkeypa
 @pytest.mark.parametrize("tests", [
     ["assert f(lambda x: x) == 2"], ["assert f(1) == 1", "assert f(lambda x: x) == 2"],
     "import nothing_such\ndef check(candidate):\n    assert candidate(1) == 1\n", "def check(:\n",
-    ["assert f('x' * (8 << 20)) == 1"], "1 / 0\ndef check(candidate):\n    assert candidate(1) == 1\n",
+    ["assert f('x' * (16 << 20)) == 1"], "1 / 0\ndef check(candidate):\n    assert candidate(1) == 1\n",
 ], ids=["lambda", "lambda later", "import", "syntax", "large", "raises"])
 def test_what_tests_cannot_do_is_no_fault_of_the_program(executor, tests):
     outcome, _measures = judged(executor, {"tests": tests}, "def f(x):\n    return x\n")
