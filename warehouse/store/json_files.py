@@ -55,8 +55,9 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
 
 def damaged(path: Path, why: str) -> StageError:
     """The error for a file of the run that is not what was written."""
-    return StageError(f"{path} is damaged ({why}). Run `warehouse repair` on the run, or restore the file "
-                      "from a copy.")
+    way_out = ("Restore it from a copy of the run" if path.name == "warehouse.json"     # nothing else says it
+               else "Run `warehouse repair` on the run, or restore the file from a copy")
+    return StageError(f"{path} is damaged ({why}). {way_out}.")
 
 
 def _fresh_text(path: Path) -> str:

@@ -159,6 +159,14 @@ def test_a_part_that_another_took_the_place_of_is_no_row(tmp_path: Path) -> None
             warehouse.verify("train_steps", iteration=0)
 
 
+def test_what_no_repair_can_make_again_is_not_said_to_be_repaired(tmp_path: Path) -> None:
+    root = small_run(tmp_path).root
+    (root / "warehouse.json").write_text("")                # a copy whose disk was full
+    with pytest.raises(StageError, match="Restore it from a copy of the run") as error:
+        open_warehouse(root)
+    assert "`warehouse repair`" not in str(error.value)
+
+
 def test_encoding_of_parts(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     schema = arrow_schema("completions")
