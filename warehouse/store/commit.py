@@ -229,10 +229,12 @@ def saying_why(path: Path) -> Iterator[None]:
 
 def readable(error: OSError, path: Path) -> Exception:
     """A StageError that names the way out, where the system's error is the user's to mend."""
-    reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up",
-               errno.EROFS: "the filesystem is read-only", errno.EACCES: "permission was denied",
+    reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up: free some of it",
+               errno.EROFS: "the filesystem is read-only: have it mounted for writing",
+               errno.EACCES: "permission was denied: have it granted",
                errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
-               errno.ENFILE: "the machine has too many open files", errno.EIO: "the disk reports an error",
+               errno.ENFILE: "the machine has too many open files: close some",
+               errno.EIO: "the disk reports an error: mend it",
                errno.EFBIG: "files may not be as large as that: raise `ulimit -f`",
                errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
                errno.ENOTDIR: "a part of the path is no folder: choose another",

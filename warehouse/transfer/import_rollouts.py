@@ -35,9 +35,11 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
                                  "sha256": hashlib.sha256(content).hexdigest()})
     if manifest := stage.manifest():
         return manifest["facts"]["num_completions"]
-    tasks = warehouse.read("tasks", ["task_id", "split"]).to_pylist()
+    tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling, purpose)
+    if purpose.split("-")[0] in ("train", "distil"):
+        _check_not_held_out(source, rows, {row["task_id"] for row in tasks if row["heldout"]})
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)
@@ -62,6 +64,13 @@ def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
         raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
                          f"does not, or {stage.way_to_discard()}.")
     return before       # the file may have another name by now
+
+
+def _check_not_held_out(source: Path, rows: list[dict[str, Any]], held_out: set[str]) -> None:
+    """StageError for rows to train on whose tasks are kept from training: the file does not say their split."""
+    if tasks := sorted({row["task_id"] for row in rows} & held_out):
+        raise StageError(f"{source} holds completions of {len(tasks)} held-out tasks ({tasks[0]}), which are "
+                         "never trained on. Import them with --purpose eval, or leave them out.")
 
 
 def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:

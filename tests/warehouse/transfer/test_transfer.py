@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner, Result
 
+from tests.building.runs import small_run
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.care.check import check_run
 from warehouse.care.prune import prune_run
@@ -157,6 +158,13 @@ def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[
     refused(run, file, words)
 
 
+def test_rows_of_held_out_tasks_are_imported_as_an_evaluation_alone(tmp_path: Path) -> None:
+    run, file = small_run(tmp_path), tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**GOOD, "task_id": "h0"}) + "\n")
+    refused(run, file, "holds completions of 1 held-out tasks (h0), which are never trained on")
+    assert import_into(run, file, "--purpose", "eval").exit_code == 0
+
+
 def test_an_iteration_that_no_column_holds_is_refused(empty: Warehouse, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(GOOD) + "\n")
     refused_by_option = warehouse("import", empty.root, tmp_path / "rows.jsonl", "--iteration", 2147483648)
@@ -168,8 +176,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return empty_run(tmp_path_factory.mktemp("empty") / "run", num_tasks=2)
 
 
-def import_into(run: Warehouse, file: Path) -> Result:
-    return warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
+def import_into(run: Warehouse, file: Path, *options: str) -> Result:
+    return warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling", *options)
 
 
 def refused(run: Warehouse, file: Path, words: str) -> None:
