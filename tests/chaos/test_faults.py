@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
 
 
 @pytest.mark.parametrize(("error", "sentence"), [
-    (13, "permission was denied: have it granted, then"), (30, "the filesystem is read-only: have it mounted"),
+    (13, "permission was denied: have it granted, then"), (30, "the filesystem is read-only: have it"),
     (122, "the disk quota is used up: free some"), (24, "too many open files: raise `ulimit -n`"),
     (5, "the disk reports an error: mend it")])
 def test_what_the_system_refuses_is_said_with_the_way_out(

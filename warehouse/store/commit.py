@@ -229,7 +229,8 @@ def saying_why(path: Path) -> Iterator[None]:
 
 def readable(error: OSError, path: Path) -> Exception:
     """A StageError that names the way out, where the system's error is the user's to mend."""
-    reasons = {errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up: free some of it",
+    reasons = {errno.ENOSPC: "the disk is full: free some space",
+               errno.EDQUOT: "the disk quota is used up: free some of it",
                errno.EROFS: "the filesystem is read-only: have it mounted for writing",
                errno.EACCES: "permission was denied: have it granted",
                errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
