@@ -67,7 +67,7 @@ def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_not_held_out(source: Path, rows: list[dict[str, Any]], held_out: set[str]) -> None:
-    """StageError for rows to train on whose tasks are kept from training: the file does not say their split."""
+    """StageError for rows to train on whose tasks are kept from training: no line names their split."""
     if tasks := sorted({row["task_id"] for row in rows} & held_out):
         raise StageError(f"{source} holds completions of {len(tasks)} held-out tasks ({tasks[0]}), which "
                          "are never trained on. Import them with --purpose eval, or leave them out.")
