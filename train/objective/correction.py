@@ -78,8 +78,11 @@ def effective_sample_size(log_ratio: Tensor) -> float:
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """Estimator of KL(mu, pi) in nats, elementwise, from log pi - log mu of tokens drawn from mu; >= 0."""
-    return log_ratio.exp() - log_ratio - 1
+    """Estimator of KL(mu, pi) in nats, elementwise, from log pi - log mu of tokens drawn from mu; >= 0.
+
+    expm1, because in float32 exp(d) - 1 would lose all of a d below 1e-4.
+    """
+    return log_ratio.expm1() - log_ratio
 
 
 def clamp_log_ratio(log_ratio: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class UserFunction(NamedTuple):
         try:
             given = self.function(*arguments, **named)
             return asyncio.run(given) if inspect.iscoroutine(given) else given
-        except Exception as error:
+        except (Exception, SystemExit) as error:      # an exit of the user's would pass for one of the stage
             raise StageError(f"{where} raised {type(error).__name__}: {error}{line_in(error, self.path)}. "
                              f"{after}") from error
 
@@ -43,7 +43,7 @@ def load_function(text: str, option: str) -> UserFunction:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = line_in(error, path)
         raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}{line}.") from error
     function = getattr(module, name, None)

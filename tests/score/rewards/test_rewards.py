@@ -76,6 +76,9 @@ def nan(completions, **columns):
 def words(completions, **columns):
     return ["1.0"] * len(completions)
 
+def leaves(completions, **columns):
+    raise SystemExit(0)
+
 def single(completions, **columns):
     return 1.0
 """
@@ -126,6 +129,7 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
 
 @pytest.mark.parametrize(("name", "message"), [
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
+    ("leaves", "raised SystemExit: 0 (line 26)"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
     ("missing", "defines no function 'missing'")])

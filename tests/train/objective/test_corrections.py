@@ -7,9 +7,21 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.building.weather import build_run
-from train.objective.correction import effective_sample_size, importance_weights, off_policy_mask, veto_mask
+from train.objective.correction import (
+    effective_sample_size,
+    importance_weights,
+    k3,
+    off_policy_mask,
+    veto_mask,
+)
 from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.database import connect, rows_of
+
+
+def test_k3_of_small_log_ratios_keeps_its_digits_in_float32():
+    small = torch.tensor([1e-5, -1e-4, 1e-3])
+    exact = [ratio ** 2 / 2 + ratio ** 3 / 6 for ratio in small.double().tolist()]
+    assert k3(small).tolist() == pytest.approx(exact, rel=1e-3)
 
 
 @pytest.fixture(scope="module")
