@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.commit import bring, twin_of
+from warehouse.store.errors import StageError
 
 TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what a run's tasks are
 
@@ -47,6 +48,35 @@ def tasks_sha256(tables: Iterable[Any]) -> str:
         for row in table.select(TASK_COLUMNS).to_pylist():
             digest.update(json.dumps([row[name] for name in TASK_COLUMNS]).encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
+    """StageError unless the tasks in the parts are those that the run was made with."""
+    from warehouse.store.parts import read_groups
+    groups = (group for path, *_ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
+    if wanted not in (None, actual := tasks_sha256(groups)):
+        raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
+                         f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
+                         "of the run.")
+
+
+def check_policy_files(folder: Path, stored: dict[str, Any]) -> None:
+    """StageError if the files of a policy are not those that its policy.json, `stored`, names."""
+    way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
+    try:
+        actual = weights_sha256(folder)
+        changed = [name for name, sha256 in stored.get("files", {}).items()
+                   if not (folder / name).is_file() or sha256_of(folder / name) != sha256]
+    except FileNotFoundError as error:
+        raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
+    except OSError as error:
+        raise StageError(f"{folder} cannot be read: {error.strerror}. {way_out}") from error
+    if actual != stored["sha256"]:
+        raise StageError(f"The weights in {folder} have sha256 {actual[:12]}, its policy.json says "
+                         f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
+    for name in changed:
+        raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
 
 
 def weights_sha256(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import uuid
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.objects.place import sync_copy
-from warehouse.store.checksums import TASK_COLUMNS, part_damage, sha256_of, tasks_sha256, weights_sha256
+from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
 from warehouse.store.commit import TEMPORARY_MARK, bring, commit_directory, file_names, readable
 from warehouse.store.errors import StageError
 from warehouse.store.intent import finish_intent
@@ -199,20 +198,7 @@ class Warehouse:
         if self.is_pruned(version):
             raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
                              "policy.")
-        way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
-        try:
-            actual = weights_sha256(folder)
-            changed = [name for name, sha256 in stored.get("files", {}).items()
-                       if not (folder / name).is_file() or sha256_of(folder / name) != sha256]
-        except FileNotFoundError as error:
-            raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
-        except OSError as error:
-            raise StageError(f"{folder} cannot be read: {error.strerror}. {way_out}") from error
-        if actual != stored["sha256"]:
-            raise StageError(f"The weights in {folder} have sha256 {actual[:12]}, its policy.json says "
-                             f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
-        for name in changed:
-            raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
+        check_policy_files(folder, stored)
 
     def policy_versions(self) -> list[int]:
         """Versions that are committed, in order."""
@@ -248,17 +234,6 @@ class Warehouse:
             with contextlib.suppress(FileNotFoundError):  # another process sweeps too
                 if now - path.stat().st_mtime > SWEEP_SECONDS:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@functools.cache
-def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
-    """StageError unless the tasks in the parts are those that the run was made with."""
-    from warehouse.store.parts import read_groups
-    groups = (group for path, *_ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
-    if wanted not in (None, actual := tasks_sha256(groups)):
-        raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
-                         f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
-                         "of the run.")
 
 
 def open_warehouse(path: str | Path) -> Warehouse:
