@@ -20,9 +20,7 @@ TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.js
 class Twin(Protocol):
     """The objects of a run whose folder is a working copy: see warehouse.objects."""
 
-    @property
-    def address(self) -> str:
-        """Where they lie, for example s3://bucket/run."""
+    address: str    # where they lie, for example s3://bucket/run
 
     def create(self, path: Path, temporary: Path) -> bool:
         """Put the object of `path`; False if one stood, whose content `temporary` has then."""
