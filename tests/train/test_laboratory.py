@@ -26,6 +26,9 @@ def too_few(rows):
 
 def broken(rows):
     return [row["rewrad"] for row in rows]
+
+def leaves(rows):
+    raise SystemExit(3)
 """
 
 
@@ -100,7 +103,8 @@ def test_an_advantage_per_token_is_stored_as_its_mean(run):
 @pytest.mark.parametrize(("name", "said"), [
     ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "there is no file"),
     ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 42 rows"),
-    ("mine.py:broken", "raised KeyError: 'rewrad' (line 16). Nothing was written")])
+    ("mine.py:broken", "raised KeyError: 'rewrad' (line 16). Nothing was written"),
+    ("mine.py:leaves", "raised SystemExit: 3 (line 19). Nothing was written")])
 def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, said):
     monkeypatch.chdir(run.root)
     result = run_train(run, "--advantages", name)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from train.rows.groups import Group
-from warehouse.stages.user_code import line_in, load_function
+from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
 
@@ -22,11 +22,8 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     rows = [_row(group, place, age) for group, age in zip(groups, staleness, strict=True)
             for place in range(len(group.rollouts))]
     user = load_function(text, OPTION)
-    try:
-        given = list(user.function(rows))
-    except Exception as error:
-        raise StageError(f"--advantages {text} raised {type(error).__name__}: {error}"
-                         f"{line_in(error, user.path)}. Nothing was written.") from error
+    listed = user._replace(function=lambda rows: list(user.function(rows)))     # generators raise late
+    given = listed.call(f"--advantages {text}", "Nothing was written.", rows)
     if len(given) != len(rows):
         raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
     return [_checked(value, row, text) for value, row in zip(given, rows, strict=True)]
