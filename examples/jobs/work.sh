@@ -10,18 +10,24 @@ set -euo pipefail
 usage="usage: work.sh rollout|score|learn|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
 
+child= stopped=
+tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
+trap 'stopped=yes; tell' TERM
+
 stage() {
-  local child code=0 stopped=
+  local started code=0 ended=0
+  [[ -z $stopped ]] || exit 75   # the signal came between two commands
   "$@" &
-  child=$!
-  trap 'stopped=yes; kill -TERM "$child" 2>/dev/null || true' TERM
-  wait "$child" || code=$?
+  started=$! child=$started
+  [[ -z $stopped ]] || tell      # it came before it was known whom to tell
+  wait "$started" || code=$?
   if [[ $stopped ]]; then   # the signal ended the wait, not the command: wait for the command
-    code=0
-    wait "$child" || code=$?
-    ((code == 143)) && exit 75   # it was still starting and had nothing to save
+    wait "$started" 2>/dev/null || ended=$?
+    ((ended == 127)) || code=$ended   # 127: the wait was over before the signal came
+    ((0 <= code && code <= 128)) || exit 75   # it was still starting, or has just ended: bash says -1
     ((code == 0)) || exit "$code"
   fi
+  child=
   return "$code"
 }
 

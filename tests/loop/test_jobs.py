@@ -4,6 +4,7 @@ SLURM, HTCondor and SkyPilot are stand-ins here; test_real_engines.py starts tho
 """
 
 import json
+import os
 import random
 import re
 import shlex
@@ -91,6 +92,17 @@ def test_the_loop_says_how_it_is_used() -> None:
         wrong = subprocess.run(["bash", "examples/loop.sh", *arguments], capture_output=True, text=True,
                                check=False)
         assert wrong.returncode == 2 and wrong.stderr.startswith("usage: examples/loop.sh RUN ITERATIONS")
+
+
+def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(tmp_path: Path) -> None:
+    for name, does in (("rollout", "kill -TERM $PPID"), ("score", f"touch {tmp_path}/scored")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(10):
+        code, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", "0"], environment,
+                                 preempt_after=None)
+        assert (code, (tmp_path / "scored").exists()) == (75, False), output
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")
