@@ -2,7 +2,7 @@
 
 `python -m benchmarks.collapse_drill [HEALTHY [BROKEN]]` simulates HEALTHY healthy runs (200) and BROKEN (20)
 of each kind of collapse, of 20 iterations each, looks at the alarms after every iteration as a loop does, and
-prints the table of docs/collapse.md. No model and no GPU: every completion is a draw of a random generator.
+prints the table of docs/studies.md. No model and no GPU: every completion is a draw of a random generator.
 How many of a task's completions are right is binomial, tasks differ in difficulty, and an iteration trains on
 32 of 96 tasks. What it measures is the alarms, not how often training collapses.
 """

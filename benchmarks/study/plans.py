@@ -81,42 +81,44 @@ def long() -> Iterator[Plan]:
 
 
 KEEP = "--keep-if-nothing"       # a run that has died goes on, so that all are measured at equal samples
+GENTLE = "1e-3"                  # at RATE the policy decays on rows of its own, too
+SHORT = {"max_prompt_tokens": 250}                # the 32 tasks of the pool that every iteration visits
 CLAIM = Plan("claims", "", 0, iterations=12, final=16)
-CORRECTIONS = ("none", "bypass", "token-truncate", "token-mask", "sequence-mask", "geometric-mask")
 
 
 def claims() -> Iterator[Plan]:
     """Staleness x correction x loss at equal samples, and the other claims."""
     for seed in SEEDS:
-        for staleness in (3, 8, 0, 1):
-            for kind, options in claimed(staleness):
-                stages = Stages(train=trained(KEEP, *options), staleness=staleness)
-                yield replace(CLAIM, kind=f"{staleness}: {kind}", seed=seed, well=stages)
+        for kind, (staleness, options) in CLAIMED.items():
+            stages = Stages(SHORT, train=trained(KEEP, *options, rate=GENTLE), staleness=staleness)
+            yield replace(CLAIM, kind=kind, seed=seed, well=stages)
+    for seed in SEEDS:
+        for kind, (staleness, options) in LATER.items():
+            stages = Stages(SHORT, train=trained(KEEP, *options, rate=GENTLE), staleness=staleness)
+            yield replace(CLAIM, kind=kind, seed=seed, well=stages)
         for veto in ((), ("--suffix-veto", "10")):
-            large = Stages({"group_size": 32}, train=trained(KEEP, *veto, updates="16"))
+            large = Stages(SHORT | {"group_size": 32}, train=trained(KEEP, *veto, rate=GENTLE, updates="16"))
             yield replace(CLAIM, kind=" ".join(["0: three large stages", *veto]), seed=seed, well=large,
                           iterations=3)
 
 
-def claimed(staleness: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is tried at a staleness: name and options."""
-    for loss in ("dapo", "cispo", "gspo") if staleness in (3, 8) else ("dapo",):
-        for correction in CORRECTIONS if staleness else ("token-truncate",):
-            yield f"{loss} {correction}", ("--loss", loss, "--correction", correction)
-    for loss in ("m2po", "dppo", "reinforce", "oapl", "nll", "topr", "vespo"):
-        yield loss, ("--loss", loss)
-    if staleness in (3, 8):
-        yield "dapo token-truncate, lr by ess", ("--lr-by-ess",)
-        yield "dapo token-truncate, suffix veto", ("--suffix-veto", "10")
-    if staleness:
-        for correction in ("none", "bypass", "token-truncate", "sequence-mask"):
-            yield f"half the rate, dapo {correction}", ("--correction", correction, "--learning-rate", "2e-3")
-    else:
-        yield "half the rate, dapo token-truncate", ("--learning-rate", "2e-3")
-        yield "cispo", ("--loss", "cispo")
-        yield "gspo", ("--loss", "gspo")
-        yield "dapo, KL .02", ("--kl-beta", "0.02")
-        yield "dapo, KL .2", ("--kl-beta", "0.2")
+def crossed(losses: str, stalenesses: tuple[int, ...],
+            corrections: str) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """What is tried, by name: staleness, and options of `train`."""
+    return {f"{staleness}: {loss} {correction}": (staleness, ("--loss", loss, "--correction", correction))
+            for staleness in stalenesses for loss in losses.split() for correction in corrections.split()}
+
+
+CLAIMED = (crossed("dapo gspo", (0, 1), "token-truncate")
+           | crossed("dapo gspo", (3, 8), "none bypass token-truncate sequence-mask")
+           | crossed("dapo", (1,), "none bypass sequence-mask") | crossed("gspo", (1,), "none"))
+LATER = (crossed("cispo", (0, 3, 8), "token-truncate none bypass")
+         | {f"{staleness}: dapo token-truncate, {name}": (staleness, options) for staleness in (3, 8)
+            for name, options in (("lr by ess", ("--lr-by-ess",)), ("suffix veto", ("--suffix-veto", "10")))}
+         | crossed("dapo gspo", (3, 8), "token-mask geometric-mask")
+         | {f"{staleness}: {loss}": (staleness, ("--loss", loss)) for staleness in (3, 8, 0)
+            for loss in ("m2po", "dppo", "reinforce", "oapl", "nll", "topr", "vespo")}
+         | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")})
 
 
 def own(name: str) -> tuple[str, ...]:

@@ -11,6 +11,11 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def history_of(folder: Path, name: str) -> Path:
+    """Where the history of a run lies."""
+    return folder / "history" / name.replace("/", "-").replace(" ", "_")
+
+
 def name_of(result: dict[str, Any]) -> str:
     """STUDY/KIND/SEED."""
     return f"{result['study']}/{result['kind']}/{result['seed']}"

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from benchmarks.study.replay import HISTORY, Look, look
+from benchmarks.study.results import history_of
 from benchmarks.study.sampler import SmallSampler, load_encoder
 from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
@@ -16,7 +18,6 @@ from rollout.run import run_rollout
 from score.cli import score_rollouts
 from train.cli import train
 from warehouse.init import init_run
-from warehouse.look.alarms import raised_alarms
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
@@ -70,10 +71,10 @@ class Plan:
 
 
 def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str, ...] = (),
-            history: Path | None = None) -> dict[str, Any]:
+            output: Path | None = None) -> dict[str, Any]:
     """Run it in `folder` until it is done, cannot go on, or the deadline (time.time()) is near; what it left.
 
-    What its alarms are computed from is kept in `history`.
+    What its alarms are computed from is kept in `output`.
     """
     began, looks, ended = time.time(), [], "done"
     init_run(folder, str(STARTER / plan.model), plan.tasks, plan.heldout)
@@ -84,13 +85,13 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
                 raise StageError(OUT_OF_TIME)
             stages = plan.ill if plan.ill and iteration >= plan.onset else plan.well
             one_iteration(plan, stages, warehouse, iteration, score_options)
-            looks.append(look(warehouse))
+            looks.append(looked(warehouse))
         measure(plan, warehouse, score_options)
     except (StageError, click.ClickException, SystemExit) as error:
         ended = error.message if isinstance(error, click.ClickException) else str(error)
-        looks.append(look(warehouse))
-    if history and plan.study in ("drill", "healthy", "long"):
-        keep_history(warehouse, history / plan.name.replace("/", "-").replace(" ", "_"))
+        looks.append(looked(warehouse))
+    if output and plan.study in ("drill", "healthy", "long"):
+        keep_history(warehouse, history_of(output, plan.name))
     return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
             "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse, plan)}
 
@@ -157,12 +158,10 @@ def weights_of(warehouse: Warehouse, version: int) -> Iterator[str]:
             yield folder
 
 
-def look(warehouse: Warehouse) -> dict[str, list[str]]:
-    """What fires and what is raised once, as `warehouse watch` sees it now."""
+def looked(warehouse: Warehouse) -> Look:
+    """What the alarms say of the run now."""
     with connect(warehouse) as connection:
-        alarms = raised_alarms(connection)
-    return {"fired": [f"{alarm.signal}@{alarm.first_iteration}" for alarm in alarms if alarm.fired],
-            "raised": [f"{alarm.signal}@{alarm.first_iteration}" for alarm in alarms if not alarm.fired]}
+        return look(connection)
 
 
 def left_by(warehouse: Warehouse, plan: Plan) -> dict[str, Any]:
@@ -189,5 +188,5 @@ def keep_history(warehouse: Warehouse, folder: Path) -> None:
     """What signals are computed from, as Parquet files of `folder`: the alarms can be asked again."""
     folder.mkdir(parents=True, exist_ok=True)
     with connect(warehouse) as connection:
-        for table in ("iteration_stats", "task_results", "train_steps"):
+        for table in HISTORY:
             connection.execute(f"COPY (FROM {table}) TO '{folder}/{table}.parquet' (COMPRESSION zstd)")

@@ -1,4 +1,4 @@
-"""Tables of docs/collapse.md from the results of studies.
+"""Tables of docs/studies.md from the results of studies.
 
     python -m benchmarks.study.tables FOLDER
 """
@@ -63,11 +63,10 @@ def shown(values: list[float], style: str) -> str:
 
 
 def first_alarm(run: Result) -> int | None:
-    """The first iteration from the onset on after which an alarm stood that did not stand before it."""
+    """The first iteration from the onset on after which an alarm stood for an iteration since then."""
     onset = run["onset"]
-    before = {alarm.partition("@")[0] for alarm in run["looks"][onset - 1]["fired"]} if onset else set()
     return next((place for place, look in enumerate(run["looks"]) if place >= onset
-                 and {alarm.partition("@")[0] for alarm in look["fired"]} - before), None)
+                 and any(int(alarm.rpartition("-")[2]) >= onset for alarm in look["fired"])), None)
 
 
 def lost_by(run: Result, moment: int | None) -> float:
@@ -105,14 +104,20 @@ def long_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
 
 
 def claim_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
-    """pass@1 of the last policy on all tasks: mean, least and most of the seeds."""
-    yield "| staleness: setting | pass@1: mean (least .. most) | seeds | fired |"
+    """pass@1 of the last policy on all tasks, and the same less what rows of its own policy gave the loss."""
+    yield "| staleness: setting | pass@1: mean | by seed | less staleness 0, same seeds |"
     yield "|---|---|---|---|"
-    for kind, runs in sorted(kinds.items()):
-        values = [mean(right / number for _, number, right in run["final"]) for run in runs]
-        fired = sum(bool(run["looks"][-1]["fired"]) for run in runs)
-        yield (f"| {kind} | {mean(values):.3f} ({min(values):.3f} .. {max(values):.3f}) | {len(runs)} | "
-               f"{fired} |")
+    measured = {kind: {run["seed"]: np.array([right / number for _, number, right in sorted(run["final"])])
+                       for run in runs} for kind, runs in kinds.items()}
+    for kind, own in sorted(measured.items()):
+        fresh = measured.get(f"0: {kind.split()[1]} token-truncate", {})
+        values, less = {seed: own[seed].mean() for seed in sorted(own)}, ""
+        if seeds := sorted(own.keys() & fresh.keys()):
+            gains = np.array([own[seed] - fresh[seed] for seed in seeds])[..., None]
+            [[low], [high]] = intervals(gains)
+            less = f"{gains.mean():+.3f} ({low:+.3f} .. {high:+.3f})"
+        of_seeds = ", ".join(f"{value:.3f}" for value in values.values())
+        yield f"| {kind} | {mean(values.values()):.3f} | {of_seeds} | {less} |"
 
 
 def recipe_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
@@ -159,13 +164,19 @@ def turns_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
 
 def gain_lines(gains: np.ndarray) -> Iterable[str]:
     """Mean gains with 95% intervals over seeds and tasks; gains are [seeds, tasks, measures]."""
-    draws, (num_seeds, num_tasks, _) = np.random.default_rng(0), gains.shape
-    means = np.array([gains[draws.integers(0, num_seeds, num_seeds)][
-        :, draws.integers(0, num_tasks, num_tasks)].mean(axis=(0, 1)) for _ in range(4000)])
+    lows, highs = intervals(gains)
     for place, name in enumerate(("pass@1", "pass@16", "solved by 128", "by 64 + 64")):
-        low, high = np.quantile(means[:, place], [0.025, 0.975])
         of_seeds = ", ".join(f"{gain:+.3f}" for gain in gains[:, :, place].mean(axis=1))
-        yield f"{name}: {gains[:, :, place].mean():+.3f} ({low:+.3f} .. {high:+.3f}); by seed {of_seeds}"
+        yield (f"{name}: {gains[:, :, place].mean():+.3f} ({lows[place]:+.3f} .. {highs[place]:+.3f}); "
+               f"by seed {of_seeds}")
+
+
+def intervals(gains: np.ndarray) -> np.ndarray:
+    """95% intervals [2, measures] of the means of [seeds, tasks, measures], both drawn with replacement."""
+    draws, (num_seeds, num_tasks, _) = np.random.default_rng(0), gains.shape
+    means = [gains[draws.integers(0, num_seeds, num_seeds)][
+        :, draws.integers(0, num_tasks, num_tasks)].mean(axis=(0, 1)) for _ in range(4000)]
+    return np.quantile(np.array(means), [0.025, 0.975], axis=0)
 
 
 def turn_measures(run: Result) -> list[tuple[float, ...]]:

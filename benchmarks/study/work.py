@@ -20,7 +20,7 @@ def work(plan: Plan, output: Path, deadline: float, score_options: tuple[str, ..
         os.dup2(os.open(output / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     try:
         with tempfile.TemporaryDirectory(prefix="study-") as folder:
-            result = execute(plan, Path(folder) / "run", deadline, score_options, output / "history")
+            result = execute(plan, Path(folder) / "run", deadline, score_options, output)
     except Exception:
         traceback.print_exc()
         _say(screen, f"{plan.name}: {traceback.format_exc().splitlines()[-1]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the starter policy by a recipe and go on whatever the alarms say: what docs/collapse.md is made from.
+# Train the starter policy by a recipe and go on whatever the alarms say: what docs/studies.md is made from.
 # usage: examples/collapse/run.sh RUN RECIPE ITERATIONS [SEED]       RECIPE names a .toml beside this
 # MODEL and TASKS name others than the starter's, TRAIN more options of `train`.
 set -euo pipefail

@@ -42,7 +42,8 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
     """What was held against how many signals from iteration `since` on, and against which it was not."""
     rows = rows_of(connection, """
         SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
-               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged
+               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged,
+               arg_max(judged, iteration) AS lately
         FROM (SELECT purpose, iteration,
                      coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
               FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
@@ -62,9 +63,9 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
             unjudged.append(f"Not judged until an iteration from {since} on is trained: the mismatch of "
                             "engine and trainer, the steps.")
             left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
-        if "mismatch" in left:
-            unjudged.append("Not judged, as all that was trained on came from earlier policies: "
-                            f"{', '.join(FRESH_SIGNALS)}.")
+        if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
+            unjudged.append(f"Not judged at iteration {row['last']}, as all that it was trained on came from "
+                            f"earlier policies: {', '.join(FRESH_SIGNALS)}.")
             left = [signal for signal in left if signal not in FRESH_SIGNALS]
         if left:
             whose = "" if training else f" of {name}"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -44,7 +45,7 @@ def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
     assert fired(runs["healthy"]) == {}
     quiet = watch(runs["healthy"])
     assert quiet.exit_code == 0
-    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 11 to 26 signals each.\n"
+    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 10 to 25 signals each.\n"
                             f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
 
 
@@ -59,7 +60,7 @@ def test_other_healthy_runs_raise_none_either(tmp_path: Path, seed: int) -> None
                  "entropy_high": ONSET + 1}, {"mismatch", "entropy_low", "reward_hacking"}),
     ("mute", {"entropy_low": ONSET + 1, "length_down": ONSET + 1, "diversity": ONSET + 1},
      {"truncation", "reward_falls", "mismatch"}),
-    ("mismatch", {"mismatch": ONSET, "token_ratio": ONSET}, {"truncation", "entropy_low", "reward_falls"}),
+    ("mismatch", {"mismatch": ONSET}, {"truncation", "entropy_low", "reward_falls"}),
     ("wrong-adapter", {"wrong_weights": ONSET}, {"truncation", "mismatch", "reward_falls"}),
     ("length-hacking", {"reward_hacking": ONSET + 1, "length_up": ONSET + 1}, {"truncation", "entropy_low"}),
 ])
@@ -228,11 +229,11 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
     assert quiet.exit_code == 0
     assert quiet.stdout == "No alarm.\n" + {
-        1: "Judged: iteration 0 by 11 signals each.\n"
+        1: "Judged: iteration 0 by 10 signals each.\n"
            + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
-        2: "Judged: iteration 0 to 1 by 11 to 24 signals each.\n"
+        2: "Judged: iteration 0 to 1 by 10 to 23 signals each.\n"
            "Not judged for want of earlier values: grad_norm, sharpening.\n",
-        3: "Judged: iteration 0 to 2 by 11 to 25 signals each.\n"
+        3: "Judged: iteration 0 to 2 by 10 to 24 signals each.\n"
            "Not judged for want of earlier values: sharpening.\n"}[iterations]
 
 
@@ -277,20 +278,33 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
-def falls(curve: list[float | None], back: int | None = None, every: int = 1) -> dict[int, bool]:
-    """Where pass@1 with an error of .03 raises solving_falls, and whether at once; `back`: rolled back."""
+def run_of(curve: list[float | None], back: int | None = None, every: int = 1,
+           large_step: int = -1) -> duckdb.DuckDBPyConnection:
+    """A run with these pass@1, each with an error of .03; `back`: rolled back; a step with a KL of .2."""
     connection = empty_connection()
     connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
                        "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
                        [curve, every])
     known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
-             "policy_version": back or -1, "rolled_back_to": 3}
-    for view in ("iteration_stats", "adjusted", "policies"):
+             "policy_version": back or -1, "rolled_back_to": 3,
+             "policy_kl": f"CASE WHEN iteration = {large_step} THEN 0.2 END"}
+    for view in ("iteration_stats", "adjusted", "policies", "train_steps"):
         columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
                             connection.execute(f"DESCRIBE {view}").fetchall())
         connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM curve")
-    return dict(connection.execute("SELECT iteration, immediate FROM signals WHERE raised AND "
+    return connection
+
+
+def falls(*args: Any, **options: Any) -> dict[int, bool]:
+    """Where solving_falls is raised, and whether at once."""
+    return dict(run_of(*args, **options).execute("SELECT iteration, immediate FROM signals WHERE raised AND "
                                    "signal = 'solving_falls' ORDER BY iteration").fetchall())
+
+
+@pytest.mark.parametrize(("large_step", "expected"), [(5, {"solving_falls", "step_kl"}), (4, set())])
+def test_what_is_raised_where_fewer_are_solved_does_not_wait(large_step: int, expected: set[str]) -> None:
+    connection = run_of([0.49, 0.5, 0.5, 0.5, 0.5, 0.42, 0.49], large_step=large_step)
+    assert {name for (name,) in connection.execute("SELECT signal FROM fired_signals").fetchall()} == expected
 
 
 def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:
@@ -369,12 +383,11 @@ def test_what_sharpens_or_says_one_thing_is_shown_by_what_got_lost_and_by_what_r
 
 
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
-    run = build_run(tmp_path / "run", iterations=1, evals=())
-    for iteration in (1, 2):
-        go_on(run, iteration, Weather(log_ratio=0.06, staleness=1))
-    assert not {"mismatch", "token_ratio"} & {alarm.signal for alarm in raised_alarms(connect(run))}
-    said = watch(run, "--since", 1).stdout
-    assert "Not judged, as all that was trained on came from earlier policies: wrong_weights" in said
+    run = build_run(tmp_path / "run", iterations=2, evals=())
+    go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
+    assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
+    assert ("Not judged at iteration 2, as all that it was trained on came from earlier policies: "
+            "wrong_weights, mismatch.") in watch(run).stdout
 
 
 def test_a_loss_that_always_clips_much_raises_nothing_until_it_clips_more(tmp_path: Path) -> None:

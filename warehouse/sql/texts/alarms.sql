@@ -32,17 +32,20 @@ FROM iteration_stats AS stats
 LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
     ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
 
--- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once. A
--- rollback ends every row: what was raised before it says nothing of the policy that was taken up again.
+-- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once, and so does
+-- what is raised where pass@1 falls: two numbers say it. A rollback ends every row: what was raised before it says
+-- nothing of the policy that was taken up again.
 CREATE OR REPLACE VIEW raised_signals AS
 WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
                   WHERE rolled_back_to IS NOT NULL),
      held AS (
     SELECT signals.*,
            raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
-                       OR coalesce(lead(raised) OVER beside, false)) AS fired
+                       OR coalesce(lead(raised) OVER beside, false)
+                       OR bool_or(raised AND signal = 'solving_falls') OVER same
+                          AND bool_or(raised AND signal NOT IN ('solving_falls', 'reward_falls')) OVER same) AS fired
     FROM signals, restarts
-    WINDOW beside AS (
+    WINDOW same AS (PARTITION BY purpose, iteration), beside AS (
         PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
         ORDER BY iteration))
 SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
@@ -120,8 +123,6 @@ FROM (SELECT iteration, purpose, unnest([
               'KL(mu, pi_old) at staleness 0: the engine did not serve the weights that were trained'),
     signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
-    signal_of('token_ratio', exp(log_ratio_abs_mean_fresh), 1.02, true, NULL,
-              'exp of the mean |log pi_old - log mu| at staleness 0'),
     signal_of('ess', ess, 0.3, false, 0.3, 'Effective sample size of pi_old / mu over tokens'),
     signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),

@@ -132,7 +132,6 @@ trained AS (
            sum(mismatch_kl * num_tokens) / sum(num_tokens) AS mismatch_kl,
            max(mismatch_kl) FILTER (staleness = 0) AS mismatch_kl_fresh,
            sum(log_ratio_abs_mean * num_tokens) / sum(num_tokens) AS log_ratio_abs_mean,
-           max(log_ratio_abs_mean) FILTER (staleness = 0) AS log_ratio_abs_mean_fresh,
            max(log_ratio_abs_max) AS log_ratio_abs_max,
            min(completion_ess) AS completion_ess,
            sum(importance_weight_mean * num_tokens) / sum(num_tokens) AS importance_weight_mean,
