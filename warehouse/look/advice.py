@@ -82,6 +82,19 @@ def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> 
     return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
 
 
+def changed_settings(connection: duckdb.DuckDBPyConnection, iteration: int) -> list[str]:
+    """What `rollout` and `train` were told otherwise than before, in the iteration or the one before it."""
+    rows = rows_of(connection, r"""
+        FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
+              FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
+                    FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train')
+              WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
+        WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 1 AND $1
+              AND NOT regexp_matches(name, 'sha256|version|^serve$') ORDER BY ALL""", [iteration])
+    return [f"Set otherwise from iteration {row['iteration']} on: {row['stage']} {row['name']} "
+            f"{row['value']} (was {row['former']})." for row in rows]
+
+
 def advice_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
                  alarms: list[Alarm]) -> list[str]:
     """What to mend, and the last policy that no alarm speaks against; no lines where none fired."""
@@ -91,7 +104,7 @@ def advice_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
     first = min(alarm.first_iteration for alarm in firing)
     newest = max(warehouse.policy_versions(), default=0)
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
-    lines = []
+    lines = changed_settings(connection, first)
     changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
     if changed:
         lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "

@@ -15,7 +15,7 @@ from tests.building.runs import completion_row, prompt_row, write_rows
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.advice import alarm_lines
+from warehouse.look.advice import alarm_lines, changed_settings
 from warehouse.look.alarms import _examples, raised_alarms
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
@@ -380,6 +380,18 @@ def test_what_sharpens_or_says_one_thing_is_shown_by_what_got_lost_and_by_what_r
     shown = {signal: _examples(connection, {"signal": signal, "first_iteration": 4, "purpose": "train"})
              for signal in ("sharpening", "diversity", "reuse")}
     assert shown == {"sharpening": [("lost", 1), ("lost", 0)], "diversity": [("lost", 1)], "reuse": []}
+
+
+def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
+    connection = duckdb.connect()
+    connection.execute("""CREATE TABLE stages AS FROM (VALUES
+        ('train', 'train', 2, '{"learning_rate": 0.004, "parent_sha256": "a"}'::JSON),
+        ('train', 'train', 3, '{"learning_rate": 0.03, "parent_sha256": "b"}'),
+        ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
+        ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
+        stages(stage, purpose, iteration, settings)""")
+    said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
+    assert [changed_settings(connection, iteration) for iteration in (2, 3, 4, 5)] == [[], said, said, []]
 
 
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
