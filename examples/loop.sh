@@ -15,7 +15,7 @@ fi
 [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
 run=$1 iterations=$2
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
-rescues=0 to_train=() ahead="" sampling=""
+rescues=0 to_train=() ahead="" sampling="" since=()
 shift 2
 while (($#)); do
   case $1 in
@@ -53,10 +53,11 @@ stop_sampling() { # what was sampled is kept
   sampling=""
 }
 
-watch_alarms() {
+watch_alarms() { # of the iterations not yet watched: later ones judge a dip anew that is long over
   local said code=0 back
   # shellcheck disable=SC2086
-  said=$(warehouse watch "$run" ${WATCH:-}) || code=$?
+  said=$(warehouse watch "$run" "${since[@]}" ${WATCH:-}) || code=$?
+  since=(--since $((i + 1)))
   ((code)) || return 0
   echo "$said"
   back=$(sed -n 's/.*go back: warehouse rollback .* --to \([0-9]*\)$/\1/p' <<<"$said")

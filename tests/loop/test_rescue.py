@@ -51,7 +51,7 @@ def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
 
 def test_the_loop_stops_where_an_alarm_fires(tmp_path: Path) -> None:
     code, calls = loop(tmp_path, fires="2")
-    assert code == 3 and calls[-1] == "warehouse watch RUN" and "train RUN --iteration 2" in calls
+    assert code == 3 and calls[-1] == "warehouse watch RUN --since 2" and "train RUN --iteration 2" in calls
     assert not any("rollback" in call or "--iteration 3" in call for call in calls)
 
 
@@ -71,7 +71,7 @@ def test_a_stage_without_any_gradient_is_rescued_too(tmp_path: Path) -> None:
     code, calls = loop(tmp_path, "--rescue", fires="2", empty="2")
     assert code == 0 and "train RUN --iteration 3 --lr-after-rollback 0.5" in calls
     code, calls = loop(tmp_path / "quiet", "--rescue", empty="2")
-    assert code == 1 and calls[-1] == "warehouse watch RUN"
+    assert code == 1 and calls[-1] == "warehouse watch RUN --since 2"
 
 
 @pytest.mark.parametrize("said", ["Mend the engine first, or it happens again\n" + BACK,
@@ -79,6 +79,12 @@ def test_a_stage_without_any_gradient_is_rescued_too(tmp_path: Path) -> None:
 def test_what_a_smaller_step_does_not_help_ends_the_loop(tmp_path: Path, said: str) -> None:
     code, calls = loop(tmp_path, "--rescue", fires="2", said=said)
     assert code == 3 and not any(call.startswith("warehouse rollback") for call in calls)
+
+
+def test_each_iteration_is_watched_once(tmp_path: Path) -> None:
+    code, calls = loop(tmp_path, "--rescue", fires="1")
+    assert code == 0 and [call for call in calls if call.startswith("warehouse watch")] == [
+        "warehouse watch RUN", *(f"warehouse watch RUN --since {i}" for i in (1, 2, 3))]
 
 
 def test_a_run_is_rescued_three_times(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Load a base model and a policy on it; prompts are shared in the first way that gives the same logits."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from warehouse.store.errors import StageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 disable_progress_bar()
+# Said of the thread of the first backward, which then takes the context that is there.
+warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,

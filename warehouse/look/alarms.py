@@ -107,15 +107,24 @@ def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
 
 def _raised(connection: duckdb.DuckDBPyConnection, since: int,
             ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """A row per purpose and signal that fired or was raised since the last rollback up to `since`."""
+    """A row per purpose and signal that fired or was raised since the last rollback up to `since`.
+
+    Of iterations before `since` only those that lead up to it without a gap.
+    """
     rows = rows_of(connection, """
+        WITH places AS (SELECT iteration, purpose, row_number() OVER (
+                            PARTITION BY purpose ORDER BY iteration) AS place FROM iteration_stats),
+             streaks AS (SELECT *, place - row_number() OVER (
+                             PARTITION BY purpose, signal ORDER BY iteration) AS streak
+                         FROM raised_signals LEFT JOIN places USING (iteration, purpose)
+                         WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
+                                             WHERE rolled_back_to IS NOT NULL AND policy_version <= $1)),
+             held AS (FROM streaks QUALIFY max(iteration) OVER (PARTITION BY purpose, signal, streak) >= $1)
         SELECT signal, purpose, any_value(fires) AS fired, min(iteration) AS first_iteration,
                max(iteration) AS last_iteration, count(*)::INTEGER AS num_iterations,
                arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
                any_value(above) AS above, any_value(meaning) AS meaning
-        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal) AS fires FROM raised_signals
-              WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
-                                  WHERE rolled_back_to IS NOT NULL AND policy_version <= $1))
+        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal) AS fires FROM held)
         WHERE fired = fires
         GROUP BY signal, purpose HAVING max(iteration) >= $1""", [since])
     order = known_signals()

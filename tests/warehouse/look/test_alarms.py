@@ -200,6 +200,16 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     assert twice.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
 
 
+def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
+    run, cut_off = build_run(tmp_path / "run", iterations=3, evals=()), Weather(truncated=0.9)
+    for iteration, sky in enumerate((cut_off, Weather(), Weather(), cut_off, cut_off), start=3):
+        go_on(run, iteration, sky)
+    assert "truncation since iteration 3, 3 iterations until 7" in watch(run).stdout
+    late = watch(run, "--since", 7).stdout
+    assert "truncation since iteration 6, 2 iterations until 7" in late
+    assert late.rstrip().endswith(f"warehouse rollback {run.root} --to 5")
+
+
 @pytest.mark.parametrize("shape", ["wrong-adapter", "mismatch"])
 def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str, Warehouse],
                                                                   shape: str) -> None:
