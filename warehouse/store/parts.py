@@ -96,7 +96,7 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
         tables = [_as_known(read_part(path, _stored(table_name, names)), path, table_name, names)
                   for path in paths]
     else:
-        wanted = pc.field("task_id").isin(list(task_ids))
+        wanted = pc.field("task_id").isin(pa.array(list(task_ids), pa.string()))
         tables = [group.filter(wanted) for path in paths for group in read_groups(path, table_name, names)]
     return pa.concat_tables(tables) if tables else _schema(table_name, names).empty_table()
 

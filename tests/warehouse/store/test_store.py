@@ -228,6 +228,15 @@ def test_a_folder_that_is_no_run_and_a_newer_run_are_refused(tmp_path: Path) -> 
         open_warehouse(tmp_path)
 
 
+def test_rows_of_the_tasks_that_are_asked_for_are_read_alone_be_they_none(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    [name, *others] = warehouse.read("tasks")["task_id"].to_pylist()
+    assert others
+    for asked in (set(), {name}, {name, "no such task"}):
+        rows = warehouse.read("tasks", columns=["task_id", "kind"], task_ids=asked)
+        assert rows.schema.names == ["task_id", "kind"] and set(rows["task_id"].to_pylist()) == asked & {name}
+
+
 def test_a_torn_part_is_named(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     path = warehouse.part_path("train_steps", 0, iteration=0)
