@@ -69,6 +69,22 @@ def drill() -> Iterator[Plan]:
             yield Plan("healthy", kind, seed, stages, model="model-noised" if kind == "noised" else "model")
 
 
+LARGE = {"group_size": 32}                  # 1,024 completions of the 32 tasks
+SLOW = ("entropy bonus", "paid by length", "paid for repeating", "bribed judge", "KL too strong")
+SOUND = ("cispo", "half the rate", "one update", "dr_grpo", "rank 32", "noised")
+SUDDEN = ("learning rate", "too many updates", "no clip, stale rows", "truncated sampling")
+
+
+def drill_1024() -> Iterator[Plan]:
+    """The drill with four times its completions: what drifts off slowly first, what dies at once last."""
+    kept = [plan for plan in drill() if plan.kind in SOUND or (plan.ill and "switched off" not in plan.kind)]
+    order = [*SLOW, *SOUND, *(kind for kind in BROKEN if kind not in SLOW + SUDDEN), *SUDDEN]
+    for plan in sorted(kept, key=lambda plan: order.index(plan.kind.removesuffix(", harder"))):
+        well, ill = (stages and replace(stages, rollout=stages.rollout | LARGE)
+                     for stages in (plan.well, plan.ill))
+        yield replace(plan, study=f"{plan.study}-1024", well=well or Stages(), ill=ill)
+
+
 def long() -> Iterator[Plan]:
     """The recipe of the runs that collapsed, and our defaults over five times its steps."""
     for seed in SEEDS:
@@ -202,4 +218,5 @@ def smoke() -> Iterator[Plan]:
 
 
 STUDIES: dict[str, Callable[[], Iterator[Plan]]] = {
-    study.__name__: study for study in (long, drill, claims, recipe, turns, smoke)}
+    study.__name__.replace("_", "-"): study
+    for study in (long, drill, drill_1024, claims, recipe, turns, smoke)}

@@ -90,7 +90,7 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
     except (StageError, click.ClickException, SystemExit) as error:
         ended = error.message if isinstance(error, click.ClickException) else str(error)
         looks.append(looked(warehouse))
-    if output and plan.study in ("drill", "healthy", "long"):
+    if output and plan.study.startswith(("drill", "healthy", "long")):
         keep_history(warehouse, history_of(output, plan.name))
     return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
             "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse, plan)}
