@@ -1,11 +1,9 @@
 """Build the report of a run: run each figure's SQL, draw it, add the samples, write one file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports.drawing import Chart, Event, with_events
 from reports.figure import Figure
@@ -19,13 +17,10 @@ from reports.scale import duration, number
 from warehouse.look.advice import advice_lines, judged_lines
 from warehouse.look.alarms import last_rollback, raised_alarms
 from warehouse.look.story import story_lines
-from warehouse.sql.database import connect, rows_of
+from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
 from warehouse.store.run_folder import open_warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
@@ -89,19 +84,18 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     return path
 
 
-def draw_figure(connection: duckdb.DuckDBPyConnection, figure: Figure,
-                events: Sequence[Event]) -> Chart | None:
+def draw_figure(connection: Connection, figure: Figure, events: Sequence[Event]) -> Chart | None:
     """The figure's chart with what happened to the run; None where its query has no rows."""
     rows = rows_of(connection, figure.sql)
     return with_events(figure.draw(rows), events) if rows else None
 
 
-def run_events(connection: duckdb.DuckDBPyConnection) -> list[Event]:
+def run_events(connection: Connection) -> list[Event]:
     """Where signals fired for the first time, all of an iteration together, and where the run went back."""
     return [Event(row["iteration"], row["kind"], row["title"]) for row in rows_of(connection, EVENTS_SQL)]
 
 
-def headline(connection: duckdb.DuckDBPyConnection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """The few numbers that a person asks for first."""
     train = [row for row in stats if row["purpose"] == "train"]
     seconds, tokens = connection.execute(

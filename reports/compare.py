@@ -1,12 +1,10 @@
 """Runs side by side: their curves in one picture each, the tasks of each in pairs with those of the first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +13,10 @@ from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import number
-from warehouse.sql.database import connect, rows_of
+from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 MOST_RUNS = 6  # colours that can be told apart
 CURVES = (
@@ -108,7 +103,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def paired_tasks(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection) -> list[Pairing]:
+def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
     """The latest training and the latest evaluation that both runs have on common tasks, the newer first.
 
     Only rows of one iteration and one purpose are paired: those of other policies or of another evaluation
@@ -132,8 +127,7 @@ def paired_tasks(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection) -> 
     return [_pairing(a, b, iteration, purpose, latest) for iteration, purpose in chosen]
 
 
-def _pairing(a: duckdb.DuckDBPyConnection, b: duckdb.DuckDBPyConnection, iteration: int, purpose: str,
-             latest: int) -> Pairing:
+def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest: int) -> Pairing:
     query = Pairing(iteration, purpose, [], latest).sql
     left, right = ({row["task_id"]: row["c"] / row["n"] for row in rows_of(run, query)} for run in (a, b))
     pairs = [{"task": task, "a": left[task], "b": right[task]} for task in sorted(left.keys() & right.keys())]

@@ -1,7 +1,5 @@
 """Single pictures for papers: any figure, or the grids of a task or completion, as SVG or PNG."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -9,7 +7,7 @@ import subprocess
 import tempfile
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports.build import FIGURES, draw_figure, run_events
 from reports.drawing import WIDTH, Chart
@@ -17,19 +15,15 @@ from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks
 from reports.page import page_style
 from warehouse.look.show import completion_row, grid_pairs, is_grid
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
-
-if TYPE_CHECKING:
-    import duckdb
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FONT = "font-family=\"Helvetica, Arial, sans-serif\""
 
 
-def export_figure(connection: duckdb.DuckDBPyConnection, name: str, output: Path, *,
-                  dark: bool = False) -> None:
+def export_figure(connection: Connection, name: str, output: Path, *, dark: bool = False) -> None:
     """Write the figure `name` to `output`, .svg or .png."""
     figures = {figure.name: figure for figure in FIGURES}
     if name not in figures:
@@ -80,7 +74,7 @@ def _style(colors: dict[str, str]) -> str:
     return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"
 
 
-def export_grids(connection: duckdb.DuckDBPyConnection, run: Path, name: str, output: Path) -> None:
+def export_grids(connection: Connection, run: Path, name: str, output: Path) -> None:
     """Write the grids of a task, or of a completion (ITERATION/TASK/SAMPLE) with its outputs."""
     outputs: dict[str, Any] = {}
     task = name

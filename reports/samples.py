@@ -1,17 +1,12 @@
 """Which completions a person should look at, and everything the page shows about each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.look.alarms import Alarm
 from warehouse.look.show import find_completion
-from warehouse.sql.database import rows_of
-
-if TYPE_CHECKING:
-    import duckdb
+from warehouse.sql.database import Connection, rows_of
 
 LONGEST_TEXT = 2000
 
@@ -72,7 +67,7 @@ class Sample(NamedTuple):
     outputs: dict[str, Any]
 
 
-def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm] = ()) -> list[Sample]:
+def chosen_samples(connection: Connection, alarms: Sequence[Alarm] = ()) -> list[Sample]:
     """The completions worth a look, each once, with every reason it was chosen for."""
     from tqdm import tqdm
 
@@ -93,7 +88,7 @@ def chosen_samples(connection: duckdb.DuckDBPyConnection, alarms: Sequence[Alarm
     return [sample for sample in samples if sample]
 
 
-def _sample(connection: duckdb.DuckDBPyConnection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
+def _sample(connection: Connection, key: tuple[Any, ...], kinds: list[str]) -> Sample | None:
     """Everything about a completion; None where its text is not at hand."""
     iteration, purpose, task, _index = key
     row = find_completion(connection, *key)

@@ -105,9 +105,8 @@ def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behavi
     return -shape * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
 
 
-def divergence_mask(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-                      *,
-                      limit: float = 0.2) -> tuple[Tensor, Tensor]:
+def divergence_mask(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, *,
+                    limit: float = 0.2) -> tuple[Tensor, Tensor]:
     """DPPO, binary total variation: -w A, 0 where pi(token) - mu(token) has A's sign and exceeds `limit`."""
     moved = policy_logprobs.detach().exp() - behaviour_logprobs.exp()
     masked = ((advantages > 0) & (moved > limit)) | ((advantages < 0) & (moved < -limit))

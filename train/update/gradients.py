@@ -58,8 +58,7 @@ class StepSums:
 
 
 def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
-               settings: Settings, *, online: bool,
-               interrupted: Callable[[], bool]) -> StepSums | None:
+               settings: Settings, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
     """Add the gradients of this process's part of the step to the parameters; None if interrupted.
 
     With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without

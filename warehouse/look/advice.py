@@ -1,8 +1,5 @@
 """What is said of alarms: each with what shows it, what was judged, and what to do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from warehouse.look.alarms import (
     FRESH_SIGNALS,
@@ -12,16 +9,12 @@ from warehouse.look.alarms import (
     known_signals,
     rolled_back_to,
 )
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import UNTRUNCATED
 
-if TYPE_CHECKING:
-    import duckdb
 
-
-def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, alarms: list[Alarm],
-                since: int) -> list[str]:
+def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
     lines = []
     for alarm in alarms:
@@ -38,7 +31,7 @@ def alarm_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, ala
     return ["No alarm.", *lines, *judged_lines(connection, since)]
 
 
-def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]:
+def judged_lines(connection: Connection, since: int) -> list[str]:
     """What was held against how many signals from iteration `since` on, and against which it was not."""
     rows = rows_of(connection, """
         SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
@@ -73,7 +66,7 @@ def judged_lines(connection: duckdb.DuckDBPyConnection, since: int) -> list[str]
     return lines + unjudged
 
 
-def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> str:
+def _changed_sampling(connection: Connection, iteration: int) -> str:
     """What bent the distribution that an iteration was sampled from, as top_p 0.95; empty where nothing."""
     names = ", ".join(f"any_value({name}) FILTER ({name} <> {neutral}) AS {name}"
                       for name, neutral in UNTRUNCATED.items())
@@ -82,7 +75,7 @@ def _changed_sampling(connection: duckdb.DuckDBPyConnection, iteration: int) -> 
     return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
 
 
-def changed_settings(connection: duckdb.DuckDBPyConnection, iteration: int) -> list[str]:
+def changed_settings(connection: Connection, iteration: int) -> list[str]:
     """What `rollout` and `train` were told otherwise than before, in the iteration or the one before it."""
     rows = rows_of(connection, r"""
         FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
@@ -95,8 +88,7 @@ def changed_settings(connection: duckdb.DuckDBPyConnection, iteration: int) -> l
             f"{row['value']} (was {row['former']})." for row in rows]
 
 
-def advice_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
-                 alarms: list[Alarm]) -> list[str]:
+def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
     """What to mend, and the last policy that no alarm speaks against; no lines where none fired."""
     firing = [alarm for alarm in alarms if alarm.fired]
     if not firing:

@@ -1,19 +1,14 @@
 """Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.look.render import short_number
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 ALARM_EXIT_CODE = 3
 RISEN = 0.1                     # of the completions: an error that is more frequent by this is named
@@ -84,7 +79,7 @@ class Alarm(NamedTuple):
         return [f"{self.first_iteration}/{purpose}{task}/{index}" for task, index in self.examples]
 
 
-def raised_alarms(connection: duckdb.DuckDBPyConnection, *, since: int = 0, ignored: tuple[str, ...] = (),
+def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str, ...] = (),
                   examples: bool = True) -> list[Alarm]:
     """What fired, then what was raised once, at iteration `since` or later; causes before consequences.
 
@@ -105,8 +100,7 @@ def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     return [f"{', '.join(counts)}: warehouse watch {warehouse.root}"] if counts else []
 
 
-def _raised(connection: duckdb.DuckDBPyConnection, since: int,
-            ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """A row per purpose and signal that fired or was raised since the last rollback up to `since`.
 
     Of iterations before `since` only those that lead up to it without a gap.
@@ -132,7 +126,7 @@ def _raised(connection: duckdb.DuckDBPyConnection, since: int,
                   key=lambda row: (not row["fired"], row["first_iteration"], order.index(row["signal"])))
 
 
-def _spoils_next(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> bool:
+def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
     """True for bad steps, and for a mismatch in an iteration trained on rows of its own policy alone."""
     if row["signal"] not in MISMATCH_SIGNALS:
         return row["signal"] in STEP_SIGNALS
@@ -153,7 +147,7 @@ def check_signals(names: tuple[str, ...]) -> None:
         raise StageError(f"There is no signal '{unknown[0]}'. Known: {', '.join(known)}.")
 
 
-def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[tuple[str, int]]:
+def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, int]]:
     """Three completions (task, sample index) of the iteration that show the signal best."""
     signal = row["signal"]
     table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
@@ -164,7 +158,7 @@ def _examples(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> lis
     return [(example["task_id"], example["sample_index"]) for example in rows]
 
 
-def _risen_errors(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[str]:
+def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
     """The errors that are far more frequent where pass@1 began to fall than in the iteration before."""
     if row["signal"] != "solving_falls":
         return []

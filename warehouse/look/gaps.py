@@ -1,18 +1,12 @@
 """Tokens on which engine and trainer disagree most, shown in their text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from warehouse.look.render import printable, short_number
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 WORST = """
 SELECT task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
@@ -22,7 +16,7 @@ FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMI
 CONTEXT = 12  # tokens on each side
 
 
-def gap_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, iteration: int | None, num: int,
+def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
               width: int) -> list[str]:
     """One line per token: how far apart, where, and the text around it with the token in brackets."""
     if iteration is None:
@@ -60,7 +54,7 @@ def text_around(before: str, token: str, after: str, width: int) -> str:
     return (before[len(before) - left:] + middle + after)[:width]
 
 
-def decoder(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection) -> Callable[[list[int]], str]:
+def decoder(warehouse: Warehouse, connection: Connection) -> Callable[[list[int]], str]:
     """Token ids to text: with the base model's tokenizer.json, else token by token with the run's vocabulary.
 
     The bare ids where neither is at hand.

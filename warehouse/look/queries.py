@@ -1,17 +1,16 @@
 """Answers to SQL: scripts, saved queries by name, limits, and the format asked for."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warehouse.look.render import WRITERS
 from warehouse.sql.catalog import quoted_name
 from warehouse.sql.database import (
+    Connection,
     changes,
     explain_errors,
     interruptible,
@@ -23,16 +22,12 @@ from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
-if TYPE_CHECKING:
-    import duckdb
-
 SHOWN_ROWS = 200
 ZONED = "TIMESTAMP WITH TIME ZONE"
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown", ".parquet": "parquet"}
 
 
-def write_answers(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, script: str,
-                  **options: Any) -> None:
+def write_answers(warehouse: Warehouse, connection: Connection, script: str, **options: Any) -> None:
     """Print what every statement of a script answers; with several, the others are answered after an error.
 
     Options as for `write_answer`. StageError for a table that nothing after it could read.
@@ -75,7 +70,7 @@ def script_statements(script: str) -> list[str]:
     return [*statements, pending] if pending else statements
 
 
-def write_answer(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, query: str, *,
+def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
                  style: str | None = None, output: Path | None = None, limit: int | None = None,
                  full: bool = False, width: int | None = None) -> str:
     """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
@@ -154,7 +149,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def _without_time_zones(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+def _without_time_zones(relation: Any) -> Any:
     """Times with a zone as plain UTC times: Python cannot fetch them without one more package."""
     kinds = [str(kind) for kind in relation.types]
     if not any(ZONED in kind for kind in kinds):

@@ -37,8 +37,7 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     return "\n".join(joined)
 
 
-def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
-                **_: Any) -> str:
+def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False, **_: Any) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:

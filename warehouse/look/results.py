@@ -1,16 +1,11 @@
 """Result tables as published ARC runs have them: shares per task, then means; and what turns are worth."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warehouse.sql.catalog import condition
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
-
-if TYPE_CHECKING:
-    import duckdb
 
 NAMES = {"iteration": "iteration", "purpose": "purpose", "split": "split", "policy": "policy_version",
          "task": "task_id"}
@@ -45,7 +40,7 @@ COLUMNS = ("valid code", "valid outputs", "unique outputs", "train pixel score",
            "test is_correct", "is_correct", "same program")
 
 
-def result_table(connection: duckdb.DuckDBPyConnection, *, by: tuple[str, ...] = ("iteration", "purpose"),
+def result_table(connection: Connection, *, by: tuple[str, ...] = ("iteration", "purpose"),
                  **chosen: tuple[Any, ...]) -> tuple[list[str], list[list[Any]]]:
     """Column names and rows, one per value of `by`; completions of the chosen rows are pooled per task.
 
@@ -122,7 +117,7 @@ SELECT (SELECT avg(gain) FROM pairs) AS gain, quantile_cont(gain, 0.025) AS low,
 FROM resampled"""
 
 
-def budget_table(connection: duckdb.DuckDBPyConnection, budget: int,
+def budget_table(connection: Connection, budget: int,
                  **chosen: tuple[Any, ...]) -> tuple[list[str], list[list[Any]], list[str]]:
     """Names and rows of the result table with `budget` completions of each task, and what turns gain.
 
@@ -148,7 +143,7 @@ def budget_table(connection: duckdb.DuckDBPyConnection, budget: int,
     return names, table, lines
 
 
-def _check(connection: duckdb.DuckDBPyConnection, budget: int) -> None:
+def _check(connection: Connection, budget: int) -> None:
     [held] = rows_of(connection, """
         SELECT count(*) AS num, min(first) AS least, arg_min(purpose, first) AS purpose
         FROM (SELECT max(place) FILTER (turn = 1) AS first, any_value(base) AS purpose FROM turns
@@ -176,8 +171,7 @@ def _shares(budget: int, num_turns: int) -> str:
     return " + ".join([str(budget // num_turns)] * num_turns)
 
 
-def _gains(connection: duckdb.DuckDBPyConnection, budget: int, fewer: dict[str, Any],
-           more: dict[str, Any]) -> list[str]:
+def _gains(connection: Connection, budget: int, fewer: dict[str, Any], more: dict[str, Any]) -> list[str]:
     """How much better the larger number of turns is, task by task."""
     lines = [f"{more['base']} of iteration {more['iteration']}: {_shares(budget, more['arm'])} against "
              f"{_shares(budget, fewer['arm'])}, paired over tasks, with 95% intervals"]

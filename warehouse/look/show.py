@@ -1,19 +1,14 @@
 """One completion in the terminal: what it was asked, what it wrote, what its program made of the grids."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from warehouse.look.render import printable
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.names import is_training
-
-if TYPE_CHECKING:
-    import duckdb
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
@@ -38,7 +33,7 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
     return iteration, "train", "/".join(pieces[1:-1]), index
 
 
-def completion_row(connection: duckdb.DuckDBPyConnection, run: Path, name: str) -> dict[str, Any]:
+def completion_row(connection: Connection, run: Path, name: str) -> dict[str, Any]:
     """The columns of the completion `name` but its tokens; StageError where there is none."""
     row = find_completion(connection, *parse_name(name))
     if row is None:
@@ -46,7 +41,7 @@ def completion_row(connection: duckdb.DuckDBPyConnection, run: Path, name: str) 
     return row
 
 
-def find_completion(connection: duckdb.DuckDBPyConnection, iteration: int, purpose: str, task: str,
+def find_completion(connection: Connection, iteration: int, purpose: str, task: str,
                     index: int) -> dict[str, Any] | None:
     """The same by its keys; None where there is none."""
     rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) FROM "
@@ -63,7 +58,7 @@ def no_completion(run: Path, name: str) -> StageError:
                       f"{iteration} AND purpose = '{purpose}' GROUP BY task_id ORDER BY task_id\"`")
 
 
-def completion_lines(connection: duckdb.DuckDBPyConnection, run: Path, name: str, *, color: bool,
+def completion_lines(connection: Connection, run: Path, name: str, *, color: bool,
                      prompt: bool = False) -> list[str]:
     """The lines to print about the completion `name`."""
     iteration, purpose, task, index = parse_name(name)
@@ -103,7 +98,7 @@ WHERE iteration = $1 AND purpose = $2 AND group_id = $3 AND sample_index = $4
 ORDER BY trained_iteration"""
 
 
-def _group_lines(connection: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> list[str]:
+def _group_lines(connection: Connection, row: dict[str, Any]) -> list[str]:
     """How the completion stands in its group, and what each training made of it."""
     key = [row["iteration"], row["purpose"], row["group_id"]]
     lines = [f"  {'group':<22} {group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}"

@@ -1,17 +1,12 @@
 """What a person would say about a run: learned, sharpened, collapsed since when, or nothing judged yet."""
 
-from __future__ import annotations
-
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.look.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
 from warehouse.look.render import short_share
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.run_folder import Warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 # Of iterations that end early the first has what was soonest done, the second what that left: neither is a
 # start to measure from.
@@ -41,8 +36,7 @@ class Change(NamedTuple):
         return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f} ± {self.margin:.2f})"
 
 
-def story_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection,
-                alarms: list[Alarm] | None = None) -> list[str]:
+def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
     """A sentence about training and about every evaluation; gains compare like tasks with like."""
     if alarms is None:
         alarms = raised_alarms(connection, since=last_rollback(warehouse))

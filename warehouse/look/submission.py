@@ -1,22 +1,17 @@
 """The table of the ARC papers for a submission: what its two attempts get right of the run's solutions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
-
-if TYPE_CHECKING:
-    import duckdb
 
 COLUMNS = ["split", "tasks", "attempted", "test inputs", "attempt 1", "two attempts", "score", "solved"]
 
 
-def submission_table(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[list[str], list[list[Any]]]:
+def submission_table(connection: Connection, path: Path) -> tuple[list[str], list[list[Any]]]:
     """Per split and for all: shares of test inputs right by one and by two attempts, and of tasks.
 
     `score` is Kaggle's: the mean over tasks of the share of test inputs that one of two attempts gets right;

@@ -1,20 +1,15 @@
 """One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
 
-from __future__ import annotations
-
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.look.render import short_share
 from warehouse.look.story import story_lines
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
-
-if TYPE_CHECKING:
-    import duckdb
 
 BARS = "▁▂▃▄▅▆▇█"
 TRENDS = {"pass_at_1": "pass@1", "pass_at_max_k": "pass@{k}", "reward_mean": "reward",
@@ -27,7 +22,7 @@ FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
 """
 
 
-def summary_lines(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory,
+def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
                   last: int = 20) -> list[str]:
     """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
     rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
@@ -60,7 +55,7 @@ def _stage_due(inventory: Inventory) -> str:
     return "train" if (newest, "train") in complete["score"] else "rollout"
 
 
-def iteration_line(connection: duckdb.DuckDBPyConnection, inventory: Inventory, iteration: int,
+def iteration_line(connection: Connection, inventory: Inventory, iteration: int,
                    purpose: str = "train") -> str:
     """One iteration in one line, for loops; StageError while it is not scored."""
     query = QUERY.format(where=f"iteration = {int(iteration)} AND purpose = $1")
@@ -95,7 +90,7 @@ def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict
                    for stage in STAGES} for row in rows]
 
 
-def latest_iteration(connection: duckdb.DuckDBPyConnection, purpose: str = "train") -> int:
+def latest_iteration(connection: Connection, purpose: str = "train") -> int:
     """The latest iteration that is scored."""
     [row] = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
     if row["latest"] is None:
@@ -118,7 +113,7 @@ def sparkline(values: list[float | None], width: int = 60) -> str:
                    for value in values)
 
 
-def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventory: Inventory) -> str:
+def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> str:
     [row] = rows_of(connection, "SELECT count(*) AS num_tasks FROM tasks")
     num_completions = sum(held.manifest["facts"].get("num_completions", 0) for held in inventory.stages
                           if held.manifest and held.stage.name == "rollout")
@@ -131,7 +126,7 @@ def _title(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, inventor
             f"policies 0..{max(warehouse.policy_versions(), default=0)}")
 
 
-def _costs(connection: duckdb.DuckDBPyConnection, inventory: Inventory) -> list[str]:
+def _costs(connection: Connection, inventory: Inventory) -> list[str]:
     """What models behind an API took, by the prices that config.toml named when they were asked."""
     if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
         return []                        # all were sampled from policies

@@ -23,6 +23,9 @@ from warehouse.store.run_folder import Warehouse
 
 if TYPE_CHECKING:
     import duckdb
+    from duckdb import DuckDBPyConnection as Connection
+else:
+    Connection = Any  # duckdb takes a while to import: only who asks it does
 
 MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "adjusted.sql", "alarms.sql", "forensics.sql")
@@ -64,7 +67,7 @@ def _keep(warehouse: Warehouse, text: str) -> None:
 
 
 def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False, in_place: bool = False,
-            inventory: Inventory | None = None) -> duckdb.DuckDBPyConnection:
+            inventory: Inventory | None = None) -> Connection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
     With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
@@ -92,7 +95,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     return connection
 
 
-def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> duckdb.DuckDBPyConnection:
+def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection:
     """A connection with the measures of what no rollup holds, and nothing else."""
     import duckdb
     fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
@@ -150,7 +153,7 @@ def split_statements(script: str) -> tuple[list[str], str]:
     return statements, "" if empty else text[begin:].decode()
 
 
-def changes(connection: duckdb.DuckDBPyConnection, statement: str) -> bool:
+def changes(connection: Connection, statement: str) -> bool:
     """Whether a statement makes or changes a table of the connection's memory, rather than asking."""
     if statement.startswith("@"):
         return False
@@ -159,7 +162,7 @@ def changes(connection: duckdb.DuckDBPyConnection, statement: str) -> bool:
     return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
 
 
-def empty_connection() -> duckdb.DuckDBPyConnection:
+def empty_connection() -> Connection:
     """A connection with every table, view and macro and no rows, for the data dictionary."""
     import duckdb
     connection = duckdb.connect()
@@ -167,14 +170,14 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def run_query(connection: duckdb.DuckDBPyConnection, query: str,
+def run_query(connection: Connection, query: str,
               parameters: dict[str, Any] | None = None) -> duckdb.DuckDBPyRelation | None:
     """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
     with explain_errors():
         return connection.sql(query, params=parameters) if parameters else connection.sql(query)
 
 
-def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
+def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
     """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
 
     A signal reaches Python only between instructions of its main thread, so the query must not run there. It
@@ -200,8 +203,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answ
     return future.result()
 
 
-def rows_of(connection: duckdb.DuckDBPyConnection, query: str,
-            parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+def rows_of(connection: Connection, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
     """All rows of a query as dictionaries."""
     with explain_errors():
         cursor = connection.execute(query, parameters or [])

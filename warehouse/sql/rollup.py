@@ -1,17 +1,14 @@
 """Write what was computed per group, task and iteration into small files that questions read instead."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import SQL_TYPES
-from warehouse.sql.database import connect_to_measure, explain_errors
+from warehouse.sql.database import Connection, connect_to_measure, explain_errors
 from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
 from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
 from warehouse.store.checksums import part_facts
@@ -21,9 +18,6 @@ from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import stored_bytes
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import TABLES
-
-if TYPE_CHECKING:
-    import duckdb
 
 WORTH_IT = 32  # stages; below that computing afresh is as quick
 MOST_HELD = 64 << 20  # bytes of parts; larger ones are read by column, again and again
@@ -80,7 +74,7 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
     return len(keys)
 
 
-def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Path]) -> None:
+def _read_once(connection: Connection, table: str, parts: list[Path]) -> None:
     """Hold the rows of many small files in memory: opening them takes longer than all that is computed.
 
     Columns that no measure names stay null. Several threads would wait for each other's files.
@@ -97,7 +91,7 @@ def _read_once(connection: duckdb.DuckDBPyConnection, table: str, parts: list[Pa
             f"CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")
 
 
-def _write(connection: duckdb.DuckDBPyConnection, query: str, path: Path) -> None:
+def _write(connection: Connection, query: str, path: Path) -> None:
     with explain_errors():
         connection.sql(query).to_parquet(str(path), compression="zstd", row_group_size=16384)
 

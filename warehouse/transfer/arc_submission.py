@@ -1,20 +1,15 @@
 """Kaggle's submission.json for ARC: two attempts per test input, voted for by the task's completions."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warehouse.sql.catalog import condition
-from warehouse.sql.database import rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import load_json
-
-if TYPE_CHECKING:
-    import duckdb
 
 # How completions vote, by the first number first: solving all train pairs, shares of train pairs, heads.
 VOTES = {"solved": ("solved", "share", "num"), "share": ("share", "num"), "all": ("num",)}
@@ -27,7 +22,7 @@ FROM samples WHERE valid_outputs AND {where} GROUP BY task_id, outputs
 Submission = dict[str, list[dict[str, Any]]]
 
 
-def export_submission(connection: duckdb.DuckDBPyConnection, output: Path, *, vote: str = "solved",
+def export_submission(connection: Connection, output: Path, *, vote: str = "solved",
                       challenges: Path | None = None, iterations: tuple[int, ...] = (),
                       purpose: str | None = None) -> list[str]:
     """Write the submission; lines to print. With `challenges`, for exactly the tasks of that file.

@@ -1,18 +1,12 @@
 """Rows for other tools: JSON lines, the completions files of TRL, a folder for Hugging Face datasets."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from warehouse.sql.catalog import condition, quoted, quoted_name
-from warehouse.sql.database import explain_errors, rows_of
+from warehouse.sql.database import Connection, explain_errors, rows_of
 from warehouse.store.commit import saying_why
 from warehouse.store.errors import StageError
-
-if TYPE_CHECKING:
-    import duckdb
 
 KINDS = ("jsonl", "trl", "hf")
 ROWS = """
@@ -54,7 +48,7 @@ distribution each token was drawn from, sampling parameters, reward. `load_datas
 """
 
 
-def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, *,
+def export_rows(connection: Connection, output: Path, kind: str, *,
                 iterations: tuple[int, ...] = (), purpose: str | None = None) -> list[Path]:
     """Write the completions of the given iterations (all by default) as `kind`; the files written."""
     where = condition({"iteration": iterations, "purpose": [purpose] if purpose else []})
@@ -92,7 +86,7 @@ def export_rows(connection: duckdb.DuckDBPyConnection, output: Path, kind: str, 
     return [*files, card]
 
 
-def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, options: str) -> Path:
+def _copy(connection: Connection, query: str, path: Path, options: str) -> Path:
     """Write a query's rows to a file that appears whole."""
     temporary = path.with_name(f"{path.name}.tmp-export")
     try:
