@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
-from warehouse.look.commands import gaps, results, rollup, shell, show, watch
+from warehouse.look.commands import results, show, watch
 from warehouse.options import open_run, run_argument, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
 from warehouse.transfer.commands import export_command, import_command, mirror
@@ -94,14 +94,10 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
 @click.option("--iteration", type=click.IntRange(min=0), default=None, help="Print this one as one line.")
 @click.option("--purpose", default="train", show_default=True, help="Of the one line: which purpose.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
-@click.option("--alarm", is_flag=True, help="Evaluate the alarms too; exit code 3 when one fires.")
 @strict_option
 @shows_errors
-def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, alarm: bool,
-            strict: bool) -> None:
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.look.advice import alarm_lines
-    from warehouse.look.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
     from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
@@ -113,12 +109,6 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
         click.echo(iteration_line(connection, inventory, chosen, purpose))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
-    if alarm:
-        since = last_rollback(warehouse)
-        alarms = raised_alarms(connection, since=since)
-        click.echo("\n".join(alarm_lines(warehouse, connection, alarms, since)))
-        if any(alarm.fired for alarm in alarms):
-            raise SystemExit(ALARM_EXIT_CODE)
 
 
 @cli.command()
@@ -167,6 +157,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (compact, discard, export_command, gaps, import_command, mirror, prune, repair, results,
-                rollback, rollup, shell, show, tasks, upgrade, watch):
+for command in (compact, discard, export_command, import_command, mirror, prune, repair, results, rollback,
+                show, tasks, upgrade, watch):
     cli.add_command(command)

@@ -35,8 +35,8 @@ TASKS = (
      "payload": {"entry_point": "f", "calls": [{"args": [1], "expected": 2}]}},
     {"task_id": "d", "kind": "stdio", "messages": [{"role": "user", "content": "?"}],
      "payload": {"cases": [{"input": "1", "output": "2"}], "compare": "tokens"}})
-# Commands that wait for a person, or that say nothing of a run.
-WAITING = ("shell", "schema", "doctor")
+# Commands that say nothing of a run.
+WAITING = ("schema", "doctor")
 
 
 class Inputs:
@@ -94,7 +94,7 @@ class Inputs:
         words = draw.choice(self.commands)
         command = _find(words)
         options = [parameter for parameter in command.params if isinstance(parameter, click.Option)
-                   and parameter.name not in ("every", "on_fire", "help", "version")]
+                   and parameter.name not in ("every", "help", "version")]
         given = [*words, *_arguments(command, draw)]
         for option in draw.sample(options, min(len(options), draw.randint(1, 2))):
             given += [option.opts[0], *([] if option.is_flag else [draw.choice(WORDS)])]

@@ -13,7 +13,7 @@ from warehouse.store.schema import TABLES
 PAGE_HEAD = """\
 # What a run holds
 
-Every table, view and macro that `warehouse sql`, `warehouse shell` and `duckdb -init RUN/warehouse.sql` know.
+Every table, view and macro that `warehouse sql` and `duckdb -init RUN/warehouse.sql` know.
 This page is written by `warehouse schema --markdown`.
 
 Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from click.testing import CliRunner, Result
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.look.results import result_table
-from warehouse.look.shell import run_shell
 from warehouse.look.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
@@ -114,25 +112,6 @@ def test_a_run_has_saved_queries_of_its_own(tmp_path: Path) -> None:
     assert "@all takes no parameter; given: it.\n" in warehouse("sql", run.root, "@all it=9").stderr
 
 
-def type_into_shell(run: Warehouse, *lines: str) -> str:
-    said: list[str] = []
-    typed: Iterator[str] = iter(lines)
-
-    def ask(_: str) -> str:
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    run_shell(run, ask=ask, say=said.append)
-    return "\n".join(said)
-
-
-def test_the_shell_answers_and_survives_errors(run: Warehouse) -> None:
-    said = type_into_shell(run, "select count(*) as n", "from samples;", "selec;", "@forgotten",
-                           "create temp table t as select 6 * 7 as answer;", "-- a comment", "from t;")
-    assert "\n  n\n---\n640\n" in said and "Parser Error" in said and "no saved query @forgotten" in said
-    assert said.endswith("answer\n------\n    42") and "Count" not in said
 
 
 def test_a_file_has_the_format_of_its_suffix_and_every_row(run: Warehouse, tmp_path: Path) -> None:
@@ -185,14 +164,14 @@ def test_numbers_that_are_none_and_times_with_zones_are_answers(run: Warehouse) 
             assert "nan" in result.stdout
 
 
-def pipe_into_shell(run: Warehouse, text: str) -> Result:
-    return CliRunner().invoke(cli, ["shell", str(run.root)], input=text)
+def pipe_script(run: Warehouse, text: str) -> Result:
+    return CliRunner().invoke(cli, ["sql", str(run.root), "-"], input=text)
 
 
 def test_a_piped_script_prints_answers_alone(run: Warehouse, tmp_path: Path) -> None:
-    done = pipe_into_shell(run, "select 6 * 7\n  as answer;\n-- a comment\nselect 'last' as word")
+    done = pipe_script(run, "select 6 * 7\n  as answer;\n-- a comment\nselect 'last' as word")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "answer\n------\n    42\nword\n----\nlast\n", "")
-    assert pipe_into_shell(run, "select 1 as one;\n-- the end\n").exit_code == 0
+    assert pipe_script(run, "select 1 as one;\n-- the end\n").exit_code == 0
     for arguments in (("sql", run.root, "-"), ("sql", run.root, "-f", tmp_path / "script.sql")):
         (tmp_path / "script.sql").write_text("select 1 as one;\nselect 2 as two")
         asked = CliRunner().invoke(cli, [*map(str, arguments)], input="select 1 as one;\nselect 2 as two")
@@ -201,25 +180,18 @@ def test_a_piped_script_prints_answers_alone(run: Warehouse, tmp_path: Path) -> 
 
 
 def test_a_piped_script_goes_on_after_an_error_and_ends_with_1(run: Warehouse) -> None:
-    done = pipe_into_shell(run, "selec;\n@nope\nselect nothing;\nselect 42 as answer;\nselec")
+    done = pipe_script(run, "selec;\n@nope\nselect nothing;\nselect 42 as answer;\nselec")
     assert done.exit_code == 1 and done.stdout == "answer\n------\n    42\n"
     assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 4
     assert "4 of 5 statements failed" in done.stderr
     assert "Traceback" not in done.stderr
-    garbled = CliRunner().invoke(cli, ["shell", str(run.root)], input=b"select '\xff';\n")
+    garbled = CliRunner().invoke(cli, ["sql", str(run.root), "-"], input=b"select '\xff';\n")
     assert garbled.exit_code == 1 and "not UTF-8" in garbled.stderr
 
 
-def test_no_exception_of_a_query_ends_the_shell(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> str:
-        raise OverflowError("date value out of range")
-
-    monkeypatch.setattr("warehouse.look.shell.write_answer", broken)
-    assert "Error: date value out of range (OverflowError)" in type_into_shell(run, "select 1;")
-
 
 def test_statements_of_one_line_are_all_answered(run: Warehouse) -> None:
-    done = pipe_into_shell(run, "select 1 as one; select 2 as two; -- both\nselect 3 as three;\n")
+    done = pipe_script(run, "select 1 as one; select 2 as two; -- both\nselect 3 as three;\n")
     assert done.stdout.split() == ["one", "---", "1", "two", "---", "2", "three", "-----", "3"]
     commented = warehouse("sql", run.root, "select 'é;' as word; -- the end", "--format", "csv")
     assert commented.stdout == "word\né;\n"

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run, weather, write_iteration, write_training
 from tests.warehouse.sql.test_views import rounded, scanned_files
-from warehouse.cli import cli
 from warehouse.sql.database import connect
 from warehouse.sql.inventory import take_inventory
 from warehouse.sql.rollup import fresh_stages, write_rollup
@@ -40,8 +38,7 @@ def everything(run: Warehouse) -> list[list[dict]]:
 
 def test_the_rollup_answers_as_the_rows_do(run: Warehouse) -> None:
     before = everything(run)
-    result = CliRunner().invoke(cli, ["rollup", str(run.root)])
-    assert (result.exit_code, result.stdout) == (0, "4 stages rolled up\n")
+    assert write_rollup(run) == 4
     assert everything(run) == before
     assert connect(run).execute("SELECT count(*) FROM fresh_samples").fetchone() == (0,)
     assert not scanned_files(connect(run), "FROM iteration_stats WHERE iteration = 1")[0].startswith(

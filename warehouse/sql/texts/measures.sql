@@ -1,5 +1,5 @@
 -- What is computed from rows, as macros over a table's name: FROM groups_of('all_samples') works too.
--- The views groups, task_results, rolled_mismatch and iteration_stats apply them to stages that `warehouse rollup` has
+-- The views groups, task_results, rolled_mismatch and iteration_stats apply them to stages that the rollup has
 -- not written down yet, and read the others from its small files.
 
 -- One row per group of the scored rows of a table.
