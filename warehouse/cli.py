@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks, upgrade
+from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks
 from warehouse.look.commands import results, show, watch
 from warehouse.options import open_run, run_argument, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
@@ -158,5 +158,5 @@ def warm(command: tuple[str, ...]) -> None:
 
 
 for command in (compact, discard, export_command, import_command, mirror, prune, repair, results, rollback,
-                show, tasks, upgrade, watch):
+                show, tasks, watch):
     cli.add_command(command)

@@ -16,7 +16,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ import click
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from tests.building.later_schema import later_schema
 from tests.building.long import lengthen
 from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run
@@ -51,7 +49,6 @@ class Case(NamedTuple):
     words: str
     prepare: Callable[[Path], None] = lambda run: None
     real: bool = False  # of policies that really load
-    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def untrain(run: Path) -> None:
@@ -139,7 +136,6 @@ CASES = (
     Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
     Case("export trl", "export {run} {folder}/out --to trl"),
     Case("export hf", "export {run} {folder}/out --to hf"),
-    Case("upgrade", "upgrade {run}", within=later_schema),
     Case("train export", "train export {run} --output {folder}/out", real=True),
     Case("train --keep-policies", "train {run} --iteration 3 --keep-policies 2", real=True),
 )
@@ -283,8 +279,7 @@ def kill_all(every: int = 1, only: str = "") -> tuple[int, list[str]]:
         wholes = {False: whole_run(Path(folder) / "whole"), True: real_run(Path(folder) / "real")}
         for case in (case for case in CASES if case.name.startswith(only)):
             place = Path(folder) / case.name.replace(" ", "-")
-            with case.within():
-                told = list(kill_everywhere(case, wholes[case.real], place, every=every))
+            told = list(kill_everywhere(case, wholes[case.real], place, every=every))
             total, failures = total + len(told), failures + [text for text in told if text]
             print(f"  {len(told):4d} kills of {case.name}", flush=True)
     return total, failures

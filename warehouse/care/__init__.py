@@ -1,1 +1,1 @@
-"""The only room that changes committed files: repair, compact, prune, discard, rollback, upgrade, tasks."""
+"""The only room that changes committed files: repair, compact, prune, discard, rollback, tasks."""

@@ -83,18 +83,6 @@ def rollback(run: Path, to: int) -> None:
 
 @click.command()
 @run_argument
-@shows_errors
-def upgrade(run: Path) -> None:
-    """Bring the files of a run to this schema version.
-
-    Runs of version 2 and later open without it.
-    """
-    from warehouse.care.upgrade import upgrade_run
-    click.echo(by_address("\n".join(upgrade_run(open_run(run)))))
-
-
-@click.command()
-@run_argument
 @click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
 @shows_errors

@@ -3,7 +3,7 @@
 import datetime
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,8 +92,15 @@ def _prune(warehouse: Warehouse, iteration: int, before: int, work: list[tuple[s
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     line = json.dumps({"at": now, "before": before, **done._asdict()})
     former = log.read_text() if log.exists() else ""
-    exchange_parts(warehouse, "prune", _stages(warehouse, iteration), new, {"pruned": True},
-                   [("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
+    steps: list[Step] = [("replace", part, path) for part, path in new.items()]
+    for stage in _stages(warehouse, iteration):
+        manifest = stage.manifest()
+        if manifest and any(part.parent in (stage.folder, stage.prompts) for part in new):
+            text = json_bytes({**manifest, "pruned": True, **_listed_again(stage, manifest, new)}).decode()
+            copies = sorted(stage.folder.glob("compacted-*.json"))[-1:]
+            steps += [("write", path, text) for path in (*copies, stage.folder / "manifest.json")]
+    carry_out(warehouse.root, "prune",
+              [*steps, ("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
     return done.bytes_after
 
 
@@ -121,19 +128,6 @@ def _tokens(table: str, part: Path) -> tuple[int, int]:
                 count += held.num_values if held is not None else chunk.num_values
                 num_bytes += chunk.total_compressed_size
     return count, num_bytes
-
-
-def exchange_parts(warehouse: Warehouse, command: str, stages: Iterable[Stage], new: dict[Path, Path],
-                   mark: dict[str, Any], further: Iterable[Step]) -> None:
-    """Put the files `new` in the place of parts of the stages; `mark` is added to their manifests."""
-    steps: list[Step] = [("replace", part, path) for part, path in new.items()]
-    for stage in stages:
-        manifest = stage.manifest()
-        if manifest and any(part.parent in (stage.folder, stage.prompts) for part in new):
-            text = json_bytes({**manifest, **mark, **_listed_again(stage, manifest, new)}).decode()
-            copies = sorted(stage.folder.glob("compacted-*.json"))[-1:]
-            steps += [("write", path, text) for path in (*copies, stage.folder / "manifest.json")]
-    carry_out(warehouse.root, command, [*steps, *further])
 
 
 def _listed_again(stage: Stage, manifest: dict[str, Any], new: dict[Path, Path]) -> dict[str, list[Any]]:

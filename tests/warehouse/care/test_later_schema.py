@@ -1,9 +1,8 @@
-"""A run of today under a later schema: it opens, answers and goes on; `warehouse upgrade` writes it again."""
+"""A run of today under a later schema: it opens, answers and goes on."""
 
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +15,6 @@ from warehouse.cli import cli
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.schema import SCHEMA_VERSION
 
 COUNT = "SELECT count(*) AS num, count(surprise) AS filled, round(sum(reward), 6) AS total FROM samples"
 
@@ -57,31 +55,13 @@ def add_later_columns(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Warehouse, "write_part", filled)
 
 
-def test_upgrade_writes_the_parts_again_and_the_version_last(run: Warehouse) -> None:
-    before = rows_of(warehouse.open(run.root), "FROM samples ORDER BY ALL")
-    with later_schema():
-        done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
-        assert done.exit_code == 0, done.output
-        assert f"12 parts written again, from schema version {SCHEMA_VERSION} to {LATER}" in done.output
-        upgraded = open_warehouse(run.root)
-        assert upgraded.facts["schema_version"] == LATER
-        part = upgraded.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0]
-        assert "surprise" in pq.read_schema(part).names
-        assert check_run(upgraded).problems == []
-        rows = rows_of(warehouse.open(run.root), "SELECT * EXCLUDE (surprise) FROM samples ORDER BY ALL")
-        assert rows == before
-        again = CliRunner().invoke(cli, ["upgrade", str(run.root)])
-        assert "which is the newest; nothing to do" in again.output
+def test_a_run_of_a_later_schema_is_refused_today(run: Warehouse) -> None:
+    change_document(run.root / "warehouse.json", schema_version=LATER)
     with pytest.raises(StageError, match=rf"schema version {LATER}, this Rollhouse reads up to"):
         open_warehouse(run.root)
 
 
-def test_today_nothing_has_to_change(run: Warehouse) -> None:
-    done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
-    assert done.exit_code == 0 and "nothing to do" in done.output
-
-
 def test_version_1_was_never_released(run: Warehouse) -> None:
     change_document(run.root / "warehouse.json", schema_version=1)
-    done = CliRunner().invoke(cli, ["upgrade", str(run.root)])
+    done = CliRunner().invoke(cli, ["sql", str(run.root), "SELECT 1"])
     assert done.exit_code == 1 and "schema version 1, which was never released" in done.output
