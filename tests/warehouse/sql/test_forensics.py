@@ -67,11 +67,13 @@ def test_the_bootstrap_interval_has_the_width_of_resampling(run: Warehouse,
              for task in sorted({row["task_id"] for row in samples(run, 2)})]
     random = np.random.default_rng(0)
     means = random.choice(rates, size=(20_000, len(rates))).mean(axis=1)
-    found = rows_of(connection, "FROM pass_interval(2, resamples := 4000)")[0]
+    found = rows_of(connection, "FROM pass_bands(resamples := 4000) "
+                                "WHERE iteration = 2 AND purpose = 'train' ORDER BY k")[0]
     assert found["pass_at_k"] == pytest.approx(np.mean(rates))
     assert found["low"] == pytest.approx(np.quantile(means, 0.025), abs=0.02)
     assert found["high"] == pytest.approx(np.quantile(means, 0.975), abs=0.02)
-    assert rows_of(connection, "FROM pass_interval(2)") == rows_of(connection, "FROM pass_interval(2)")
+    bands = "FROM pass_bands() ORDER BY ALL"
+    assert rows_of(connection, bands) == rows_of(connection, bands)
 
 
 def test_policies_are_compared_task_by_task(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
@@ -142,12 +144,3 @@ def test_the_worst_tokens_come_first(run: Warehouse, connection: duckdb.DuckDBPy
     assert first["gap"] == pytest.approx(first["old_logprob"] - first["behaviour_logprob"], abs=1e-6)
     shown = CliRunner().invoke(cli, ["show", str(run.root), first["completion"]])
     assert shown.exit_code == 0 and "sample" in shown.stdout.splitlines()[0]
-
-
-
-
-
-
-def test_bands_and_intervals_are_one_definition(connection: duckdb.DuckDBPyConnection) -> None:
-    bands = "SELECT k, pass_at_k, low, high, num_tasks FROM pass_bands() WHERE iteration = 2 ORDER BY k"
-    assert rows_of(connection, "FROM pass_interval(2)") == rows_of(connection, bands)

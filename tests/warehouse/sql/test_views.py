@@ -273,7 +273,7 @@ def test_every_view_and_column_is_explained() -> None:
     assert set(meanings["columns"].items()) <= explained, "a meaning that no column has"
 
 
-ONE_ITERATION = ["samples", "completions", "groups", "task_results", "pass_curve", "errors", "sandbox_tiers",
+ONE_ITERATION = ["samples", "completions", "groups", "task_results", "pass_curve", "errors",
                  "iteration_stats", "costs"]
 
 
@@ -298,7 +298,7 @@ def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection,
     assert scans and all("iteration=2/" in path for path in scans), scans
 
 
-@pytest.mark.parametrize("call", ["token_gaps(2)", "whatif(2, 'none')", "maj_at_k(2, 4)", "pass_interval(2)",
+@pytest.mark.parametrize("call", ["token_gaps(2)", "whatif(2, 'none')", "maj_at_k(2, 4)", "pass_bands(2, 2)",
                                   "pass_every_k(2)"])
 def test_deeper_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
     scans = scanned_files(connection, f"FROM {call}")

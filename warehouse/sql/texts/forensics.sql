@@ -40,12 +40,6 @@ SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k, bound
        num_tasks::INTEGER AS num_tasks
 FROM points JOIN spreads USING (iteration, purpose, k);
 
--- pass@k of one iteration with a 95% bootstrap interval over its tasks.
-CREATE OR REPLACE MACRO pass_interval(at_iteration, of_purpose := 'train', resamples := 400) AS TABLE
-SELECT k, pass_at_k, low, high, num_tasks
-FROM pass_bands(since := at_iteration, until := at_iteration, resamples := resamples) WHERE purpose = of_purpose
-ORDER BY k;
-
 -- Share of tasks whose most frequent outputs among k completions are right; mean over blocks of k, ties to the first.
 CREATE OR REPLACE MACRO maj_at_k(at_iteration, k, of_purpose := 'train') AS TABLE
 WITH votes AS (

@@ -96,12 +96,6 @@ FROM kinds
 WHERE true
 QUALIFY error_class IS NOT NULL;
 
-CREATE OR REPLACE VIEW sandbox_tiers AS
-SELECT iteration, purpose, sandbox_tier, count(*)::INTEGER AS num,
-       avg(cpu_seconds) AS cpu_seconds_mean, max(max_rss_mib) AS max_rss_mib
-FROM samples
-GROUP BY iteration, purpose, sandbox_tier;
-
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (
     SELECT 'rollout' AS stage, iteration, purpose, NULL::VARCHAR AS scorer, count(*) AS num_completions,
