@@ -19,7 +19,7 @@ from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
 from train.start import check_fits, check_sharding, load_optimizer, load_policy
 from train.update.accelerator import Processes, Tracker
-from train.update.batch import RowGroup, build_batch, split_into_steps, weigh_rows
+from train.update.batch import RowGroup, build_batch, forwardable, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
@@ -177,7 +177,7 @@ def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) 
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
     stored = learner.checkpoints.logprobs()
     if stored is not None:
-        hand_out(learner.batch, stored)
+        hand_out(forwardable(learner.batch), stored)
         return
     policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
     fill_logprobs(policy, *rows, settings, "old_logprobs", stop)

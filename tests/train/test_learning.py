@@ -23,7 +23,7 @@ from train.rows.groups import load_groups
 from train.rows.settings import Settings, correction_of
 from train.update import gradients
 from train.update.accelerator import Processes
-from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
+from train.update.batch import build_batch, forwardable, has_gradient, plan_step, weigh_rows
 from train.update.gradients import accumulate
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.steps import learning_rate
@@ -138,7 +138,7 @@ def moved(stale):
 def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(stale, moved, options):
     settings, (policy, logprobs) = settings_of(stale, *options), moved
     batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
-    hand_out(batch, logprobs)
+    hand_out(forwardable(batch), logprobs)
     weigh_rows([row for group in batch for row in group.rows], settings)
     plan_step(batch, list(range(len(batch))), 0, settings)
     expected_loss, expected = plain_gradient(policy, batch, settings)
@@ -199,7 +199,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(stale, mon
         taken[policy.index].append(number)
         for row in rows:
             row.old_logprobs = row.behaviour_logprobs - (2.0 if number % 3 == 1 else 0.0)
-            row.entropy = torch.ones(len(row.old_logprobs))
+            row.entropy = row.log_drift = row.clipped = torch.ones(len(row.old_logprobs))
         gradients.weigh_rows(rows, settings)
 
     def train_twice(index):

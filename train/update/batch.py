@@ -85,6 +85,11 @@ class RowGroup:
         return [row for row in self.rows if len(row.completion_ids)]
 
 
+def forwardable(batch: list[RowGroup]) -> list[Row]:
+    """Rows of all groups that have a token, one group after the other."""
+    return [row for group in batch for row in group.forwardable]
+
+
 def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
     """What the model is to forward: these rows of the groups of these numbers, in this order.
 

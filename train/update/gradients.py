@@ -16,7 +16,7 @@ from train.objective.losses import importance_ratio, kl_to_reference, token_loss
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from train.update.batch import Row, RowGroup, has_gradient, prompt_groups, weigh_rows
-from train.update.logprob_pass import in_step, share
+from train.update.logprob_pass import exchange, in_step, share
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
         "whole_weight", "whole_weight_squared")
@@ -89,9 +89,9 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     for index, place in forwarded:
         row = batch[index].rows[place]
         row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()
-    if processes.count > 1:
-        names = ("old_logprobs", "entropy", "weights", "kept", "drop_reason") if online else ()
-        _exchange(batch, forwarded, processes, (*names, "log_drift", "clipped"))
+    # A step tried again may share the same groups out otherwise.
+    online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
+    exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
     return sums
 
 
@@ -146,13 +146,3 @@ def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: 
         return step_loss(chosen, logprobs, entropy, settings, sums)
 
     backward_pack(policy, groups, rows_loss, token_budget=settings.tokens_per_batch)
-
-
-def _exchange(batch: list[RowGroup], forwarded: list[tuple[int, int]], processes: Processes,
-              names: tuple[str, ...]) -> None:
-    """Hand what each process learned of its rows to all others: a step tried again shares the same groups."""
-    mine = [(index, place, [getattr(batch[index].rows[place], name) for name in names])
-            for index, place in forwarded]
-    for index, place, values in processes.gather(mine):
-        for name, value in zip(names, values, strict=True):
-            setattr(batch[index].rows[place], name, value)

@@ -11,7 +11,7 @@ from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, conversations, prompt_groups
+from train.update.batch import Row, RowGroup, conversations, forwardable, prompt_groups
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 
@@ -25,12 +25,14 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
 
     StageStopped when told to stop.
     """
-    def missing(group: RowGroup) -> list[Row]:
-        return [row for row in group.forwardable if not len(getattr(row, column))]
-
-    mine = share(batch, [index for index, group in enumerate(batch) if missing(group)], processes)
-    groups = prompt_groups(batch, {index: missing(batch[index]) for index in mine})
-    packs, passed = pack_groups(policy, groups, settings.tokens_per_batch), []
+    missing = {index: without for index, group in enumerate(batch)
+               if (without := [place for place, row in enumerate(group.rows)
+                               if len(row.completion_ids) and not len(getattr(row, column))])}
+    mine = share(batch, list(missing), processes)
+    groups = prompt_groups(batch, {index: [batch[index].rows[place] for place in missing[index]]
+                                   for index in mine})
+    packs = pack_groups(policy, groups, settings.tokens_per_batch)
+    filled: list[tuple[int, int]] = []
     members = [[groups[number] for number in pack] for pack in packs]
     with (in_step(policy, members, processes, settings, backward=False),
           tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
@@ -41,14 +43,33 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
                                    "saved. Run the same command again.")
             logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=settings.tokens_per_batch)
             asked = [mine[number] for number in pack if number < len(mine)]
-            passed.append((asked, logprobs, entropies))
+            places = [(index, place) for index in asked for place in missing[index]]
+            for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
+                row = batch[index].rows[place]
+                setattr(row, column, row_logprobs)
+                if column == "old_logprobs":
+                    row.entropy = entropy
+            filled += places
             bar.update(len(asked))
-    for indices, logprobs, entropies in processes.gather(passed):
-        rows = [row for index in indices for row in missing(batch[index])]
-        for row, row_logprobs, row_entropy in zip(rows, logprobs, entropies, strict=True):
-            setattr(row, column, row_logprobs)
-            if column == "old_logprobs":
-                row.entropy = row_entropy
+    exchange(batch, filled, processes, (column, "entropy") if column == "old_logprobs" else (column,))
+
+
+def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Processes,
+             columns: tuple[str, ...]) -> None:
+    """Hand what each process learned of its rows, by group and place, to all others.
+
+    A tensor per column: a thousand small ones take longer on the way than the step of an adapter.
+    """
+    if processes.count == 1:
+        return
+    rows = [batch[index].rows[place] for index, place in places]
+    mine = (places, [row.drop_reason for row in rows],
+            {name: torch.cat([getattr(row, name) for row in rows]) for name in columns if rows})
+    for theirs, reasons, values in processes.gather([mine]):
+        rows = [batch[index].rows[place] for index, place in theirs]
+        for row, reason in zip(rows, reasons, strict=True):
+            row.drop_reason = reason
+        hand_out(rows, values)
 
 
 def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: Settings, *,
@@ -62,7 +83,7 @@ def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes
 
 def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[str, Tensor]:
     """Values of all rows, one after the other, to be stored; NaN for rows that no step has used yet."""
-    rows = [row for group in batch for row in group.forwardable]
+    rows = forwardable(batch)
     for row in rows if columns == STEP_COLUMNS else ():
         if not len(row.log_drift):
             row.log_drift = row.clipped = torch.full(row.completion_ids.shape, torch.nan)
@@ -70,11 +91,10 @@ def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[s
     return {name: tensor for name, tensor in values.items() if len(tensor)}
 
 
-def hand_out(batch: list[RowGroup], stored: dict[str, Tensor]) -> None:
-    """Give what was stored back to its rows: the inverse of `collect`."""
-    rows = [row for group in batch for row in group.forwardable]
+def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
+    """Give each of `rows` its part of columns of all their tokens, one after the other."""
     lengths = [len(row.completion_ids) for row in rows]
-    for name, values in stored.items():
+    for name, values in columns.items():
         for row, row_values in zip(rows, values.split(lengths), strict=True):
             setattr(row, name, row_values)
 

@@ -14,7 +14,7 @@ from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, has_gradient, plan_step
+from train.update.batch import Row, RowGroup, forwardable, has_gradient, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
 from train.update.logprob_pass import STEP_COLUMNS, collect, hand_out
@@ -52,7 +52,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
     `before_update` runs before the first update of an online stage, with the old logprobs at hand.
     """
     steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
-    hand_out(learner.batch, tokens)
+    hand_out(forwardable(learner.batch), tokens)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
     for step, groups in enumerate(learner.plan[:saved]):
         plan_step(learner.batch, groups, step, learner.settings)
