@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks
-from warehouse.look.commands import results, show, watch
+from warehouse.look.commands import gaps, results, show, watch
 from warehouse.options import open_run, run_argument, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
 from warehouse.transfer.commands import export_command, import_command, mirror
@@ -157,6 +157,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (compact, discard, export_command, import_command, mirror, prune, repair, results, rollback,
-                show, tasks, watch):
+for command in (compact, discard, export_command, gaps, import_command, mirror, prune, repair, results,
+                rollback, show, tasks, watch):
     cli.add_command(command)

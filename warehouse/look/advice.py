@@ -22,7 +22,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
             lines.append("Raised once; a second time in a row is an alarm:")
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
-            lines.append(f'    warehouse sql {warehouse.root} "FROM worst_gaps({alarm.first_iteration})"')
+            lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
         lines += [f"    {line}" for line in alarm.errors]
         lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
     advice = advice_lines(warehouse, connection, alarms)

@@ -1,5 +1,7 @@
-"""Commands that look deeper: results, one completion, alarms."""
+"""Commands that look deeper: results, one completion, alarms, gaps of tokens."""
 
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -78,10 +80,12 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
               help="Alarms raised at this iteration or later; since the last rollback by default.")
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
 @click.option("--raised", is_flag=True, help="Exit with 3 also for what was raised once.")
+@click.option("--on-fire", metavar="COMMAND", default=None,
+              help="Shell command to run when an alarm fires; it reads the alarms on its standard input.")
 @strict_option
 @shows_errors
 def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], raised: bool,
-          strict: bool) -> None:
+          on_fire: str | None, strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when one fires."""
     from warehouse.look import alarms as look
     from warehouse.look.advice import alarm_lines
@@ -99,7 +103,25 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
         state = f"{len(alarms)} raised once" if alarms else "nothing is raised"
         click.echo(f"{time.strftime('%H:%M:%S')}  {state}; looking again in {every:g} s", err=True)
         time.sleep(every)
-    click.echo("\n".join(alarm_lines(warehouse, connection, alarms, start)))
+    text = "\n".join(alarm_lines(warehouse, connection, alarms, start))
+    click.echo(text)
+    if firing and on_fire:
+        code = subprocess.run(on_fire, shell=True, input=f"{text}\n", text=True, check=False).returncode
+        click.echo(f"{on_fire}: exit code {code}", err=True)
     if firing:
         raise SystemExit(look.ALARM_EXIT_CODE)
 
+
+@click.command()
+@run_argument
+@click.option("--iteration", type=click.IntRange(min=0), default=None,
+              help="Training iteration; the last when left out.")
+@click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
+@shows_errors
+def gaps(run: Path, iteration: int | None, num: int) -> None:
+    """List the tokens on which engine and trainer disagree most."""
+    from warehouse.look.gaps import gap_lines
+    from warehouse.sql.database import connect
+    warehouse = open_run(run)
+    width = shutil.get_terminal_size((120, 24)).columns
+    click.echo("\n".join(gap_lines(warehouse, connect(warehouse), iteration, num, width)))

@@ -134,7 +134,6 @@ def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None
     assert unknown.exit_code == 1 and "There is no signal 'nonsense'" in unknown.stderr
 
 
-
 def rollback(run: Warehouse, to: int) -> Result:
     return CliRunner().invoke(cli, ["rollback", str(run.root), "--to", str(to)])
 
@@ -210,7 +209,7 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
                                                                   shape: str) -> None:
     run = runs[shape]
     lines = watch(run).stdout.splitlines()
-    assert lines[1] == f'    warehouse sql {run.root} "FROM worst_gaps({ONSET})"'
+    assert lines[1] == f"    warehouse gaps {run.root} --iteration {ONSET}"
     assert lines[-2].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[-2]
     assert lines[-1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
 
@@ -354,6 +353,12 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
 
+
+def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
+    assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
+    assert note.read_text().startswith("truncation since iteration 5") and note.read_text().endswith("\n")
 
 
 def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> None:

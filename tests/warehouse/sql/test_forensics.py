@@ -1,7 +1,9 @@
 """Votes, intervals, comparisons, corrections and token gaps against numbers worked out in Python."""
 
 from collections import Counter
+from dataclasses import replace
 from math import exp
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
+from warehouse.look.gaps import WORST, decoder, gap_lines, text_around
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -133,14 +136,55 @@ def test_an_unknown_correction_is_named(connection: duckdb.DuckDBPyConnection) -
         rows_of(connection, "FROM whatif(7, 'tis')")
 
 
-def test_the_worst_tokens_come_first(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
+def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     trained = {(row["task_id"], row["sample_index"]): row["old_logprobs"]
                for row in run.read("train_samples", iteration=7).to_pylist()}
     worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
                 for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
                                    strict=True))
-    first, second = rows_of(connection, "FROM worst_gaps(7, num := 2)")
-    assert abs(first["gap"]) == pytest.approx(worst, abs=1e-4) and abs(first["gap"]) >= abs(second["gap"])
-    assert first["gap"] == pytest.approx(first["old_logprob"] - first["behaviour_logprob"], abs=1e-6)
-    shown = CliRunner().invoke(cli, ["show", str(run.root), first["completion"]])
-    assert shown.exit_code == 0 and "sample" in shown.stdout.splitlines()[0]
+    result = CliRunner().invoke(cli, ["gaps", str(run.root), "--num", "2"])
+    lines = result.stdout.splitlines()
+    assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
+    assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
+    assert "⟦" in lines[2] and len(lines) == 4
+
+
+def test_gaps_of_rows_of_an_earlier_policy_are_told_as_such(run: Warehouse) -> None:
+    connection = connect(run)
+    connection.execute("CREATE TABLE kept AS FROM token_gaps(7)")
+    connection.execute("CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE SELECT * REPLACE "
+                       "(6 AS policy_version) FROM kept")
+    assert gap_lines(run, connection, 7, 2, 80)[0].endswith(
+        "; sampled by policy 6: what was learned since is among them")
+
+
+@pytest.mark.parametrize(("before", "token", "after"), [
+    ("a" * 90, "tok", "b" * 90), ("", "tok", "b" * 90), ("a" * 90, "tok", ""), ("a\n", "t" * 90, "b")])
+def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, after: str) -> None:
+    for width in (24, 28, 80):
+        text = text_around(before, token, after, width)
+        assert f"⟦{token[:width - 2]}⟧" in text and len(text) <= width and "\n" not in text
+        assert len(text) == width or len(before + token + after) < width
+
+
+def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("warehouse.look.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
+    lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
+    assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
+    assert all(line.split()[0] == "-1.0e-07" for line in lines)
+
+
+def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) -> None:
+    elsewhere = replace(run, facts={**run.facts, "model": "/nowhere"})
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE vocabulary AS FROM (VALUES (3, 'def'), (5, ' f')) t(token_id, token)")
+    assert decoder(elsewhere, connection)([3, 5, 9]) == "def f<9>"
+    connection.execute("DELETE FROM vocabulary")
+    assert decoder(elsewhere, connection)([3, 5]) == "3 5 "
+
+
+def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
+    result = CliRunner().invoke(cli, ["gaps", str(run.root)])
+    assert result.exit_code == 1 and "Run `train` on it first" in result.stderr

@@ -99,13 +99,6 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log
     USING (iteration, purpose, task_id, sample_index)) AS tokens
 LEFT JOIN vocabulary USING (token_id);
 
--- The tokens on which engine and trainer disagree most, in completions named as `warehouse show` takes them. Of rows of
--- an earlier policy also what was learned since.
-CREATE OR REPLACE MACRO worst_gaps(at_iteration, num := 15) AS TABLE
-SELECT gap, behaviour_logprob, old_logprob, token, position,
-       iteration || '/' || purpose || '/' || task_id || '/' || sample_index AS completion, policy_version, engine, host
-FROM token_gaps(at_iteration) ORDER BY abs(gap) DESC, completion, position LIMIT num;
-
 -- Disagreement of engine and trainer by tenths of the completion.
 CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
 SELECT (10 * position // num_completion_tokens)::INTEGER AS tenth, count(*) AS num_tokens,
