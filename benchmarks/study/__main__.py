@@ -26,9 +26,10 @@ SECONDS_OVER, SECONDS_TO_BEGIN = 25.0, 30.0
 @click.option("--seconds", type=float, default=540, help="No iteration is begun that would end later.")
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 @click.option("--only", multiple=True, help="Runs whose name STUDY/KIND/SEED holds this text.")
+@click.option("--keep", is_flag=True, help="Keep the run folders, as OUTPUT/runs/STUDY/KIND/SEED.")
 @click.option("--score", "score_options", multiple=True, help="More options of `score`, as --score=--tier=C.")
 def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path, only: tuple[str, ...],
-         score_options: tuple[str, ...]) -> None:
+         keep: bool, score_options: tuple[str, ...]) -> None:
     """Make the runs of STUDIES: long, drill, drill-1024, claims, recipe, turns, smoke."""
     from benchmarks.study.plans import STUDIES
     from benchmarks.study.results import name_of, read_results
@@ -47,7 +48,7 @@ def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path,
     running: list[ForkServerProcess] = []
     while waiting or running:
         while waiting and len(running) < processes and time.time() < deadline - SECONDS_TO_BEGIN:
-            process = context.Process(target=work, args=(waiting.pop(0), output, deadline, score_options))
+            process = context.Process(target=work, args=(waiting.pop(0), output, deadline, score_options, keep))
             process.start()
             running.append(process)
         if time.time() > deadline - SECONDS_TO_BEGIN and waiting:

@@ -29,10 +29,10 @@ def main(folder: Path) -> None:
         judged = result["evaluations"] or len(result["looks"]) > result["onset"]
         if result["ended"] != OUT_OF_TIME and judged:
             runs[result["study"]][result["kind"]].append(result)
-    for study, lines in (("drill", drill_lines), ("healthy", healthy_lines), ("long", long_lines),
-                         ("claims", claim_lines), ("recipe", recipe_lines), ("turns", turns_lines)):
-        if study in runs:
-            click.echo("\n".join([f"\n{study}", *lines(runs[study])]))
+    tables = {"drill": drill_lines, "healthy": healthy_lines, "long": long_lines, "claims": claim_lines,
+              "recipe": recipe_lines, "turns": turns_lines}
+    for study, kinds in runs.items():
+        click.echo("\n".join([f"\n{study}", *tables[study.removesuffix("-1024")](kinds)]))
 
 
 def drill_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:

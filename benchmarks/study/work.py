@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -12,15 +13,19 @@ import torch
 from benchmarks.study.run import Plan, execute
 
 
-def work(plan: Plan, output: Path, deadline: float, score_options: tuple[str, ...]) -> None:
-    """Make the run in a scratch folder, and add what it left to the results."""
+def work(plan: Plan, output: Path, deadline: float, score_options: tuple[str, ...],
+         keep: bool = False) -> None:
+    """Make the run in a scratch folder, or one that is kept, and add what it left to the results."""
     torch.set_num_threads(1)
     screen = os.dup(1)
     for stream in (1, 2):
         os.dup2(os.open(output / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     try:
         with tempfile.TemporaryDirectory(prefix="study-") as folder:
-            result = execute(plan, Path(folder) / "run", deadline, score_options, output)
+            run = output / "runs" / plan.name if keep else Path(folder) / "run"
+            shutil.rmtree(run, ignore_errors=True)             # of a run that was out of time
+            run.parent.mkdir(parents=True, exist_ok=True)
+            result = execute(plan, run, deadline, score_options, output)
     except Exception:
         traceback.print_exc()
         _say(screen, f"{plan.name}: {traceback.format_exc().splitlines()[-1]}")

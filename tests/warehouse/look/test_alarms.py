@@ -58,8 +58,8 @@ def test_other_healthy_runs_raise_none_either(tmp_path: Path, seed: int) -> None
 @pytest.mark.parametrize(("shape", "expected", "never"), [
     ("blow-up", {"truncation": ONSET, "loops": ONSET, "no_code": ONSET, "repetition": ONSET + 1,
                  "entropy_high": ONSET + 1}, {"mismatch", "entropy_low", "reward_hacking"}),
-    ("mute", {"entropy_low": ONSET + 1, "length_down": ONSET + 1, "diversity": ONSET + 1},
-     {"truncation", "reward_falls", "mismatch"}),
+    ("mute", {"entropy_low": ONSET + 1, "length_down": ONSET + 1},
+     {"truncation", "reward_falls", "mismatch", "diversity"}),     # nothing is lost: pass@k does not fall
     ("mismatch", {"mismatch": ONSET}, {"truncation", "entropy_low", "reward_falls"}),
     ("wrong-adapter", {"wrong_weights": ONSET}, {"truncation", "mismatch", "reward_falls"}),
     ("length-hacking", {"reward_hacking": ONSET + 1, "length_up": ONSET + 1}, {"truncation", "entropy_low"}),
@@ -223,7 +223,7 @@ def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehous
     assert at_onset("blow-up")[:2] == ["truncation", "loops"]
     assert at_onset("wrong-adapter")[0] == "wrong_weights"
     mute = at_onset("mute")
-    assert mute.index("entropy_low") < mute.index("length_down") < mute.index("diversity")
+    assert mute.index("entropy_low") < mute.index("length_down")
     hacking = at_onset("length-hacking")
     assert hacking.index("length_up") < hacking.index("reward_hacking")
 
@@ -235,10 +235,10 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     assert quiet.stdout == "No alarm.\n" + {
         1: "Judged: iteration 0 by 10 signals each.\n"
            + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
-        2: "Judged: iteration 0 to 1 by 10 to 23 signals each.\n"
-           "Not judged for want of earlier values: grad_norm, sharpening.\n",
-        3: "Judged: iteration 0 to 2 by 10 to 24 signals each.\n"
-           "Not judged for want of earlier values: sharpening.\n"}[iterations]
+        2: "Judged: iteration 0 to 1 by 10 to 22 signals each.\n"
+           "Not judged for want of earlier values: grad_norm, diversity, sharpening.\n",
+        3: "Judged: iteration 0 to 2 by 10 to 23 signals each.\n"
+           "Not judged for want of earlier values: diversity, sharpening.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
@@ -339,6 +339,17 @@ def test_bad_first_iterations_are_held_against_the_very_first(tmp_path: Path) ->
     for iteration in (1, 2, 3):
         go_on(run, iteration, Weather(solve=0.05, truncated=0.3))
     assert {"truncation", "solving_falls"} <= fired(run).keys() and min(fired(run).values()) == 1
+
+
+def test_wrong_answers_that_become_the_same_few_are_no_alarm_while_pass_at_k_holds(tmp_path: Path) -> None:
+    def falls_with(solve: float) -> bool:
+        random, run = np.random.default_rng(5), empty_run(tmp_path / str(solve))
+        for iteration in range(6):
+            sky = Weather() if iteration < 4 else Weather(solve=solve, diversity=0.05)
+            write_iteration(run, iteration, "train", sky, random)
+        return "diversity" in fired(run)
+
+    assert [falls_with(0.3), falls_with(0.02)] == [False, True]
 
 
 def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -> None:

@@ -152,12 +152,12 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('length_up', tokens_median, 1.5 * usual_tokens_low, true, NULL, 'Median completion length'),
     signal_of('length_down', tokens_median, 0.5 * usual_tokens_high, false, NULL, 'Median completion length'),
     signal_of('reward_hacking', reward,
-              CASE WHEN solving < best_solving - 2 * solving_error
-                   THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
+              CASE WHEN solving < best_solving - 2 * solving_error THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
                    WHEN best_solving IS NOT NULL THEN 'inf'::DOUBLE END, true, NULL,
               'Mean reward rises while fewer completions are right'),
-    signal_of('diversity', distinct_wrong_share, 0.5 * usual_diversity, false, NULL,
-              'Different outputs per wrong completion'),
+    -- Where all goes well, what is still wrong comes from the hardest tasks alone.
+    signal_of('diversity', distinct_wrong_share, CASE WHEN reach < best_reach - 2 * reach_error THEN 0.5 * usual_diversity
+              WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, pass@k falling'),
     signal_of('sharpening', reach,
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
