@@ -48,7 +48,8 @@ def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path,
     running: list[ForkServerProcess] = []
     while waiting or running:
         while waiting and len(running) < processes and time.time() < deadline - SECONDS_TO_BEGIN:
-            process = context.Process(target=work, args=(waiting.pop(0), output, deadline, score_options, keep))
+            process = context.Process(
+                target=work, args=(waiting.pop(0), output, deadline, score_options, keep))
             process.start()
             running.append(process)
         if time.time() > deadline - SECONDS_TO_BEGIN and waiting:
