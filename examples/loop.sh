@@ -3,6 +3,7 @@
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # `warehouse warm` keeps imports and engine loaded for all iterations; with ROLLHOUSE_WARM=off each command loads anew.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
+# Programs run while others are still sampled (`score --follow`).
 # --ahead: while `train` works, the next iteration is sampled by the policy before (one step off-policy) and scored.
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
@@ -15,7 +16,7 @@ fi
 [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
 run=$1 iterations=$2
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
-rescues=0 to_train=() ahead="" sampling="" since=()
+rescues=0 to_train=() ahead="" sampling="" scoring="" since=()
 shift 2
 while (($#)); do
   case $1 in
@@ -27,29 +28,31 @@ while (($#)); do
   shift
 done
 
-sample() { # ITERATION, and score it; where that was begun ahead, the end of it
-  [[ -n $sampling ]] || { rollout "$run" --iteration "$1"; score "$run" --iteration "$1"; return; }
-  local code=0
-  wait "$sampling" || code=$?
-  cat "$told"
-  sampling=""
-  return "$code"
+begin() { # ITERATION [OPTIONS]: sample it, and run its programs as they are sampled
+  rollout "$run" --iteration "$1" --spill-seconds 1 "${@:2}" &
+  sampling=$!
+  score "$run" --iteration "$1" --follow "$sampling" &
+  scoring=$!
 }
 
 sample_ahead() { # ITERATION, by the policy before its own, which is being trained
-  [ -e "$run/train/iteration=$1/manifest.json" ] && return
-  (
-    trap 'kill "$!" 2>/dev/null; wait "$!"; exit 143' TERM
-    rollout "$run" --iteration "$1" --policy-version $(($1 - 1)) &
-    wait "$!"
-    score "$run" --iteration "$1" &
-    wait "$!"
-  ) >"$told" 2>&1 &
-  sampling=$!
+  sampling=""
+  [ -e "$run/train/iteration=$1/manifest.json" ] || begin "$1" --policy-version $(($1 - 1)) >"$told/$1" 2>&1
 }
 
-stop_sampling() { # what was sampled is kept
-  [[ -z $sampling ]] || { kill "$sampling" 2>/dev/null; wait "$sampling" || true; }
+await() { # PROCESS; where it fails, what was told aside is told
+  wait "$1" && return
+  local code=$?
+  stop_sampling
+  cat "$told/$i" 2>/dev/null || true
+  exit "$code"
+}
+
+stop_sampling() { # what was sampled and scored is kept
+  local running
+  running=$(jobs -pr)
+  # shellcheck disable=SC2086
+  [[ -z $running ]] || { kill $running 2>/dev/null; wait $running || true; }
   sampling=""
 }
 
@@ -68,12 +71,17 @@ watch_alarms() { # of the iterations not yet watched: later ones judge a dip ane
   warehouse rollback "$run" --to "$back"
 }
 
-told=$(mktemp)
-trap 'stop_sampling; rm -f "$told"' EXIT
+told=$(mktemp -d)
+trap 'stop_sampling; rm -rf "$told"' EXIT
 for ((i = 0; i < iterations; i++)); do
   [ -e "$run/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
-  sample "$i"
+  [[ -n $sampling ]] || begin "$i"
+  await "$sampling"
+  own=$scoring
+  sampling=""
   [[ -z $ahead ]] || ((i + 1 == iterations)) || sample_ahead $((i + 1))
+  await "$own"
+  [ ! -e "$told/$i" ] || cat "$told/$i"
   failed=0
   train "$run" --iteration "$i" "${to_train[@]}" || failed=$?
   ((failed)) || warehouse summary "$run" --iteration "$i" --line

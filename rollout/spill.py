@@ -1,7 +1,8 @@
 """Completions of a part that is not whole yet, saved now and then so that a kill loses minutes, not the part.
 
 A spill lies beside its part as `part-00007.parquet.spill-<id>`, a name that no reader of parts matches:
-what finished first is short, so a part is only read once its long completions are there too.
+what finished first is short, so a part is only read once its long completions are there too. Each holds what
+came since the one before, so that saving often costs little; `score --follow` runs the programs in them.
 """
 
 import sys
@@ -15,9 +16,11 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from warehouse.store.commit import commit_file
+from warehouse.store.parts import spills_of
 from warehouse.store.schema import arrow_schema
 
 Key = tuple[str, int]  # (task_id, sample_index)
+MOST_FILES = 32        # of a part; then all its rows are saved in one
 
 
 class Spill:
@@ -32,7 +35,8 @@ class Spill:
         self.part = part
         self.rows: dict[Key, dict[str, Any]] = {}
         self.drawn: dict[Key, dict[str, Any]] = {}
-        self.files = self._files()  # those whose rows are here; another worker's later ones are not touched
+        self.fresh: dict[Key, dict[str, Any]] = {}      # since the last save
+        self.files = spills_of(part)  # those whose rows are here; another worker's later ones are not touched
         known = set(wanted)
         for path in self.files:
             for row in _rows_of(path):
@@ -41,11 +45,7 @@ class Spill:
         for key in known & begun.keys():
             if key not in self.drawn:
                 self.add(begun[key])
-        self.changed = False
-
-    def _files(self) -> list[Path]:
-        # Exactly so many digits: what another worker is writing just now has a longer name.
-        return sorted(self.part.parent.glob(f"{self.part.name}.spill-{'[0-9a-f]' * 12}"))
+        self.fresh = {}
 
     def has(self, member: tuple[dict[str, Any], int]) -> bool:
         """Whether the completion of (prompt row, sample index) is here."""
@@ -53,30 +53,35 @@ class Spill:
         return (prompt["task_id"], sample) in self.rows
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take one completion, or the beginning of one; the first of its key that is finished stays."""
-        self.changed, key = True, key_of(row)
-        if row["finish_reason"] is None and key not in self.rows:
-            self.drawn[key] = row
-        elif row["finish_reason"] is not None:
-            self.rows.setdefault(key, row)
+        """Take one completion, or the beginning of one: the first whole one stays, else the longest."""
+        key = key_of(row)
+        if key in self.rows:
+            return
+        if row["finish_reason"] is not None:
+            self.rows[key] = row
             self.drawn.pop(key, None)
+        elif row["num_completion_tokens"] >= self.drawn.get(key, row)["num_completion_tokens"]:
+            self.drawn[key] = row
+        self.fresh[key] = row
 
     def save(self) -> None:
-        """Commit all rows in one new file, then remove the older ones."""
-        if not self.changed or self.part.exists():
+        """Commit what is new in a file; or all rows in one that takes the place of many."""
+        if not self.fresh or self.part.exists():
             return
-        table = pa.Table.from_pylist([*self.rows.values(), *self.drawn.values()], arrow_schema("completions"))
+        merged = self.files if len(self.files) >= MOST_FILES else []
+        rows = [*self.rows.values(), *self.drawn.values()] if merged else list(self.fresh.values())
+        table = pa.Table.from_pylist(rows, arrow_schema("completions"))
         path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
         commit_file(path, lambda temporary: pq.write_table(
             table, temporary, compression="zstd", write_page_checksum=True))
-        for file in self.files:
+        for file in merged:
             file.unlink(missing_ok=True)
-        self.files, self.changed = [path], False
+        self.files, self.fresh = [*(() if merged else self.files), path], {}
 
     def remove(self) -> None:
         """Remove the files and free the rows: the part is written."""
-        self.rows, self.drawn, self.changed = {}, {}, False
-        for file in self._files():
+        self.rows, self.drawn, self.fresh = {}, {}, {}
+        for file in spills_of(self.part):
             file.unlink(missing_ok=True)
 
 

@@ -13,12 +13,12 @@ REDRAW = 50      # programs between updates of the error mix
 
 
 class Progress:
-    """A bar over the programs that were run, on stderr; silent when that is no terminal."""
+    """A bar over the programs that were run, on stderr; silent where that is no terminal."""
 
-    def __init__(self, title: str, *, num_parts: int, num_done: int) -> None:
+    def __init__(self, title: str, *, num_parts: int, num_done: int, shown: bool = True) -> None:
         self.num_parts, self.num_done = num_parts, num_done
         self.errors: Counter[str] = Counter()
-        self.bar = tqdm(desc=title, unit=" programs", disable=None, mininterval=0.5)
+        self.bar = tqdm(desc=title, unit=" programs", disable=None if shown else True, mininterval=0.5)
 
     def __enter__(self) -> Progress:
         return self

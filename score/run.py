@@ -1,5 +1,7 @@
 """The stage `score`: completions in, one samples part per completions part out."""
 
+import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from score.follow import LOOK_SECONDS, Sampling, lanes_beside
 from score.progress import Progress
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
@@ -49,6 +52,7 @@ class ScoreOptions:
     import_paths: tuple[str, ...] = ()
     unsafe: bool = False
     shard: Shard = field(default_factory=Shard)
+    follow: int | None = None            # the process that samples the iteration
     time_limit: float | None = None      # seconds
     grace: float = 0.0                   # seconds for the part in hand after a signal
 
@@ -69,7 +73,7 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     """Score every rollout that is due; what was done is told to `say`."""
     warehouse, scorer = open_warehouse(options.run), options.scorer
     stop, clock = StopRequest(options.time_limit, options.grace), Clock()
-    due, pruned = rollouts_to_score(warehouse, scorer.identity, options.iteration, options.purpose)
+    due, pruned = rollouts_due(warehouse, options)
     if pruned:
         say(f"{len(pruned)} rollouts up to iteration {pruned[-1][0]} were pruned and are left out: their "
             f"tokens, which {scorer.identity} would measure, are gone")
@@ -80,7 +84,8 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
         return
     with clock.phase("start"):
         pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=scorer.limits,
-                                num_lanes=options.lanes or usable_cores(),
+                                num_lanes=options.lanes or (lanes_beside() if options.follow
+                                                            else usable_cores()),
                                 imports=scorer.imports, preload=options.preload,
                                 import_paths=options.import_paths)
     say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
@@ -92,23 +97,71 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # what the lanes took to start counts once
     if unfinished:
-        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is still under way: its "
-                           "complete parts are scored. Run `score` again once it is done.")
+        state, way = "is still under way", "`score` again once it is done"
+        if options.follow:
+            state, way = f"ended unfinished with process {options.follow}", "`rollout` and `score` again"
+        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} {state}: its complete parts "
+                           f"are scored. Run {way}.")
+
+
+def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tuple[int, str]], ...]:
+    """Rollouts to score, as (iteration, purpose), and those that were pruned."""
+    identity, iteration, purpose = options.scorer.identity, options.iteration, options.purpose
+    if not options.follow:
+        return rollouts_to_score(warehouse, identity, iteration, purpose)
+    if iteration is None:
+        raise StageError("--follow scores one iteration beside its rollout. Name it with --iteration.")
+    followed = iteration, purpose or "train"
+    return [] if identity in warehouse.scorers(*followed) else [followed], []
 
 
 def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) -> bool:
-    """Score a rollout part by part, parts that are written are kept; False if the rollout is still under way.
+    """Score a rollout part by part, parts that are written are kept; False if the rollout is not complete.
 
     Raises StageStopped after the part in hand when told to stop, and without that part when `stop` is due.
     """
-    warehouse, scorer, executor = session.warehouse, session.options.scorer, session.executor
+    warehouse, options, executor = session.warehouse, session.options, session.executor
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    stage = warehouse.stage("score", **keys, scorer=scorer.identity)
+    sampling = Sampling(warehouse, options.follow, options.shard, session.stop, session.say,
+                        **keys) if options.follow else None
+    if sampling:
+        sampling.wait_for_plan()
     with clock.phase("reading"):
         questions = Questions(warehouse, iteration, purpose)
     with clock.phase("start"):
-        num_golden = check_golden(executor, scorer, questions.kind_names())
-    complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
+        num_golden = check_golden(executor, options.scorer, questions.kind_names())
+    num_run = executor.num_run
+    while True:
+        over = sampling is None or sampling.is_over()
+        complete = warehouse.stage("rollout", **keys).is_complete()  # asked before the parts are listed
+        numbers = score_parts(session, questions, clock, shown=over, **keys)
+        if sampling is None or over:
+            break
+        sampling.read.update(warehouse.part_path("completions", number, **keys) for number in numbers)
+        run_beside(executor, sampling, questions, clock)
+    if complete:
+        stage = warehouse.stage("score", **keys, scorer=options.scorer.identity)
+        finish_rollout(session, stage, numbers, clock, {"programs_run": executor.num_run - num_run,
+                                                        "golden": num_golden})
+    return complete
+
+
+def run_beside(executor: Executor, sampling: Sampling, questions: Questions, clock: Clock) -> None:
+    """Run programs of completions as they end, until a part is whole: their outcomes are known by then."""
+    programs = sampling.programs(questions)
+    for program in programs:
+        if program:
+            with clock.phase("running"):
+                executor.run(itertools.chain([program], programs))
+        else:
+            time.sleep(LOOK_SECONDS)
+
+
+def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: bool,
+                **keys: Any) -> list[int]:
+    """Score the parts that are there and not scored yet; the numbers of all that are there."""
+    warehouse, scorer = session.warehouse, session.options.scorer
+    stage = warehouse.stage("score", **keys, scorer=scorer.identity)
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     check_alike(stage, done - parts.keys())
@@ -117,8 +170,8 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     warehouse.verify("completions", only=own.values(), **keys)
     # A row of samples is smaller than the completion it is about.
     check_space(warehouse.root, stored_bytes(own.values()), stage.title)
-    num_run = executor.num_run
-    with Progress(f"score {iteration} {purpose}", num_parts=len(parts), num_done=len(done)) as progress:
+    title = f"score {keys['iteration']} {keys['purpose']}"
+    with Progress(title, num_parts=len(parts), num_done=len(done), shown=shown) as progress:
         for number, path in own.items():
             check_stop(session.stop, progress)
             check_space(warehouse.root, stored_bytes([path]), stage.title)
@@ -127,10 +180,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
                 stage.settle(scorer.settings)           # not before there is something to write
                 warehouse.write_part("samples", number, table, **keys, scorer=scorer.identity)
             progress.note_part()
-    if complete:
-        finish_rollout(session, stage, list(parts), clock, {"programs_run": executor.num_run - num_run,
-                                                            "golden": num_golden})
-    return complete
+    return list(parts)
 
 
 def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Clock,

@@ -1,6 +1,6 @@
 """Running programs: equal programs once, with an outcome that they share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from score.sandbox.outcomes import Outcome, outcome_of
@@ -22,25 +22,19 @@ class Executor:
     cached_bytes: int = 0
     num_run: int = 0             # programs that were really run
 
-    def run(self, programs: Sequence[Program],
+    def run(self, programs: Iterable[Program | None],
             finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[Outcome]:
-        """The outcome of each program; `finished` hears of each that was run, as it ends."""
-        limits = self.pool.limits
+        """The outcome of each program; `finished` hears of each that was run, as it ends.
+
+        Programs may come while others run; None among them says that there is none at the moment.
+        """
+        asked: list[Program] = []
         known: dict[bytes, Outcome] = {}
-        distinct: dict[bytes, Program] = {}
-        for program in programs:
-            if program.key in self.outcomes:
-                known[program.key] = self.outcomes[program.key][0]
-            elif len(program.source_bytes) > limits.source_kib * 1024:
-                message = f"{len(program.source_bytes)} bytes of source, at most {limits.source_kib * 1024}"
-                known[program.key] = Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE, error_message=message)
-            else:
-                distinct[program.key] = program
-        waiting = list(distinct.values())
+        waiting: list[Program] = []
         ended: dict[bytes, int] = {}         # bytes of what each left
-        for index, endings in self.pool.run(waiting):
+        for index, endings in self.pool.run(self._new(programs, asked, known, waiting)):
             program = waiting[index]
-            outcome = outcome_of(program, endings, limits, isolated=self.isolated)
+            outcome = outcome_of(program, endings, self.pool.limits, isolated=self.isolated)
             self.num_run += 1
             known[program.key] = outcome
             ended[program.key] = sum(len(ending.result) + len(ending.stdout or b"") for ending in endings)
@@ -48,7 +42,26 @@ class Executor:
         known |= self._follow_up([program for program in waiting if program.then], known, finished)
         for key, num_bytes in ended.items():
             self._remember(key, known[key], num_bytes)
-        return [known[program.key] for program in programs]
+        return [known[program.key] for program in asked]
+
+    def _new(self, programs: Iterable[Program | None], asked: list[Program], known: dict[bytes, Outcome],
+             waiting: list[Program]) -> Iterator[Program | None]:
+        """What has to be run of the programs, each noted in `asked` and, if it is to be run, in `waiting`."""
+        distinct, most = set[bytes](), self.pool.limits.source_kib * 1024
+        for program in programs:
+            if program is None:
+                yield None
+                continue
+            asked.append(program)
+            if program.key in self.outcomes:
+                known[program.key] = self.outcomes[program.key][0]
+            elif len(program.source_bytes) > most:
+                message = f"{len(program.source_bytes)} bytes of source, at most {most}"
+                known[program.key] = Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE, error_message=message)
+            elif program.key not in distinct:
+                distinct.add(program.key)
+                waiting.append(program)
+                yield program
 
     def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
                    finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:

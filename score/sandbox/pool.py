@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import time
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 
 from score.sandbox.flight import Ending, Flight
-from score.sandbox.lane_handle import LaneConfig, LaneLost, LaneProcess, start_lanes
+from score.sandbox.lane_handle import DEPTH, LaneConfig, LaneLost, LaneProcess, start_lanes
 from score.sandbox.limits import Limits
 from score.sandbox.program import Program
 from score.wire.frames import Verdict
@@ -18,6 +19,7 @@ from warehouse.store.errors import StageError
 
 MAX_ATTEMPTS = 3
 MAX_RESTARTS = 100
+POLL_MS = 100
 SIGKILL = 9
 CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
               ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
@@ -48,9 +50,13 @@ class LanePool:
             lane.stop()
         self.lanes = []
 
-    def run(self, programs: Iterable[Program]) -> Iterator[tuple[int, list[Ending]]]:
-        """Index and endings of each program, as they come; no endings mean that lanes kept being lost."""
-        waiting = (Flight(number, program) for number, program in enumerate(programs))
+    def run(self, programs: Iterable[Program | None]) -> Iterator[tuple[int, list[Ending]]]:
+        """Index and endings of each program, as they come; no endings mean that lanes kept being lost.
+
+        None among them says that there is none at the moment: it is asked again while any program runs.
+        """
+        numbers = itertools.count()
+        waiting = (Flight(next(numbers), program) if program else None for program in programs)
         again: deque[Flight] = deque()         # infrastructure failed: at once
         late: deque[Flight] = deque()          # out of wall time once: when all others are done
         while True:
@@ -68,16 +74,14 @@ class LanePool:
                 else:
                     yield flight.number, endings
 
-    def _hand_out(self, waiting: Iterator[Flight], again: deque[Flight], late: deque[Flight]) -> None:
-        """Keep every lane supplied; a late program has a lane, and a core, for itself."""
-        for lane in list(self.lanes):
-            while lane.free:
+    def _hand_out(self, waiting: Iterator[Flight | None], again: deque[Flight], late: deque[Flight]) -> None:
+        """Keep every lane supplied, idle ones first; a late program has a lane, and a core, for itself."""
+        for num_flights in range(DEPTH):
+            for lane in [lane for lane in self.lanes if len(lane.flights) == num_flights]:
                 flight = again.popleft() if again else next(waiting, None)
                 if flight is None:
                     break
                 self._hand(lane, flight, again)
-                if lane not in self.lanes:
-                    break
         for lane in self.lanes[:usable_cores()] if late else ():
             if late and not lane.flights:
                 self._hand(lane, late.popleft(), again)
@@ -97,7 +101,7 @@ class LanePool:
 
     def _collect(self) -> Iterator[tuple[Flight, list[Ending]]]:
         """Programs that ended, and those of lanes that were lost (with no endings)."""
-        talking = [self.by_fd[fd] for fd, _event in self.poll.poll(1000)]
+        talking = [self.by_fd[fd] for fd, _event in self.poll.poll(POLL_MS)]
         for lane in talking:
             try:
                 flight, endings = lane.take()

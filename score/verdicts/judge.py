@@ -13,6 +13,7 @@ from score.rewards.scorer import Scorer
 from score.rewards.shaping import Terms
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
 from score.tasks.measures import Measures
 from score.verdicts.completions import Item
 from score.wire.error_classes import ErrorClass
@@ -31,10 +32,15 @@ class Judgement:
 def run_programs(executor: Executor, items: Sequence[Item],
                  finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[list[Outcome]]:
     """The outcomes of every item, in order; equal programs are run once."""
-    plans = [item.task.kind.programs(item.task.content, item.answer) for item in items]
+    plans = plans_of(items)
     programs = [program for plan in plans if not isinstance(plan, Outcome) for program in plan]
     outcomes = iter(executor.run(programs, finished))
     return [[plan] if isinstance(plan, Outcome) else [next(outcomes) for _program in plan] for plan in plans]
+
+
+def plans_of(items: Sequence[Item]) -> list[list[Program] | Outcome]:
+    """The programs to run of each item, or its outcome where there is none to run."""
+    return [item.task.kind.programs(item.task.content, item.answer) for item in items]
 
 
 def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]]) -> list[Judgement]:

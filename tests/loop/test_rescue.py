@@ -1,7 +1,10 @@
 """What the loop calls, and in which order: after an alarm, ahead, with its options."""
 
 import os
+import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -30,23 +33,28 @@ exit 0
 BACK = "Stop here, or go back: warehouse rollback RUN --to 1"
 
 
-def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
-         empty: str = "", **stages: str) -> tuple[int, list[str]]:
-    """Run the loop with stages that only write down how they are called: exit code and calls."""
+def make_stages(folder: Path, fires: str = "", said: str = "", empty: str = "", **stages: str
+                ) -> dict[str, str]:
+    """The variables under which the loop calls stages that only write down how they are called."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True)
     for name, text in {"rollout": STAGE.format(name="rollout"), "score": STAGE.format(name="score"),
                        "train": TRAIN, "warehouse": WAREHOUSE, **stages}.items():
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
-    log = folder / "log"
-    environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "LOG": str(log),
-                   "ROLLHOUSE_WARM": "off",
-                   "FIRES": fires, "SAID": said, "EMPTY": empty}
+    return {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "LOG": str(folder / "log"),
+            "ROLLHOUSE_WARM": "off", "FIRES": fires, "SAID": said, "EMPTY": empty}
+
+
+def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
+         empty: str = "", **stages: str) -> tuple[int, list[str]]:
+    """Run the loop with such stages: exit code and calls."""
+    environment, log = make_stages(folder, fires, said, empty, **stages), folder / "log"
     with (folder / "printed").open("w") as printed:
         code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], timeout=50,
                               env=environment, stdout=printed, stderr=printed, check=False).returncode
-    return code, [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
+    calls = [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
+    return code, [re.sub(" --spill-seconds 1| --follow [0-9]+$", "", call) for call in calls]
 
 
 def test_the_loop_stops_where_an_alarm_fires(tmp_path: Path) -> None:
@@ -101,8 +109,8 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before_while_that_is_traine
     assert [call for call in calls if call.startswith("train")] == [
         f"train RUN --iteration {i}" for i in range(4)]
     for i in range(3):
-        assert calls.index(f"rollout RUN --iteration {i + 1} --policy-version {i}") < calls.index(
-            f"score RUN --iteration {i + 1}")
+        begun = calls.index(f"rollout RUN --iteration {i + 1} --policy-version {i}")
+        assert begun > calls.index(f"train RUN --iteration {i - 1}") if i else True
     assert sorted(call for call in calls if call.startswith("score")) == [
         f"score RUN --iteration {i}" for i in range(4)]
 
@@ -113,12 +121,37 @@ def test_an_alarm_ends_what_is_ahead(tmp_path: Path, stage: str) -> None:
     slow = TRAIN.replace("\n[[", "\n[[ $3 == 2 ]] && sleep 0.5\n[[", 1)
     code, calls = loop(tmp_path, "--ahead", fires="2", train=slow, **{stage: sleeping})
     assert code == 3 and f"{stage} RUN --iteration 3" in [" ".join(call.split()[:4]) for call in calls]
-    assert ("score RUN --iteration 3" in calls) == (stage == "score")
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
 
 
 def test_a_rollout_ahead_that_fails_ends_the_loop_with_its_words(tmp_path: Path) -> None:
     failing = STAGE.format(name="rollout") + '[[ $3 == 2 ]] && echo "Out of luck." >&2 && exit 1\nexit 0\n'
     code, calls = loop(tmp_path, "--ahead", rollout=failing)
-    assert code == 1 and "train RUN --iteration 1" in calls and "score RUN --iteration 2" not in calls
+    assert code == 1 and "train RUN --iteration 1" in calls and "train RUN --iteration 2" not in calls
     assert "Out of luck." in (tmp_path / "printed").read_text()
+
+
+def test_a_score_that_fails_ends_the_loop_and_what_is_ahead(tmp_path: Path) -> None:
+    failing = STAGE.format(name="score") + '[[ $3 == 1 ]] && echo "No lanes." >&2 && exit 1\nexit 0\n'
+    slow = STAGE.format(name="rollout") + f'[[ $3 == 2 ]] && exec -a {tmp_path}/asleep sleep 60\nexit 0\n'
+    code, calls = loop(tmp_path, "--ahead", score=failing, rollout=slow)
+    assert code == 1 and "train RUN --iteration 0" in calls and "train RUN --iteration 1" not in calls
+    assert "No lanes." in (tmp_path / "printed").read_text()
+    assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    asleep = f"exec -a {tmp_path}/asleep sleep 60\n"
+    stages = make_stages(tmp_path, rollout=STAGE.format(name="rollout") + asleep,
+                         score=STAGE.format(name="score") + asleep)
+    with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages,
+                          start_new_session=True) as process:
+        for _ in range(400):
+            asleep_now = subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout
+            if asleep_now.count(b"\n") == 2:
+                break
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) in (-number, 128 + number)
+    assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""

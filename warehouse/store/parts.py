@@ -85,6 +85,12 @@ def part_number(path: Path) -> int:
     return int(number[1])
 
 
+def spills_of(part: Path) -> list[Path]:
+    """What is saved of a part of completions that is still open."""
+    # Exactly so many digits: what another worker is writing just now has a longer name.
+    return sorted(part.parent.glob(f"{part.name}.spill-{'[0-9a-f]' * 12}"))
+
+
 def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None = None,
                task_ids: set[str] | None = None) -> pa.Table:
     """All rows of the parts, in order; an empty table of the right schema when there is none.

@@ -1,0 +1,155 @@
+"""`score --follow`: programs run while a rollout is under way; the rows are those of a score afterwards."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from rollout.spill import Spill, key_of
+from score import run
+from score.cli import score
+from tests.building.runs import new_run
+from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
+ANSWERS = [("turn", fenced(f"{code}# {number}\n")) for number, code in enumerate([FLIP, SAME] * 4)]
+MEASURED = {"cpu_seconds", "wall_seconds", "max_rss_mib", "scored_at"}
+
+
+@pytest.fixture
+def sampler() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that takes the place of a rollout."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+class UnderWay:
+    """A rollout of two parts whose files appear when a test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.warehouse = new_run(folder / "run")
+        add_rollout(self.warehouse, ANSWERS, part_size=4)
+        self.folder, self.aside = self.warehouse.folder("completions", **KEYS), folder / "aside"
+        shutil.copytree(self.folder, self.aside)
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def save(self, part: int, number: int) -> None:
+        """What is finished of a part so far."""
+        rows = pq.read_table(self.aside / f"part-{part:05d}.parquet").to_pylist()[:number]
+        spill = Spill(self.folder / f"part-{part:05d}.parquet", map(key_of, rows), {}, {})
+        for row in rows:
+            spill.add(row)
+        spill.save()
+
+    def show(self, *names: str) -> None:
+        for name in names:
+            shutil.copy(self.aside / name, self.folder / f".tmp-{name}")
+            (self.folder / f".tmp-{name}").rename(self.folder / name)
+
+
+def follow(warehouse: Warehouse, process: int, meanwhile: Callable[[], object]) -> Result:
+    """The command, and what happens while it runs."""
+    thread = threading.Thread(target=meanwhile)
+    thread.start()
+    done = CliRunner().invoke(score, [str(warehouse.root), "--iteration", "0", "--follow", str(process)])
+    thread.join()
+    return done
+
+
+def rows_of(warehouse: Warehouse) -> list[dict[str, Any]]:
+    scorer, = warehouse.scorers(0, "train")
+    return [{name: value for name, value in row.items() if name not in MEASURED}
+            for row in warehouse.read("samples", **KEYS, scorer=scorer).to_pylist()]
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within half a minute")
+
+
+def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_afterwards(
+        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, executors, golden, ran = UnderWay(tmp_path), list[Any](), list[int](), list[int]()
+    beside, judged = run.run_beside, run.score_part
+    monkeypatch.setattr(run, "run_beside", lambda executor, *rest: (
+        executors.append(executor), golden.append(executor.num_run), beside(executor, *rest)))
+    monkeypatch.setattr(run, "score_part", lambda session, *rest: (ran.append(session.executor.num_run),
+                                                                   judged(session, *rest))[1])
+
+    def sample() -> None:
+        under_way.save(0, 3)
+        under_way.save(1, 2)
+        wait_until(lambda: executors and executors[0].num_run == golden[0] + 5)
+        under_way.show("settings.json", "part-00000.parquet")
+        wait_until(lambda: len(ran) == 1)
+        under_way.show("part-00001.parquet", "manifest.json")
+        sampler.kill()
+    done = follow(under_way.warehouse, sampler.pid, sample)
+    assert done.exit_code == 0, done.output
+    assert ran == [golden[0] + 6, golden[0] + 8] and "8 completions, 8 distinct programs run" in done.output
+    twin = new_run(tmp_path / "twin")
+    add_rollout(twin, ANSWERS, part_size=4)
+    assert CliRunner().invoke(score, [str(twin.root)]).exit_code == 0
+    assert rows_of(under_way.warehouse) == rows_of(twin)
+
+
+def test_where_the_rollout_dies_whole_parts_are_scored_and_the_end_is_said(
+        tmp_path: Path, sampler: subprocess.Popen[bytes]) -> None:
+    under_way = UnderWay(tmp_path)
+
+    def die() -> None:
+        under_way.show("settings.json", "part-00000.parquet")
+        under_way.save(1, 2)
+        wait_until(lambda: list(under_way.warehouse.root.glob("samples/*/*/*/part-00000.parquet")))
+        sampler.kill()
+    done = follow(under_way.warehouse, sampler.pid, die)
+    assert done.exit_code == 75
+    assert (f"The rollout of iteration 0 (train) ended unfinished with process {sampler.pid}: its complete "
+            "parts are scored. Run `rollout` and `score` again.") in done.output
+    under_way.show("part-00001.parquet", "manifest.json")
+    assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0   # it has long ended
+    assert len(rows_of(under_way.warehouse)) == 8
+
+
+def test_a_rollout_that_samples_nothing_is_said(tmp_path: Path) -> None:
+    warehouse, ended = new_run(tmp_path / "run"), subprocess.Popen(["true"])
+    ended.wait()
+    done = follow(warehouse, ended.pid, lambda: None)
+    assert done.exit_code == 1
+    assert f"Process {ended.pid} ended before it sampled anything of iteration 0 (train)." in done.output
+
+
+def test_told_to_stop_it_stops_and_run_again_it_finishes(
+        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way = UnderWay(tmp_path)
+    under_way.save(0, 3)
+    beside = run.run_beside
+    monkeypatch.setattr(run, "run_beside", lambda *rest: (os.kill(os.getpid(), signal.SIGTERM),
+                                                          beside(*rest)))
+    done = follow(under_way.warehouse, sampler.pid, lambda: None)
+    assert done.exit_code == 75 and "Stopped because SIGTERM was received, while iteration 0" in done.output
+    monkeypatch.setattr(run, "run_beside", beside)
+    under_way.show("settings.json", "part-00000.parquet", "part-00001.parquet", "manifest.json")
+    assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0
+    assert len(rows_of(open_warehouse(under_way.warehouse.root))) == 8
+
+
+def test_one_iteration_is_followed(tmp_path: Path) -> None:
+    warehouse = new_run(tmp_path / "run")
+    done = CliRunner().invoke(score, [str(warehouse.root), "--follow", "1"])
+    assert done.exit_code == 1 and "Name it with --iteration." in done.output
