@@ -4,7 +4,8 @@
 
 Each is examples/loop.sh on a run of its own, one after the other on the same machine. An iteration counts
 from one policy to the next, so that the first, in which the warm loop imports and starts its engine, is told
-apart. Ahead, work overlaps: what is else comes out smaller, or below 0.
+apart. Programs run beside sampling, and ahead all does: what is else comes out smaller, or below 0. `tail`
+is from the end of sampling to that of scoring.
 """
 
 import json
@@ -16,6 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import click
 
@@ -24,7 +26,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "examples" / "demo"
-WIDTHS = (10, 10, 9, 11, 8, 8, 8)
+WIDTHS = (10, 10, 9, 11, 8, 8, 8, 8)
 
 
 @click.command()
@@ -41,8 +43,8 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
          ways: tuple[str, ...]) -> None:
     """Run the loops and print seconds per iteration."""
     with tempfile.TemporaryDirectory() as scratch:
-        heads = zip(("iteration", "sampling", "running", "gradients", "else", "share", "first"), WIDTHS,
-                    strict=True)
+        heads = zip(("iteration", "sampling", "running", "gradients", "else", "share", "tail", "first"),
+                    WIDTHS, strict=True)
         lines = ["loop  " + "".join(f"{head:>{width}}" for head, width in heads)]
         for way in ways:
             run = (folder or Path(scratch)) / way
@@ -77,15 +79,23 @@ def row(warehouse: Warehouse, iterations: int, began: float) -> str:
     wall = mean(end - start for start, end in pairwise(ends))
     phases = [mean(work(warehouse, stage, i) for i in range(1, len(ends))) for stage in WORK]
     rest = wall - sum(phases)
-    values = (wall, *phases, rest, 100 * rest / wall, ends[0] - began)
+    scored, sampled = ([manifest(warehouse, stage, i)["finished_at"] for i in range(1, len(ends))]
+                       for stage in ("score", "rollout"))
+    tail = mean(scored) - mean(sampled)
+    values = (wall, *phases, rest, 100 * rest / wall, tail, ends[0] - began)
     return "".join(f"{value:>{width}.1f}" for value, width in zip(values, WIDTHS, strict=True))
+
+
+def manifest(warehouse: Warehouse, stage: str, iteration: int) -> dict[str, Any]:
+    """What a stage of an iteration wrote down."""
+    folder = {"rollout": "completions", "score": "samples", "train": "train"}[stage]
+    [path] = (warehouse.root / folder / f"iteration={iteration}").rglob("manifest.json")
+    return json.loads(path.read_text())
 
 
 def work(warehouse: Warehouse, stage: str, iteration: int) -> float:
     """Seconds that a stage of an iteration sampled, ran programs, or computed logprobs and gradients."""
-    folder = {"rollout": "completions", "score": "samples", "train": "train"}[stage]
-    [manifest] = (warehouse.root / folder / f"iteration={iteration}").rglob("manifest.json")
-    seconds = json.loads(manifest.read_text())["facts"]["seconds"]
+    seconds = manifest(warehouse, stage, iteration)["facts"]["seconds"]
     return sum(seconds.get(phase, 0.0) for phase in WORK[stage])
 
 

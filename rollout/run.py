@@ -62,6 +62,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         job.check_policy()                  # before the rows are settled, after which no rollback moves it
         clock.lap("start")
         writing, sampled = sample(job, plan, engine, stop)
+        clock.lap("sampling")
+    clock.lap("end")                        # of an engine that stays: to fall asleep
     if job.stage.settings() is None:
         raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
                          f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
@@ -70,7 +72,6 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     if elsewhere and not job.stage.is_complete():
         return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the other "
                 "shards"]
-    clock.lap("sampling")
     seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
     return finish(job, seconds, sampled)
 

@@ -29,7 +29,8 @@ COLUMNS = ["group_id", "task_id", "completion", "finish_reason"]
 
 def lanes_beside() -> int:
     """Lanes that leave a core to the sampler and one to a trainer, where there are so many."""
-    return max(1, usable_cores() - 2)
+    cores = usable_cores()
+    return cores - 2 if cores > 3 else cores
 
 
 class Sampling:

@@ -21,7 +21,9 @@ def first_line(error: Exception) -> str:
 
 
 class StopRequest:
-    """Whether the stage should stop. A second signal ends the process at once, as it would without this.
+    """Whether the stage should stop. A second of the same signal ends the process at once, as without this.
+
+    Ctrl-C reaches a stage twice, from the terminal as SIGINT and as SIGTERM from the script that started it.
 
     `time_limit` and `grace` are seconds: the first counts from now, the second is how long the stage may go
     on after a signal.
@@ -44,7 +46,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.__exit__()
+        signal.signal(number, self.former[signal.Signals(number)])
         self.signalled = True
         until = time.monotonic() + self.grace
         if self.deadline is None or until < self.deadline:
