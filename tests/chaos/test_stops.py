@@ -21,7 +21,7 @@ from tests.building.runs import small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.loop import contents
 from train.cli import train
-from warehouse.stages.stop import StageStopped
+from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.run_folder import Warehouse
 
 
@@ -151,3 +151,14 @@ def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[2],
                    env=os.environ | {"TQDM_DISABLE": "1"})
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
+
+
+def test_ctrl_c_with_the_sigterm_that_a_script_sends_upon_it_stops_in_order() -> None:
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked() and stop.reason == "SIGINT was received"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, former)
