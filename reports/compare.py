@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reports.drawing import Chart, scatter
+from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
 from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
-from reports.scale import number
+from reports.scale import Scale, number, scale_ticks
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -170,6 +170,24 @@ def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
     name = f"{'paired-train' if pairing.purpose == 'train' else 'paired'}-{names[1].replace('/', '-')}"
     return Figure(name, f"Tasks in pairs with {names[1]}: {pairing.title}", caption, pairing.sql,
                   lambda rows: scatter(column(rows, "a"), column(rows, "b"), column(rows, "task"), names))
+
+
+def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
+    """A dot per label at two shares, with the line of equality; dots on the same place grow."""
+    across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
+    marks = [*rulers(up), f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
+    marks += [text_at(across(value), HEIGHT - 8, f"{value:g}") for value in scale_ticks(up)]
+    places: dict[tuple[float, float], list[str]] = {}
+    for x, y, label in zip(xs, ys, labels, strict=True):
+        places.setdefault((x, y), []).append(label)
+    for (x, y), there in places.items():
+        radius = min(3 + 1.5 * (len(there) - 1) ** 0.5, 14)
+        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+        marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
+                     f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
+    marks.append(text_at(WIDTH - RIGHT, HEIGHT - BOTTOM - 6, f"{names[0]} across, {names[1]} up", kind="note",
+                       anchor="end"))
+    return Chart(svg_of(marks, HEIGHT), [], {"x": [], "px": []})
 
 
 def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:

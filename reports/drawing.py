@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, stacked bars, heat maps, dots; coloured by classes alone."""
+"""Charts as SVG text: lines with bands, stacked bars, heat maps; coloured by classes alone."""
 
 from collections.abc import Sequence
 from html import escape
@@ -46,11 +46,11 @@ def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = Fal
     known = [value for line in series for part in (line.values, line.low, line.high)
              for value in part or [] if value is not None]
     up = value_scale([*known, *(level for level, _ in levels)], HEIGHT - BOTTOM, TOP, share=share, log=log)
-    marks = _rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
+    marks = rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
     for level, label in levels:
         y = up(level)
         marks += [f'<path class="level" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>',
-                  _text(WIDTH - RIGHT, y - 4 if y > TOP + 8 else y + 12, label, kind="note", anchor="end")]
+                  text_at(WIDTH - RIGHT, y - 4 if y > TOP + 8 else y + 12, label, kind="note", anchor="end")]
     for index, line in enumerate(series):
         tone = _tone(line, index)
         marks += [f'<path class="band t{tone}" d="{path}"/>' for path in _bands(xs, line, across, up)]
@@ -71,7 +71,7 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
     totals = [sum(layer.values[i] or 0 for layer in layers) for i in range(len(xs))]
     up = value_scale([1.0] if whole else totals, HEIGHT - BOTTOM, TOP, share=share or whole)
     wide = max(1.0, min(28.0, (WIDTH - LEFT - RIGHT) / max(len(xs), 1) * 0.8))
-    marks = _rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
+    marks = rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
     below = [0.0] * len(xs)
     for index, layer in enumerate(layers):
         for i, x in enumerate(xs):
@@ -103,7 +103,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
     marks = _heat_scale(low, high, empty) if empty else []
     for index, (label, values) in enumerate(rows.items()):
         y = above + index * row_height
-        marks.append(_text(left - 6, y + row_height - 2, names[label], kind=size, anchor="end"))
+        marks.append(text_at(left - 6, y + row_height - 2, names[label], kind=size, anchor="end"))
         for x, value in zip(xs, values, strict=True):
             if value is not None:
                 strength = (value - low) / (high - low) if high > low else 0.0
@@ -114,7 +114,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
     hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": above, "row": row_height,
              "cells": [[None if value is None else number(value) for value in values]
                        for values in rows.values()]}
-    return Chart(_svg(marks, tall), [], hover)
+    return Chart(svg_of(marks, tall), [], hover)
 
 
 def with_events(chart: Chart, events: Sequence[Event]) -> Chart:
@@ -134,69 +134,16 @@ def with_events(chart: Chart, events: Sequence[Event]) -> Chart:
     return chart._replace(svg=chart.svg.replace(cursor, "".join(marks) + cursor))
 
 
-def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
-    """A dot per label at two shares, with the line of equality; dots on the same place grow."""
-    across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
-    marks = [*_rulers(up), f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
-    marks += [_text(across(value), HEIGHT - 8, f"{value:g}") for value in scale_ticks(up)]
-    places: dict[tuple[float, float], list[str]] = {}
-    for x, y, label in zip(xs, ys, labels, strict=True):
-        places.setdefault((x, y), []).append(label)
-    for (x, y), there in places.items():
-        radius = min(3 + 1.5 * (len(there) - 1) ** 0.5, 14)
-        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
-        marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
-                     f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
-    marks.append(_text(WIDTH - RIGHT, HEIGHT - BOTTOM - 6, f"{names[0]} across, {names[1]} up", kind="note",
-                       anchor="end"))
-    return Chart(_svg(marks, HEIGHT), [], {"x": [], "px": []})
-
-
-class Segment(NamedTuple):
-    """A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is."""
-
-    start: float
-    length: float
-    kind: str
-    opacity: float
-    title: str
-
-
-def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
-            note: str, *, unit: str) -> Chart:
-    """A ribbon for each row of (label, lanes of segments, label at its end), all on one scale from 0."""
-    longest = max(segment.start + segment.length
-                  for _, lanes, _ in rows for lane in lanes for segment in lane)
-    across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
-    marks, y = [], float(TOP)
-    for label, lanes, end in rows:
-        marks.append(_text(LEFT + 16, y + 15, label, anchor="end"))
-        marks.append(_text(WIDTH - RIGHT, y + 15, end, anchor="end"))
-        for lane, tall in zip(lanes, heights, strict=False):
-            for segment in lane:
-                left, right = across(segment.start), across(segment.start + segment.length)
-                wide = max(right - left - (0.4 if right - left > 2 else 0), 0.2)
-                marks.append(f'<rect class="bar {segment.kind}" x="{left}" y="{y}" width="{wide:.1f}" '
-                             f'height="{tall}" fill-opacity="{segment.opacity:.2f}">'
-                             f"<title>{escape(segment.title)}</title></rect>")
-            y += tall + 1
-        y += gap
-    marks += [_text(across(value), y + 10, number(value)) for value in scale_ticks(across)]
-    marks += [_text(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
-              _text(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
-    return Chart(_svg(marks, y + 36), legend, {"x": [], "px": []})
-
-
 def _heat_scale(low: float, high: float, empty: str) -> list[str]:
     """What an empty cell, the palest and the darkest mean."""
     start, marks = WIDTH - RIGHT - 150.0, []
     marks.append(f'<rect class="gap" x="{start - 12:.1f}" y="5" width="10" height="9"/>')
-    marks.append(_text(start - 18, 13, empty, anchor="end"))
-    marks.append(_text(start + 36, 13, number(low), anchor="end"))
+    marks.append(text_at(start - 18, 13, empty, anchor="end"))
+    marks.append(text_at(start + 36, 13, number(low), anchor="end"))
     for step in range(11):
         x = start + 40 + 7 * step
         marks.append(f'<rect class="heat h{step}" x="{x:.1f}" y="5" width="7" height="9"/>')
-    return [*marks, _text(start + 121, 13, number(high), anchor="start")]
+    return [*marks, text_at(start + 121, 13, number(high), anchor="start")]
 
 
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
@@ -206,20 +153,21 @@ def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
     return Scale(low - spread, high + spread, LEFT + margin, WIDTH - RIGHT - margin)
 
 
-def _rulers(up: Scale) -> list[str]:
+def rulers(up: Scale) -> list[str]:
     """Grid lines with their values."""
     return [f'<path class="grid" d="M{LEFT} {up(value)}H{WIDTH - RIGHT}"/>'
-            + _text(LEFT - 6, up(value) + 3.5, number(value), anchor="end") for value in scale_ticks(up)]
+            + text_at(LEFT - 6, up(value) + 3.5, number(value), anchor="end") for value in scale_ticks(up)]
 
 
 def _iteration_labels(xs: Sequence[int], across: Any, left: float, height: float) -> list[str]:
     """The numbers of iterations below a chart, and what they are."""
     shown = set(xs)
-    labels = [_text(across(x), height - 8, str(x)) for x in whole_ticks(xs) if x in shown]
-    return [_text(left - 10, height - 8, "iteration", kind="tick small", anchor="end"), *labels]
+    labels = [text_at(across(x), height - 8, str(x)) for x in whole_ticks(xs) if x in shown]
+    return [text_at(left - 10, height - 8, "iteration", kind="tick small", anchor="end"), *labels]
 
 
-def _text(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = "middle") -> str:
+def text_at(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = "middle") -> str:
+    """Words at a place, of a class of the style sheet."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
@@ -256,10 +204,11 @@ def _chart(marks: Sequence[str], xs: Sequence[int], series: Sequence[Series], ac
     hover = {"x": list(xs), "px": [across(x) for x in xs],
              "series": [{"name": name, "tone": tone, "values": [number(value) for value in line.values]}
                         for (tone, name), line in zip(legend, series, strict=True)]}
-    return Chart(_svg(marks, HEIGHT), legend, hover,
+    return Chart(svg_of(marks, HEIGHT), legend, hover,
                  frozenset(index for index, line in enumerate(series) if line.dots))
 
 
-def _svg(marks: Sequence[str], height: float) -> str:
+def svg_of(marks: Sequence[str], height: float) -> str:
+    """A picture of these marks, with the line that follows the pointer."""
     return (f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" '
             f'xmlns="http://www.w3.org/2000/svg">{"".join(marks)}<path class="cursor" d=""/></svg>')

@@ -1,9 +1,13 @@
 """Figures of the training itself: mismatch of engine and trainer, steps, time and tokens."""
 
+from collections.abc import Sequence
+from html import escape
 from itertools import groupby
+from typing import NamedTuple
 
-from reports.drawing import Chart, Segment, ribbons
+from reports.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, svg_of, text_at
 from reports.figure import Figure, Rows, bars, draw_cells, lines, stats_sql
+from reports.scale import Scale, number, scale_ticks
 
 MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
                          "purpose = 'train' AND mismatch_kl IS NOT NULL")
@@ -52,6 +56,16 @@ MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
 
 
+class Segment(NamedTuple):
+    """A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is."""
+
+    start: float
+    length: float
+    kind: str
+    opacity: float
+    title: str
+
+
 def draw_alarms(rows: Rows) -> Chart:
     """When each signal was raised, and when it fired."""
     return draw_cells(rows, "name", "state", low=0, high=1, row_height=18, kind="alarm")
@@ -62,11 +76,11 @@ def draw_packing(rows: Rows) -> Chart:
     largest = max(abs(row["advantage"]) for row in rows) or 1.0
     forwards = [list(members) for _, members in groupby(rows, key=lambda row: row["forward"])]
     shown, copies = [], 0
-    for number, members in enumerate(forwards, start=1):
+    for forward, members in enumerate(forwards, start=1):
         groups = [list(group) for _, group in groupby(members, key=lambda row: row["place"])]
         copies += sum(len(group) * (group[0]["num_prompt_tokens"] + group[0]["num_completion_tokens"])
                       for group in groups)
-        shown.append((str(number), _lanes(groups, largest), f"{_num_tokens(groups):,}"))
+        shown.append((str(forward), _lanes(groups, largest), f"{_num_tokens(groups):,}"))
     tokens = sum(_num_tokens([list(group)]) for _, group in
                  groupby(rows, key=lambda row: (row["forward"], row["place"])))
     number_shown = f"{MOST_FORWARDS} of {len(forwards)}" if len(forwards) > MOST_FORWARDS else len(forwards)
@@ -80,6 +94,31 @@ def _num_tokens(groups: list[Rows]) -> int:
     """Tokens that go through the model: each prompt once, and each completion."""
     return sum(group[0]["num_prompt_tokens"] + sum(row["num_completion_tokens"] for row in group)
                for group in groups)
+
+
+def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
+            note: str, *, unit: str) -> Chart:
+    """A ribbon for each row of (label, lanes of segments, label at its end), all on one scale from 0."""
+    longest = max(segment.start + segment.length
+                  for _, lanes, _ in rows for lane in lanes for segment in lane)
+    across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
+    marks, y = [], float(TOP)
+    for label, lanes, end in rows:
+        marks.append(text_at(LEFT + 16, y + 15, label, anchor="end"))
+        marks.append(text_at(WIDTH - RIGHT, y + 15, end, anchor="end"))
+        for lane, tall in zip(lanes, heights, strict=False):
+            for segment in lane:
+                left, right = across(segment.start), across(segment.start + segment.length)
+                wide = max(right - left - (0.4 if right - left > 2 else 0), 0.2)
+                marks.append(f'<rect class="bar {segment.kind}" x="{left}" y="{y}" width="{wide:.1f}" '
+                             f'height="{tall}" fill-opacity="{segment.opacity:.2f}">'
+                             f"<title>{escape(segment.title)}</title></rect>")
+            y += tall + 1
+        y += gap
+    marks += [text_at(across(value), y + 10, number(value)) for value in scale_ticks(across)]
+    marks += [text_at(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
+              text_at(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
+    return Chart(svg_of(marks, y + 36), legend, {"x": [], "px": []})
 
 
 def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:

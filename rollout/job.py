@@ -10,6 +10,7 @@ from rollout.parts import Part, missing_parts
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
+from warehouse.stages.space import sweep
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
@@ -80,7 +81,7 @@ class Job:
         check_base(self.warehouse)
         if self.policy is not NO_POLICY:
             self.warehouse.verify_policy(self.policy["policy_version"])
-        self.warehouse.sweep()
+        sweep(self.warehouse)
 
     def settle(self, *accepted: str) -> None:
         """Fix the settings, or check that they are those that the rollout was begun with."""

@@ -254,7 +254,7 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: p
                     monkeypatch.setattr(time, "time", lambda: 0.0)
                 yield drawn
     sample(set_back, SetBack(), spill_seconds=0.0)
-    set_back.sweep()
+    space.sweep(set_back)
     assert contents(set_back) == contents(true)
     assert problems(set_back) == []
 
@@ -281,7 +281,7 @@ def test_what_died_long_ago_is_swept_and_what_is_being_written_is_not(tmp_path: 
     torn.write_bytes(b"half")
     for path in (old, torn):
         os.utime(path, (0, 0))
-    warehouse.sweep()
+    space.sweep(warehouse)
     assert fresh.exists() and part.exists() and not old.exists() and not torn.exists()
 
 

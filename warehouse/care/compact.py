@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.sql.database import refresh_sql
+from warehouse.stages.space import sweep
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import bring, flush, saying_why
 from warehouse.store.errors import StageError
@@ -22,7 +23,7 @@ from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number, part_writer, row_group_size
-from warehouse.store.run_folder import Warehouse, score_stages
+from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
@@ -44,14 +45,14 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
             elif iteration is not None:
                 raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
     refresh_sql(warehouse)
-    warehouse.sweep()
+    sweep(warehouse)
     return lines or ["nothing to merge: no finished iteration has several small parts"]
 
 
 def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
     """Stages that read or wrote the rows of one rollout: the rollout, its scores, the training on it."""
     stages = [warehouse.stage("rollout", iteration=iteration, purpose=purpose),
-              *score_stages(warehouse, iteration, purpose)]
+              *warehouse.scores(iteration, purpose)]
     return stages + ([warehouse.stage("train", iteration=iteration)] if is_training(purpose) else [])
 
 

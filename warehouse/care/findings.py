@@ -14,7 +14,7 @@ from warehouse.store.commit import TEMPORARY_MARK, bring_all
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse, all_stages
+from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage, readable_manifest
 
 EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
@@ -35,7 +35,7 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
         yield from _foreign_files(warehouse)
         yield from _tasks(warehouse, footers, quick=quick)
     yield from _policies(warehouse, iteration, quick=quick)
-    stages = all_stages(warehouse, iteration)
+    stages = warehouse.stages(iteration)
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
         wrong = list(_stage(warehouse, stage, footers, quick=quick))
         yield from wrong

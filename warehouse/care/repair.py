@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
+from warehouse.stages.space import sweep
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import Warehouse, score_stages
+from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage, read_manifest, readable_manifest
 
 
@@ -52,7 +53,7 @@ def put_aside(warehouse: Warehouse, moves: list[Move]) -> Path:
               if move.path and move.path.exists()]
     steps += [*_manifests_without(moves), *_manifests_of_compactions({move.path for move in moves})]
     carry_out(warehouse.root, "repair", steps)
-    warehouse.sweep()
+    sweep(warehouse)
     return folder
 
 
@@ -103,7 +104,7 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
     twin = stage.folder / f"part-{part_number(finding.path):05d}.parquet"
     if twin != finding.path and twin.exists():      # what was carried over is begun again, with its part
         yield Move(twin, "what was carried over from it is damaged or gone")
-    for score in score_stages(warehouse, keys["iteration"], keys["purpose"]):
+    for score in warehouse.scores(keys["iteration"], keys["purpose"]):
         scored = [path for path in sorted(score.folder.glob("part-*.parquet"))
                   if part_number(path) in numbers]
         yield from (Move(path, "its completions are damaged or gone") for path in scored)
@@ -138,7 +139,7 @@ def _lost_rows(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator
     """A damaged part of a rollout that cannot be sampled again, and what scores it."""
     yield Move(finding.path, f"{finding.why}; its tokens or its policy were pruned, so it cannot be sampled "
                "again and these rows are lost", stage)
-    for score in score_stages(warehouse, stage.identity["iteration"], stage.identity["purpose"]):
+    for score in warehouse.scores(stage.identity["iteration"], stage.identity["purpose"]):
         if (path := score.folder / finding.path.name).exists():
             yield Move(path, "its completions are lost", score)
 

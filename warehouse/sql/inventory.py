@@ -9,7 +9,7 @@ from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices, trained_scorer
 from warehouse.store.commit import TWINS, bring, file_names
 from warehouse.store.errors import StageError, check_addresses
-from warehouse.store.run_folder import Warehouse, all_stages
+from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import Stage, readable_manifest
 
@@ -122,7 +122,7 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
 def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
     """Every stage whose manifest can be read, with its parts."""
     stages = []
-    for stage in all_stages(warehouse):
+    for stage in warehouse.stages():
         try:
             manifest = stage.manifest()
             stages.append(Held(stage, manifest, _listed(stage, manifest)))

@@ -1,14 +1,18 @@
-"""Disk space: what a stage will write compared with what is free, before it starts and while it runs."""
+"""Disk space: what a stage will write compared with what is free, and what the dead have left behind."""
 
+import contextlib
 import math
+import os
 import re
 import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from warehouse.stages.stop import StageStopped, first_line
+from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
 
 MIB = 2**20
@@ -19,6 +23,7 @@ BYTES_PER_PARAMETER = 12    # float32 weights and the two moments of AdamW
 TOO_LARGE = re.compile("File too large|unexpected pos|PytorchStreamWriter")  # the last two are torch's
 NO_MEMORY = re.compile("allocate memory|out of memory|failed to allocate|bad_alloc|can't start new thread|"
                        "launch worker thread|failed to map segment", re.I)
+SWEEP_SECONDS = 86400
 POLICY_COPIES = 3           # the checkpoint before, the one being written, and the policy
 
 
@@ -72,3 +77,20 @@ def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
 def lacks_memory(error: Exception) -> bool:
     """True for what Python, torch, Arrow and the system raise where there is no more memory."""
     return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+
+
+def sweep(warehouse: Any) -> None:
+    """Remove temporary files and folders in a Warehouse of processes that died more than a day ago.
+
+    Their age is told by the clock that dates the run's files, which on a network is the server's.
+    """
+    probe = warehouse.scratch("clock")
+    now = probe.stat().st_mtime
+    probe.rmdir()
+    tables = [Path(folder, name) for table in ("completions", "prompts", "samples", "train")
+              for folder, folders, names in os.walk(warehouse.root / table) for name in folders + names
+              if TEMPORARY_MARK in name]
+    for path in [*warehouse.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+            if now - path.stat().st_mtime > SWEEP_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from warehouse.store.stage import Stage, read_manifest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SWEEP_SECONDS = 86400
 POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step": int, "files": dict,
                 "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
@@ -157,11 +155,26 @@ class Warehouse:
         """The purposes in `table` of all turns of a base purpose in one iteration, first turns first."""
         return [purpose for purpose in self.purposes(table, iteration) if base_purpose(purpose) == base]
 
+    def scores(self, iteration: int, purpose: str) -> list[Stage]:
+        """Every score of one rollout, finished or not."""
+        folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
+        return [self.stage("score", iteration=iteration, purpose=purpose, scorer=scorer)
+                for scorer in sorted(_values_of(folder, "scorer"))]
+
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers that completed the iteration."""
-        folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-        return sorted(scorer for scorer in _values_of(folder, "scorer")
-                      if (folder / f"scorer={scorer}" / "manifest.json").exists())
+        return [score.identity["scorer"] for score in self.scores(iteration, purpose) if score.is_complete()]
+
+    def stages(self, iteration: int | None = None) -> list[Stage]:
+        """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
+        def numbers(table: str) -> list[int]:
+            return [number for number in self.iterations(table) if iteration in (None, number)]
+
+        stages = [self.stage("rollout", iteration=number, purpose=purpose)
+                  for number in numbers("completions") for purpose in self.purposes("completions", number)]
+        stages += [stage for number in numbers("samples") for purpose in self.purposes("samples", number)
+                   for stage in self.scores(number, purpose)]
+        return stages + [self.stage("train", iteration=number) for number in numbers("train_steps")]
 
     def trained_purpose(self, iteration: int) -> str:
         """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
@@ -219,22 +232,6 @@ class Warehouse:
             raise readable(error, folder) from error
         return folder
 
-    def sweep(self) -> None:
-        """Remove temporary files and folders of processes that died more than a day ago.
-
-        Their age is told by the clock that dates the run's files, which on a network is the server's.
-        """
-        probe = self.scratch("clock")
-        now = probe.stat().st_mtime
-        probe.rmdir()
-        tables = [Path(folder, name) for table in ("completions", "prompts", "samples", "train")
-                  for folder, folders, names in os.walk(self.root / table) for name in folders + names
-                  if TEMPORARY_MARK in name]
-        for path in [*self.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
-            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
-                if now - path.stat().st_mtime > SWEEP_SECONDS:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
 
 def open_warehouse(path: str | Path) -> Warehouse:
     """Open a run folder, or s3://BUCKET/RUN (gs://, az://) by its working copy.
@@ -258,25 +255,6 @@ def open_warehouse(path: str | Path) -> Warehouse:
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
     return Warehouse(root, facts, finished)
-
-
-def all_stages(warehouse: Warehouse, iteration: int | None = None) -> list[Stage]:
-    """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-    def numbers(table: str) -> list[int]:
-        return [number for number in warehouse.iterations(table) if iteration in (None, number)]
-
-    stages = [warehouse.stage("rollout", iteration=number, purpose=purpose)
-              for number in numbers("completions") for purpose in warehouse.purposes("completions", number)]
-    stages += [stage for number in numbers("samples") for purpose in warehouse.purposes("samples", number)
-               for stage in score_stages(warehouse, number, purpose)]
-    return stages + [warehouse.stage("train", iteration=number) for number in numbers("train_steps")]
-
-
-def score_stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
-    """Every score of one rollout, finished or not."""
-    folder = warehouse.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-    return [warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer)
-            for scorer in sorted(_values_of(folder, "scorer"))]
 
 
 def _values_of(folder: Path, key: str) -> list[str]:
