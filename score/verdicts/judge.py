@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from score.verdicts.completions import Item
 from score.wire.error_classes import ErrorClass
 from warehouse.stages.user_code import UserFunction
 from warehouse.store.schema import CUT_OFF
+
+# Columns that the user's reward sees besides the task's: of what was measured, and of the completions.
+MEASURED = ("correct", "valid_outputs", "correct_share", "pixel_score")
+STORED = ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +100,19 @@ def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], sco
 
 def user_rewards(user: UserFunction, items: Sequence[Item], judgements: Sequence[Judgement],
                  completions: pa.Table) -> list[float | None]:
-    """What the user's function gives; it sees the task's columns and what was measured, by name."""
-    tasks, measures = [item.task for item in items], [judgement.measures for judgement in judgements]
-    classes = [judgement.outcome.error_class for judgement in judgements]
-    columns: dict[str, list[Any]] = {name: [task.payload.get(name) for task in tasks]
-                                     for name in {name for task in tasks for name in task.payload}}
-    columns |= {"task_id": [task.task_id for task in tasks], "split": [item.split for item in items],
-                "kind": [task.kind_name for task in tasks], "payload": [task.payload for task in tasks],
-                "code": [item.answer.code for item in items],
-                "outputs": [json.loads(each.outputs or "null") for each in measures],
-                "error_class": [name and str(name) for name in classes]}
-    for name in ("correct", "valid_outputs", "correct_share", "pixel_score"):
-        columns[name] = [getattr(each, name) for each in measures]
-    for name in ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version"):
-        columns[name] = completions.column(name).to_pylist()
+    """What the user's function gives; it sees whole columns, by name."""
+    rows = [row_of_user(item, judgement) for item, judgement in zip(items, judgements, strict=True)]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    columns |= {name: completions.column(name).to_pylist() for name in STORED}
     return rewards_of(user, [item.prompt for item in items], [item.answer.text for item in items],
                       completions.column("completion_ids").to_pylist(), columns)
+
+
+def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:
+    """What the user's function sees of a completion: its task's payload, and what was measured."""
+    task, measures, error_class = item.task, judgement.measures, judgement.outcome.error_class
+    return {**task.payload, "task_id": task.task_id, "split": item.split, "kind": task.kind_name,
+            "payload": task.payload, "code": item.answer.code,
+            "outputs": json.loads(measures.outputs or "null"),
+            "error_class": error_class and str(error_class),
+            **{name: getattr(measures, name) for name in MEASURED}}

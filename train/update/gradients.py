@@ -64,27 +64,20 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without
     gradient are left out, which changes nothing: the denominators count them.
     """
-    sums = StepSums()
-    active = [index for index in groups if any(has_gradient(row, settings) for row in batch[index].rows)]
-    mine = share(batch, active, processes)
-    places = [[place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
-              for index in mine]
-    chosen = prompt_groups(batch, {index: [batch[index].rows[place] for place in kept]
-                                   for index, kept in zip(mine, places, strict=True)})
-    places += [[]] * (len(chosen) - len(mine))
-    forwarded: list[tuple[int, int]] = []
+    sums, forwarded = StepSums(), list[tuple[int, int]]()
+    chosen, kept = _to_forward(batch, groups, processes, settings)
     packs = pack_groups(policy, chosen, settings.tokens_per_batch)
     members = [[chosen[number] for number in pack] for pack in packs]
     with in_step(policy, members, processes, settings, backward=True):
         for pack, pack_members in zip(packs, members, strict=True):
             if interrupted():
                 return None
-            pack_rows = [(mine[number], place) for number in pack for place in places[number]]
+            pack_rows = [place for number in pack for place in kept[number]]
             _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
                       settings, online=online)
             if policy.can_pack:     # else a group is padded rows
-                sums.packs.append([batch[mine[number]].stored.group_id for number in pack
-                                   if number < len(mine)])
+                with_rows = [kept[number][0][0] for number in pack if kept[number]]
+                sums.packs.append([batch[index].stored.group_id for index in with_rows])
             forwarded += pack_rows
     for index, place in forwarded:
         row = batch[index].rows[place]
@@ -93,6 +86,20 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
     exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
     return sums
+
+
+def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
+                settings: Settings) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
+    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place).
+
+    Groups that others only go on from have none.
+    """
+    places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
+                      if has_gradient(row, settings)] for index in groups}
+    mine = share(batch, [index for index in groups if places[index]], processes)
+    chosen = prompt_groups(batch, {index: [batch[index].rows[place] for _, place in places[index]]
+                                   for index in mine})
+    return chosen, [*(places[index] for index in mine), *([] for _ in chosen[len(mine):])]
 
 
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Settings,

@@ -20,21 +20,27 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
 
     A head of several words takes lines enough not to be wider than what stands below.
     """
-    cells = [["NULL" if value is None else _cell(value, full) for value in row] for row in rows]
-    heads = [wrap(name, max((len(row[i]) for row in cells), default=len(name)) or 1, break_long_words=False,
-                  break_on_hyphens=False) or [name] for i, name in enumerate(names)]
+    columns = [[row[i] for row in rows] for i in range(len(names))]
+    cells = [["NULL" if value is None else _cell(value, full) for value in column] for column in columns]
+    heads = [wrap(name, max(map(len, below), default=len(name)) or 1, break_long_words=False,
+                  break_on_hyphens=False) or [name] for name, below in zip(names, cells, strict=True)]
     height = max(map(len, heads), default=1)
-    widths = [max(map(len, [*head, *(row[i] for row in cells)])) for i, head in enumerate(heads)]
-    right = [all(isinstance(row[i], int | float | decimal.Decimal) or row[i] is None for row in rows)
-             for i in range(len(names))]
-    above = zip(*([""] * (height - len(head)) + head for head in heads), strict=True)
-    lines = [[cell.rjust(size) if turned else cell.ljust(size)
-              for cell, size, turned in zip(row, widths, right, strict=True)]
-             for row in [*above, ["-" * size for size in widths], *cells]]
-    joined = ["  ".join(line).rstrip() for line in lines]
+    padded = [_padded([""] * (height - len(head)) + head, below, _is_numeric(column))
+              for head, below, column in zip(heads, cells, columns, strict=True)]
+    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
     if width and not full:
-        joined = [line if len(line) <= width else line[:width - 1] + "…" for line in joined]
-    return "\n".join(joined)
+        lines = [line if len(line) <= width else line[:width - 1] + "…" for line in lines]
+    return "\n".join(lines)
+
+
+def _padded(head: list[str], below: list[str], to_the_right: bool) -> list[str]:
+    """A column of the table: its head, a rule and its cells, all of one width."""
+    size = max(map(len, [*head, *below]))
+    return [cell.rjust(size) if to_the_right else cell.ljust(size) for cell in (*head, "-" * size, *below)]
+
+
+def _is_numeric(column: Sequence[Any]) -> bool:
+    return all(value is None or isinstance(value, int | float | decimal.Decimal) for value in column)
 
 
 def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False, **_: Any) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,20 +22,32 @@ def judge_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[T
     """The tasks, those whose solution is right only together with their tests changed to that mode.
 
     `gold` is a file of solutions, which go before those of the sources, or OWN. What is right and what is not
-    is printed. The room that runs programs is asked by its command `score gold`
-    with the limits in the table [score] of `config`.
+    is printed; the limits are those of the table [score] of `config`.
     """
-    solutions = [{"task_id": task.task_id, "code" if task.kind in PROGRAMS else "text": task.solution}
-                 for task in tasks if task.solution is not None]
-    if gold == OWN and not solutions:
+    verdicts = _verdicts(tasks, _solutions(tasks, gold), gold, config)
+    together = {verdict["task_id"] for verdict in verdicts if verdict["together"]}
+    return [replace(task, payload=json.dumps({**json.loads(task.payload), "mode": "together"}))
+            if task.task_id in together else task for task in tasks]
+
+
+def _solutions(tasks: Sequence[Task], gold: str) -> str:
+    """Lines of JSON: those of the file, and what the sources bring for tasks that it does not name."""
+    own = [{"task_id": task.task_id, "code" if task.kind in PROGRAMS else "text": task.solution}
+           for task in tasks if task.solution is not None]
+    if gold == OWN and not own:
         raise StageError("None of the sources brings solutions. Name a file of them: --gold FILE.")
     text = "" if gold == OWN else _text_of(Path(gold))
-    own = "".join(json.dumps(row) + "\n" for row in solutions if row["task_id"] not in _ids_in(text))
+    named = _ids_in(text)
+    return (text.rstrip() + "\n" if text else "") + "".join(json.dumps(row) + "\n" for row in own if row["task_id"] not in named)
+
+
+def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | None) -> list[dict[str, Any]]:
+    """What `score gold` says of each solution: the room that runs programs is asked by its command."""
     [score] = [script.load() for script in entry_points(group="console_scripts", name="score")
                if script.dist and script.dist.name == "rollhouse"]
     with tempfile.TemporaryDirectory() as folder:
         given, verdicts, answers = (Path(folder) / name for name in ("t.jsonl", "verdicts", "answers"))
-        answers.write_text(f"{text.rstrip()}\n{own}" if text else own)
+        answers.write_text(solutions)
         given.write_text("".join(json.dumps({
             "task_id": task.task_id, "kind": task.kind, "messages": [{"role": "user", "content": ""}],
             "payload": json.loads(task.payload)}) + "\n" for task in tasks))
@@ -45,10 +58,7 @@ def judge_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[T
         except click.ClickException as error:   # it names the files that it was given here
             raise StageError(error.message.replace(str(answers), gold).replace(str(given), "the sources")
                              ) from error
-        rows = [json.loads(line) for line in verdicts.read_text().splitlines()]
-    together = {row["task_id"] for row in rows if row["together"]}
-    return [replace(task, payload=json.dumps({**json.loads(task.payload), "mode": "together"}))
-            if task.task_id in together else task for task in tasks]
+        return [json.loads(line) for line in verdicts.read_text().splitlines()]
 
 
 def _text_of(path: Path) -> str:
