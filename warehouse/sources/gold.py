@@ -38,7 +38,9 @@ def _solutions(tasks: Sequence[Task], gold: str) -> str:
         raise StageError("None of the sources brings solutions. Name a file of them: --gold FILE.")
     text = "" if gold == OWN else _text_of(Path(gold))
     named = _ids_in(text)
-    return (text.rstrip() + "\n" if text else "") + "".join(json.dumps(row) + "\n" for row in own if row["task_id"] not in named)
+    lines = [text.rstrip()] if text else []
+    lines += [json.dumps(row) for row in own if row["task_id"] not in named]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | None) -> list[dict[str, Any]]:
