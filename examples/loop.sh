@@ -16,7 +16,7 @@ fi
 [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
 run=$1 iterations=$2
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
-rescues=0 to_train=() ahead="" sampling="" scoring="" since=()
+rescues=0 to_train=() ahead="" sampling="" scoring="" summing="" since=()
 shift 2
 while (($#)); do
   case $1 in
@@ -62,6 +62,7 @@ watch_alarms() { # of the iterations not yet watched: later ones judge a dip ane
   said=$(warehouse watch "$run" "${since[@]}" ${WATCH:-}) || code=$?
   since=(--since $((i + 1)))
   ((code)) || return 0
+  wait "$summing" || true
   echo "$said"
   back=$(sed -n 's/.*go back: warehouse rollback .* --to \([0-9]*\)$/\1/p' <<<"$said")
   # A smaller step is no help where what was sampled is not what is trained.
@@ -84,7 +85,9 @@ for ((i = 0; i < iterations; i++)); do
   [ ! -e "$told/$i" ] || cat "$told/$i"
   failed=0
   train "$run" --iteration "$i" "${to_train[@]}" || failed=$?
-  ((failed)) || warehouse summary "$run" --iteration "$i" --line
+  { ((failed)) || exec warehouse summary "$run" --iteration "$i" --line; } &
+  summing=$!
   ((failed > 1)) || watch_alarms        # no gradient at all may be a collapse, too
+  wait "$summing" || true
   ((failed == 0)) || [ -e "$run/train/iteration=$i/manifest.json" ] || exit "$failed"
 done
