@@ -96,8 +96,8 @@ def test_what_fired_and_where_the_run_went_back_is_marked_on_every_curve(tmp_pat
         assert "policy 8 is policy 3 again" in block[0] or name == "gradients", name    # 8 is not trained
 
 
-def test_a_report_that_is_written_again_has_the_browser_load_it_again(run: Warehouse, page: str,
-                                                                      tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_report_that_is_written_again_has_the_browser_load_it_again(
+        run: Warehouse, page: str, tmp_path: Path, monkeypatch: Any) -> None:
     def rest(seconds: float) -> None:
         rests.append(seconds)
         if len(rests) == 2:
