@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
 SHOWN = 10          # solutions that are not judged right
+STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
+MOST_MEMORY = 8             # times the limit on memory
+LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution that ran into a limit
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,17 @@ class GoldTask:
 
 @dataclass(frozen=True)
 class GoldVerdict:
-    """What became of a canonical solution: right, or why not; `together` where it is right so alone."""
+    """What became of a canonical solution: right, or why not; `together` where it is right so alone.
+
+    `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does.
+    """
 
     task_id: str
     right: bool
     together: bool
     reason: str
+    limited: bool
+    needs: str = ""
 
 
 def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, allow_import: tuple[str, ...],
@@ -59,14 +67,25 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
                          "Correct them.")
     graders = graders_of(((task.kind, task.payload) for task in solved), import_path)
-    pool, best = open_lanes(
-        tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or usable_cores(),
-        imports=tuple(sorted(allow_import)), preload=(*preload, *graders.modules), import_paths=import_path)
-    with pool, Progress("gold", num_parts=1, num_done=0) as progress:
-        verdicts = judge_gold(Executor(pool, isolated=best.isolated), solved, answers, progress.note_outcome)
+    verdicts: dict[str, GoldVerdict] = {}
+    asked = solved
+    for step in STEPS:
+        cpu, wall = limits.cpu_seconds * step, limits.wall_seconds * step
+        memory = limits.memory_mib * min(step, MOST_MEMORY)
+        needs = f"--cpu-seconds {cpu:g} --memory-mib {memory}" if step > 1 else ""
+        pool, best = open_lanes(
+            tier, unsafe=unsafe_no_sandbox, num_lanes=lanes or usable_cores(), import_paths=import_path,
+            limits=replace(limits, cpu_seconds=cpu, wall_seconds=wall, memory_mib=memory),
+            imports=tuple(sorted(allow_import)), preload=(*preload, *graders.modules))
+        with pool, Progress("gold", num_parts=1, num_done=0) as progress:
+            judged = judge_gold(Executor(pool, isolated=best.isolated), asked, answers, progress.note_outcome)
+        verdicts |= {verdict.task_id: replace(verdict, needs=needs) for verdict in judged}
+        asked = [task for task in asked if verdicts[task.task_id].limited]
+        if not asked:
+            break
     if output:
-        output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts))
-    return lines_of(verdicts, len(tasks) - len(solved))
+        output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts.values()))
+    return lines_of(list(verdicts.values()), len(tasks) - len(solved))
 
 
 def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[str, Answer],
@@ -80,10 +99,16 @@ def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[s
 
     first = judged(tasks)
     failed = [task for task in tasks if task.may_be_together and not first[task.task_id].measures.correct]
-    together = {task_id for task_id, row in judged(failed, mode="together").items() if row.measures.correct}
-    return [GoldVerdict(task_id, row.measures.correct or task_id in together, task_id in together,
-                        "" if row.measures.correct else reason_of(task, row))
-            for task, (task_id, row) in zip(tasks, first.items(), strict=True)]
+    second = judged(failed, mode="together")
+    verdicts = []
+    for task in tasks:
+        apart, together = first[task.task_id], second.get(task.task_id)
+        reasons = [reason_of(task, row) for row in (apart, together) if row and not row.measures.correct]
+        is_together = together is not None and together.measures.correct
+        is_right = apart.measures.correct or is_together
+        limited = not is_right and any(word in reason for reason in reasons for word in LIMITED)
+        verdicts.append(GoldVerdict(task.task_id, is_right, is_together, "".join(reasons[:1]), limited))
+    return verdicts
 
 
 def reason_of(task: GoldTask, row: Judgement) -> str:
@@ -98,12 +123,15 @@ def reason_of(task: GoldTask, row: Judgement) -> str:
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, which run together with their tests, and which are not right."""
-    together = [verdict.task_id for verdict in verdicts if verdict.together]
+    conditions = {"together with their tests": [verdict.task_id for verdict in verdicts if verdict.together]}
+    for verdict in verdicts:
+        if verdict.right and verdict.needs:
+            conditions.setdefault(f"with `score {verdict.needs}`", []).append(verdict.task_id)
     wrong = [verdict for verdict in verdicts if not verdict.right]
     lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
-    if together:
-        listing = ", ".join(together[:SHOWN]) + (", .." if len(together) > SHOWN else "")
-        lines.append(f"  {len(together)} of them only together with their tests: {listing}")
+    for condition, names in conditions.items():
+        listing = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
+        lines += [f"  {len(names)} of them only {condition}: {listing}"] if names else []
     lines += [f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong[:SHOWN]]
     if len(wrong) > SHOWN:
         lines.append(f"  and {len(wrong) - SHOWN} more")

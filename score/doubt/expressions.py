@@ -4,9 +4,11 @@ import ast
 import builtins
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from score.doubt.likely import likely
-from score.doubt.literals import NEAR, altered, last_name
+from score.doubt.literals import NEAR, altered, last_name, unrelated, value_of
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 Edit = dict[int, ast.AST]            # what stands in the place of a node, by the node's id
@@ -28,17 +30,32 @@ NEAR_VALUE = ("lambda v: not v if isinstance(v, bool) else v - 1 if type(v) is i
               "v[::-1] if type(v) in (str, bytes, list, tuple) and v[::-1] != v else "
               "type(v)(list(v)[1:]) if type(v) in (set, frozenset) and v else (v, None)")
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
-OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError")
-MOST_VALUES = 5                      # in the place of one that is expected
+OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError",
+                "RuntimeError", "EOFError", "ImportError", "BufferError")
+MOST_VALUES, MANY_VALUES = 5, 64      # in the place of one that is expected
 ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
 
 
+@dataclass(frozen=True)
+class Secret:
+    """What a test expects at a place, and a wrong test says nothing of: a value, or an exception by name."""
+
+    node: ast.expr
+    value: Any = None
+    error: str = ""
+    far: bool = False            # a value that is near is as good
+
+
 class Expressions:
-    """What is asserted in a test, and the ways to make it wrong."""
+    """What is asserted in a test, and the ways to make it wrong.
+
+    `secrets` are the places of edits after which only a program that knows the answer gives it; `answers` are
+    the expressions that are compared there.
+    """
 
     def __init__(self, tree: ast.Module, own_name: str, draw: random.Random) -> None:
         self.own_names, self.draw = {own_name.partition(".")[0], "candidate"}, draw
-        self.names = Names(tree)
+        self.names, self.secrets, self.answers = Names(tree), dict[int, Secret](), dict[int, ast.expr]()
         constants = {ast.dump(node): node for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         self.present, self.values = set(constants), [node.value for node in constants.values()]
         self.ordered = not any(isinstance(node, ast.Attribute) and node.attr == "assertCountEqual"
@@ -107,26 +124,51 @@ class Expressions:
     def other_value(self, sides: list[ast.expr], *, far: bool) -> list[Edit]:
         """Another value, on the first side where it can be told from the value that is there."""
         far = far or has_approx(sides)
-        for literals in [*([side] for side in sides), *map(self.names.values_behind, sides)]:
+        both = [[side] for side in sides] + [self.names.values_behind(side) for side in sides]
+        for literals, answer in zip(both, sides[::-1] * 2, strict=True):
             edits: list[Edit] = [{id(each): other} for each in literals
-                                 for other in self.others(each, far=far)]
+                                 for other in self.unseen(each, answer, far=far)
+                                 or self.others(each, far=far)]
             if edits and len({key for edit in edits for key in edit}) == len(literals):
                 return edits
         return []
 
-    def others(self, literal: ast.expr, *, far: bool) -> list[ast.expr]:
+    def unseen(self, literal: ast.expr, answer: ast.expr, *, far: bool) -> list[ast.expr]:
+        """A value that says nothing of the literal's, which is then a secret of the test."""
+        try:
+            value = value_of(literal)
+        except ValueError:
+            return []
+        other = None if answer is literal else unrelated(literal, self.draw)
+        if other is not None:
+            self.secrets[id(literal)] = Secret(literal, value, far=far)
+            self.answers[id(answer)] = answer
+        return [] if other is None else [other]
+
+    def others(self, literal: ast.expr, *, far: bool, most: int = MOST_VALUES) -> list[ast.expr]:
         """Other values if possible: of constants that the test does not hold, and of those it holds.
 
         A program that reads what is expected, and answers that or not as a coin falls, has to be lucky with
         the right test and against each of these.
         """
-        drawn = [other for _ in range(12) if (other := altered(literal, self.draw, far=far)) is not None]
+        own = set(map(id, ast.walk(literal)))
+        tries = (altered(literal, self.draw, far=far) for _ in range(2 * most))
+        drawn = [other for other in tries if other is not None]
         fresh = [other for other in drawn if not any(
-            ast.dump(node) in self.present and node not in list(ast.walk(literal))
+            ast.dump(node) in self.present and id(node) not in own
             for node in ast.walk(other) if isinstance(node, ast.Constant))]
         distinct = {ast.dump(other): other for other in fresh or drawn}
         known = [] if far else likely(literal, self.values, self.draw, ordered=self.ordered)
-        return [*list(distinct.values())[:MOST_VALUES - len(known)], *known]
+        return [*list(distinct.values())[:most - len(known)], *known]
+
+    def more(self, secret: Secret) -> list[ast.expr]:
+        """Many others, for a program of which nobody can say whether it knows the answer."""
+        if secret.error:
+            return [ast.Name(name, ast.Load()) for name in unrelated_errors(secret.error)]
+        near = self.others(secret.node, far=secret.far, most=MANY_VALUES // 2)
+        further = (unrelated(secret.node, self.draw) for _ in range(MANY_VALUES))
+        distinct = {ast.dump(other): other for other in (*near, *further) if other is not None}
+        return list(distinct.values())[:MANY_VALUES]
 
     def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
         """Edits below a loop, which fails where there is nothing to loop over."""
@@ -167,8 +209,8 @@ class Expressions:
             [difference] = distance.args
             if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):
                 for side in (difference.right, difference.left):
-                    if isinstance(side, (ast.Constant, ast.UnaryOp)) and (
-                            other := altered(side, self.draw, far=True)):
+                    answer = difference.left if side is difference.right else difference.right
+                    for other in self.unseen(side, answer, far=True):
                         return {id(side): other}
         return None
 
@@ -179,16 +221,20 @@ class Expressions:
 
     def replaced_error(self, kind: ast.expr) -> Iterator[Edit]:
         """Another exception that is no base and no subclass of this one."""
-        known = getattr(builtins, last_name(kind), None)
         if last_name(kind) in ANY_ERROR:
             return
-        names = ["BufferError"]          # of a class of the tests' or the program's own nothing is known
-        if isinstance(known, type):
-            unrelated = [other for other in OTHER_ERRORS if not issubclass(known, getattr(builtins, other))
-                         and not issubclass(getattr(builtins, other), known)]
-            names = self.draw.sample(unrelated, 3)
-        for name in names:
-            yield {id(kind): ast.Name(name, ast.Load())}
+        names = unrelated_errors(last_name(kind))
+        if names:
+            self.secrets[id(kind)] = Secret(kind, error=last_name(kind))
+        # of a class of the tests' or the program's own nothing is known
+        yield {id(kind): ast.Name(self.draw.choice(names or ["BufferError"]), ast.Load())}
+
+
+def unrelated_errors(name: str) -> list[str]:
+    """Exceptions that are no base and no subclass of a builtin one."""
+    known = getattr(builtins, name, None)
+    return [other for other in OTHER_ERRORS if isinstance(known, type) and not issubclass(
+        known, getattr(builtins, other)) and not issubclass(getattr(builtins, other), known)]
 
 
 def has_approx(sides: list[ast.expr]) -> bool:

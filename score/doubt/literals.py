@@ -1,6 +1,7 @@
 """Other values of the same kind as the literals of a test: what a test that is wrong on purpose expects."""
 
 import ast
+import copy
 import random
 import string
 from typing import Any
@@ -10,6 +11,9 @@ MAKERS = frozenset({
     "array", "asarray", "bytearray", "bytes", "approx", "complex", "date", "datetime", "deque", "dict", "eye",
     "frozenset", "full", "list", "ones", "range", "set", "sorted", "time", "timedelta", "tuple", "zeros"})
 NEAR = frozenset({"approx"})         # whose argument may be off by a little
+# What makes an object of the items of a literal, and the plain data that it is then.
+SAME_ITEMS: dict[str, Any] = {"array": list, "asarray": list, "deque": list, "list": list, "sorted": sorted,
+                              "tuple": tuple, "set": set, "frozenset": frozenset, "approx": lambda each: each}
 ALPHABETS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 
 
@@ -30,6 +34,51 @@ def altered(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.ex
     if isinstance(node, ast.Call):
         return other_call(node, draw, far=far)
     return None
+
+
+def unrelated(node: ast.expr, draw: random.Random) -> ast.expr | None:
+    """What has a `value_of`, with larger numbers and other letters, which say nothing of that value.
+
+    None where there is none that is another for certain, however they are compared.
+    """
+    if altered(node, draw) is None:
+        return None
+    if isinstance(node, ast.Call):
+        inner = unrelated(node.args[0], draw)
+        return None if inner is None else ast.Call(node.func, [inner, *node.args[1:]], node.keywords)
+    other = copy.deepcopy(node)
+    for each in ast.walk(other):
+        if isinstance(each, ast.Constant):
+            each.value = unrelated_value(each.value, draw)
+    return other if constants_of(other) != constants_of(node) else altered(node, draw, far=True)
+
+
+def unrelated_value(value: Any, draw: random.Random) -> Any:
+    """Another constant of the same type: a larger number, other letters."""
+    if isinstance(value, str):
+        return "".join(next((draw.choice(letters) for letters in ALPHABETS if letter in letters), letter)
+                       for letter in value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        further = abs(value) + draw.randint(1, 99 + 9 * int(min(abs(value), 1e15)))
+        return type(value)(round(value + further + draw.random(), 4) if isinstance(value, float)
+                           else value + further)
+    other = other_constant(value, draw, far=True)
+    return other.value if isinstance(other, ast.Constant) else value
+
+
+def constants_of(node: ast.expr) -> list[str]:
+    """The constants of a literal, sorted."""
+    return sorted(ast.dump(each) for each in ast.walk(node) if isinstance(each, ast.Constant))
+
+
+def value_of(node: ast.expr) -> Any:
+    """The value of a literal, and of the list, tuple, set or array that is made of one; else ValueError."""
+    try:
+        if isinstance(node, ast.Call) and node.args and last_name(node.func) in SAME_ITEMS:
+            return SAME_ITEMS[last_name(node.func)](value_of(node.args[0]))
+        return ast.literal_eval(node)
+    except (TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("no literal") from error
 
 
 def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | None:

@@ -3,18 +3,22 @@
 Each differs from the test in one place that is sure to be reached, so that a right program fails it: another
 expected value of the same kind, another exception, or the opposite of what is asserted. Right and wrong tests
 are written in the same way, without comments and messages, so that a program which reads them cannot tell one
-from the other unless it knows the answer.
+from the other unless it knows the answer. Where the answer that a program has to give is written out, the
+wrong test says nothing of it, and what the program gives there shows whether it knows.
 """
 
 import ast
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from score.doubt.expressions import RAISES, Edit, Expressions, sure
+from score.doubt.expressions import RAISES, Edit, Expressions, Secret, sure
 from score.doubt.literals import last_name
 
 MOST_VARIANTS = 48
+KEEP = "_answer_"            # of the lane: keeps what it is called with, and gives it back
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 
@@ -28,13 +32,42 @@ def without_messages(source: str) -> str:
     return ast.unparse(tree)
 
 
-def wrong_tests(source: str, own_name: str) -> list[str]:
-    """Wrong variants of a test of the function `own_name`; the last resort ends in `assert False`."""
-    tree, draw = ast.parse(source), random.Random(source)
-    edits = list(Sites(tree, own_name, draw).edits_in(tree.body))
-    chosen = draw.sample(edits, min(len(edits), MOST_VARIANTS))
-    variants = [ast.unparse(ast.fix_missing_locations(replaced(tree, edit))) for edit in chosen]
-    return sorted(set(variants) - {source}) or [f"{source}\nassert False"]
+@dataclass(frozen=True)
+class WrongTest:
+    """A source, and where a right program is seen to give what the test hides, the secret that this is."""
+
+    source: str
+    secret: Secret | None = None
+    more: Callable[[], list[str]] = list        # many further variants, wrong at the same place
+
+
+class Doubts:
+    """A test of the function `own_name`, and wrong variants of it; the last resort ends in `assert False`."""
+
+    def __init__(self, source: str, own_name: str) -> None:
+        self.tree, draw = ast.parse(source), random.Random(source)
+        self.sites = Sites(self.tree, own_name, draw)
+        edits = list(self.sites.edits_in(self.tree.body))
+        self.right = self.written({})
+        secrets = self.sites.expressions.secrets
+        wrong = {}
+        for edit in draw.sample(edits, min(len(edits), MOST_VARIANTS)):
+            secret = next((secrets[place] for place in edit if place in secrets), None)
+            test = WrongTest(self.written(edit), secret, partial(self.many, edit, secret))
+            wrong[test.source] = test
+        self.wrong = [test for text, test in sorted(wrong.items()) if text != self.right] or [
+            WrongTest(f"{self.right}\nassert False")]
+
+    def many(self, edit: Edit, secret: Secret | None) -> list[str]:
+        """The source with many values in the place of a secret."""
+        return [self.written({**edit, id(secret.node): other})
+                for other in self.sites.expressions.more(secret)] if secret else []
+
+    def written(self, edit: Edit) -> str:
+        """The source with an edit; answers that are compared with what is written out are kept."""
+        kept: Edit = {key: ast.Call(ast.Name(KEEP, ast.Load()), [answer], [])
+                      for key, answer in self.sites.expressions.answers.items()}
+        return ast.unparse(ast.fix_missing_locations(replaced(self.tree, {**kept, **edit})))
 
 
 def replaced(node: Any, edit: Edit) -> Any:

@@ -3,27 +3,45 @@
 import json
 import os
 from types import CodeType
+from typing import Any
 
 from score.isolation.lockdown import LINK_FD
 from score.lane.modules import failed_at, function_of, message_of, run_module
+from score.wire import plain_data
 from score.wire.frames import MAX_MESSAGE, TOKEN_BYTES
 
 
 def run_together(code: CodeType, payload: bytes) -> bytes:
     """Load the program, run its test; the test's token if it passed, else what was asserted, as JSON.
 
-    All of this can be forged by the program. What it cannot know is whether the test is right, or wrong on
-    purpose.
+    Where it failed, the answer that was compared last comes with it, if that is plain data. All of this can
+    be forged by the program. What it cannot know is whether the test is right, or wrong on purpose.
     """
     order = json.loads(payload)
     namespace = run_module(code, "program", {}, order["setup"])
     namespace["candidate"] = function_of(namespace, order["entry_point"])
+    answers: list[Any] = []
+
+    def keep(answer: Any) -> Any:
+        answers[:] = [answer]
+        return answer
+
+    namespace["_answer_"] = keep
     token, test = take_test()
     try:
         exec(test, namespace)
     except AssertionError as error:
-        return json.dumps(["AssertionError", (message_of(error) or failed_at(error))[:MAX_MESSAGE]]).encode()
+        message = (message_of(error) or failed_at(error))[:MAX_MESSAGE]
+        return json.dumps(["AssertionError", message, *forms_of(answers)]).encode()
     return token
+
+
+def forms_of(answers: list[Any]) -> list[Any]:
+    """What is written for those of the values that are plain data."""
+    try:
+        return [plain_data.tagged(answer, 0) for answer in answers]
+    except Exception:
+        return []
 
 
 def take_test() -> tuple[bytes, CodeType]:

@@ -133,14 +133,14 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
     return [(unit == 1, *map(str, failure)) for unit, failure in zip(units, failures, strict=True)]
 
 
-def decode_test(body: bytes, token: bytes) -> list[str]:
-    """Why the test failed, as [name, message]; nothing where it passed, which the token proves."""
+def decode_test(body: bytes, token: bytes) -> list[Any]:
+    """Why the test failed: name, message, perhaps an answer; nothing where the token proves a pass."""
     if body == token:
         return []
     reason = decode_json(body)
-    if not isinstance(reason, list) or len(reason) != 2:
+    if not isinstance(reason, list) or len(reason) not in (2, 3):
         raise BadFrame("neither the test's token nor a reason")
-    return [str(part)[:MAX_MESSAGE] for part in reason]
+    return [*(str(part)[:MAX_MESSAGE] for part in reason[:2]), *reason[2:]]
 
 
 def no_answer(_body: bytes) -> None:

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from score.doubt.wrong_tests import FUNCTIONS, without_messages, wrong_tests
+from score.doubt.expressions import Secret
+from score.doubt.wrong_tests import FUNCTIONS, Doubts, WrongTest, without_messages
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
+from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
 
 MOST_WRONG_TESTS = 12            # of one test; of more, which ones is another choice for every program
 UNEARNED = Outcome(error_class=ErrorClass.UNEARNED,
                    error_message="it passes tests that are wrong on purpose too")
+PASSED = Outcome(result=[])
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class SharedTest:
     key: ClassVar[bytes] = b"wrong tests"        # they derive from the test, which is in the program's key
 
     @cached_property
-    def wrong(self) -> list[str]:
-        """Variants that are wrong on purpose."""
-        return wrong_tests(self.source, self.own_name)
+    def doubts(self) -> Doubts:
+        """The test again, and variants that are wrong on purpose, all written in the same way."""
+        return Doubts(self.source, self.own_name)
 
     def program(self, code: str, setup: str) -> Program:
         """The program together with this test."""
@@ -47,20 +50,71 @@ class SharedTest:
         """
         if not is_pass(outcome):
             return []
-        drawn = sorted(self.wrong, key=lambda each: hashlib.sha256(program.key + as_bytes(each)).digest())
-        tests = [self.source, *drawn[:MOST_WRONG_TESTS]]
-        secrets.SystemRandom().shuffle(tests)
-        return [replace(program, handed=as_bytes(each), then=None) for each in tests]
+        drawn = sorted(self.doubts.wrong,
+                       key=lambda each: hashlib.sha256(program.key + as_bytes(each.source)).digest())
+        later = [replace(program, handed=as_bytes(each.source), then=FailedTest(each))
+                 for each in drawn[:MOST_WRONG_TESTS]]
+        later.append(replace(program, handed=as_bytes(self.doubts.right), then=None))
+        secrets.SystemRandom().shuffle(later)
+        return later
 
     def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
         """The outcome, unless the program passed a wrong test, fails the right one, or could not be run."""
         lost = [each for _program, each in later if each.infrastructure]
-        right = as_bytes(self.source)
+        right = as_bytes(self.doubts.right) if later else b""
         again = [each for program, each in later if program.handed == right and not is_pass(each)]
         if any(is_pass(each) for program, each in later if program.handed != right):
             return replace(outcome, result=None, error_class=UNEARNED.error_class,
                            error_message=UNEARNED.error_message)
         return (lost or again or [outcome])[0]
+
+
+@dataclass(frozen=True)
+class FailedTest:
+    """A wrong test that was failed: many more follow, unless the right answer was seen there.
+
+    That answer is in no process that runs this test, so a program which gives it knows it. Another says
+    nothing: it may be an object of the program's own, which no other process can compare.
+    """
+
+    test: WrongTest
+    key: ClassVar[bytes] = b"more of them"
+
+    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+        """The program with many more values in the place of the one that it did not give."""
+        if is_pass(outcome) or outcome.infrastructure or knows(outcome, self.test.secret):
+            return []
+        return [replace(program, handed=as_bytes(each), then=None) for each in self.test.more()]
+
+    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+        """The outcome, or that a wrong test was passed, or could not be run."""
+        lost = [each for _program, each in later if each.infrastructure]
+        return PASSED if any(is_pass(each) for _program, each in later) else (lost or [outcome])[0]
+
+
+def knows(outcome: Outcome, secret: Secret | None) -> bool:
+    """True if a program gave what the test expected before that was altered."""
+    if secret is None or secret.error:
+        return secret is not None and outcome.error_name == secret.error
+    if not isinstance(outcome.result, list) or len(outcome.result) < 3:
+        return False
+    answer, expected = outcome.result[2], secret.value
+    try:
+        # As long as what is expected at most, or its keys may be many that collide.
+        if len(json.dumps(answer)) > 100 + 4 * len(plain_data.dumps(expected)):
+            return False
+        value = plain_data.untagged(answer, 0)
+        return bool(value == expected) or (secret.far and is_near(value, expected))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
+        return False
+
+
+def is_near(value: Any, expected: Any) -> bool:
+    """True if numbers differ by a hundredth at most, one by one."""
+    if isinstance(expected, (list, tuple)):
+        return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
+            map(is_near, value, expected))
+    return bool(abs(value - expected) <= 0.01 * max(1, abs(expected)))
 
 
 def as_bytes(source: str) -> bytes:

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from score.doubt.wrong_tests import Doubts
 from score.isolation.lockdown import Layer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -12,9 +15,10 @@ from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from score.tasks.together import shared_tests
+from score.tasks.together import knows, shared_tests
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
+from score.wire import plain_data
 from tests.hostile.unearned import UNEARNED
 
 RIGHT = "def f(a, b):\n    return a + b\n"
@@ -105,24 +109,64 @@ def test_a_wrong_test_costs_nothing_where_the_right_test_fails(executor):
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 17\n"})
     assert executor.num_run == before + 1
     judged(executor, ["assert f(9, 9) == 18"], "together", {"it": "def f(a, b):\n    return 18\n"})
-    assert executor.num_run == before + 8       # five other values and the right one again
+    assert executor.num_run == before + 4       # another value, and the right one again
 
 
 COIN = """
-import os, re
+import os, re, zlib
 text = os.pread(4, os.lseek(4, 0, 2), 16).decode()
 said = re.findall(r'== (.+)$', text, re.M)
+def heads():
+    return zlib.crc32(text.encode()) % 5 == 0
 def f(*a):
     value = eval(said[-1])
-    return None if value in a or sum(map(ord, text)) * 7919 % 97 >= 48 else value
+    return {}
 """
 
 
-def test_a_program_that_reads_the_answer_and_tosses_a_coin_is_rarely_lucky(executor):
+@pytest.mark.parametrize("answer", [
+    "value if heads() else None", "type('Same', (), {'__eq__': lambda s, o: heads()})()",
+    "value if heads() else value // 3", "value if heads() else os._exit(0)"])
+def test_a_program_that_reads_the_answer_and_tosses_a_coin_is_not_lucky(executor, answer):
     tasks = [load_task("t", "function", {"entry_point": "f", "mode": "together", "tests": [
-        f"assert f({n}, {7 * n % 60}) == {n * n % 37}"]}) for n in range(2, 42)]
-    rows = measure(items := [Item(task, Answer("", COIN)) for task in tasks], run_programs(executor, items))
-    assert sum(row.measures.correct for row in rows) <= 4          # of 40; 15 with two other values
+        f"assert f({n}, {7 * n % 60}) == {n * n % 37}"]}) for n in range(2, 14)]
+    items = [Item(task, Answer("", COIN.replace("{}", answer, 1))) for task in tasks]
+    rows = measure(items, run_programs(executor, items))
+    assert not any(row.measures.correct for row in rows)           # a few with five other values
+
+
+def test_a_program_that_knows_the_error_is_asked_no_further(executor):
+    test = "import pytest\nwith pytest.raises({}):\n    f()"
+    for kind, raised, runs in (("ValueError", "ValueError", 3), ("ArithmeticError", "ZeroDivisionError", 12)):
+        before, program = executor.num_run, f"def f():\n    raise {raised}\n"
+        row = judged(executor, [test.format(kind)], "together", {"it": program})["it"]
+        assert row.measures.correct and executor.num_run - before == runs
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6) | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=3).map(tuple)
+    | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3)
+    | st.sets(st.integers() | st.text(max_size=3) | st.booleans(), min_size=1, max_size=4), max_leaves=6)
+FORMS = ["assert f() == {}", "assert {} == f()", "want = {}\nassert f() == want", "assert [f()] == [{}]",
+         "for given, want in [(0, {0}), (1, {0})]:\n    assert f() == want",
+         "import unittest\nunittest.TestCase().assertEqual(f(), {})"]
+
+
+@given(PLAIN, st.sampled_from(FORMS))
+@settings(deadline=None, max_examples=40)
+def test_a_right_program_fails_every_wrong_test_and_is_seen_to_know_the_answer(value, form):
+    doubts = Doubts(form.format(repr(value)), "f")
+    for wrong in doubts.wrong:
+        assert wrong.secret is not None
+        for source in (wrong.source, *wrong.more()[:20]):
+            kept = [None]
+            with pytest.raises(AssertionError):
+                exec(source, {"f": lambda: value, "_answer_": lambda it, kept=kept: kept.append(it) or it})
+            outcome = Outcome(result=["", "", plain_data.tagged(kept[-1], 0)])
+            assert knows(outcome, wrong.secret)
+    exec(doubts.right, {"f": lambda: value, "_answer_": lambda it: it})
 
 
 SELF = "def f(*a):\n    class Same:\n        __eq__ = lambda s, o: {}\n    return Same()\n"
@@ -181,13 +225,13 @@ def test_what_a_lane_knows_does_not_tell_the_right_test(executor):
 
 def test_the_right_test_is_run_once_more_among_the_wrong_ones():
     [test] = shared_tests("", ["assert f(1, 2) == 3"], "f")
-    program = test.program(RIGHT, "")
+    program, right = test.program(RIGHT, ""), test.doubts.right.encode()
     orders = {tuple(each.handed for each in test.programs(program, Outcome(result=[]))) for _ in range(60)}
-    assert len(orders) > 30 and all(program.handed in order for order in orders)
+    assert len(orders) == 2 and all(right in order for order in orders)
     later = test.programs(program, Outcome(result=[]))
     failed = Outcome(result=["AssertionError", ""])
-    right = [(each, Outcome(result=[]) if each.handed == program.handed else failed) for each in later]
-    assert test.settle(Outcome(result=[]), right) == Outcome(result=[])
+    earned = [(each, Outcome(result=[]) if each.handed == right else failed) for each in later]
+    assert test.settle(Outcome(result=[]), earned) == Outcome(result=[])
     assert test.settle(Outcome(result=[]), [(each, failed) for each in later]) == failed
 
 

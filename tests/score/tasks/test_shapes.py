@@ -49,6 +49,7 @@ def test_apart_those_pass_that_need_no_more_than_plain_data(executor):
 def test_wrong_tests_are_written_as_right_ones_are(name):
     shape = BY_NAME[name]
     for test in shared_tests("", shape.tests, shape.entry_point):
-        assert test.wrong and test.source not in test.wrong
-        for wrong in test.wrong:
-            assert normal(wrong) == wrong
+        assert test.doubts.wrong
+        for wrong in test.doubts.wrong:
+            assert wrong.source != test.doubts.right and normal(wrong.source) == wrong.source
+            assert all(normal(each) == each != test.doubts.right for each in wrong.more())
