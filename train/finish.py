@@ -71,8 +71,9 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
         (scratch / PROBE).write_text(json.dumps(probe) + "\n")
     torch.save(whole.optimizer, scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch),
-               "files": file_hashes(scratch), "kind": "lora" if policy.is_adapter else "full",
+    hashes = file_hashes(scratch)
+    lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch, hashes),
+               "files": hashes, "kind": "lora" if policy.is_adapter else "full",
                "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}

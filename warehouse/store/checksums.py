@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ def check_policy_files(folder: Path, stored: dict[str, Any]) -> None:
     """StageError if the files of a policy are not those that its policy.json, `stored`, names."""
     way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
     try:
-        actual = weights_sha256(folder)
-        changed = [name for name, sha256 in stored.get("files", {}).items()
-                   if not (folder / name).is_file() or sha256_of(folder / name) != sha256]
+        hashes = file_hashes(folder)
+        actual = weights_sha256(folder, hashes)
+        changed = [name for name, sha256 in stored.get("files", {}).items() if hashes.get(name) != sha256]
     except FileNotFoundError as error:
         raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
     except OSError as error:
@@ -79,14 +80,20 @@ def check_policy_files(folder: Path, stored: dict[str, Any]) -> None:
         raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
 
 
-def weights_sha256(folder: Path) -> str:
-    """Hash of a policy's weights: sha256 over its safetensors files in order of name."""
-    return sha256_of(*sorted(folder.glob("*.safetensors")))
+def weights_sha256(folder: Path, hashes: dict[str, str] | None = None) -> str:
+    """Hash of a policy's weights: sha256 over its safetensors files in order of name.
+
+    Of a single file it is in `hashes`, those of the folder's files, if these are known.
+    """
+    weights = sorted(folder.glob("*.safetensors"))
+    return hashes[weights[0].name] if hashes and len(weights) == 1 else sha256_of(*weights)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Hex sha256 of each file of a folder, by name."""
-    return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    """Hex sha256 of each file of a folder, by name; adapter and optimizer are hashed side by side."""
+    paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip([path.name for path in paths], pool.map(sha256_of, paths), strict=True))
 
 
 def sha256_of(*paths: Path) -> str:

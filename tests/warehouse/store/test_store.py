@@ -1,5 +1,6 @@
 """Atomic parts, stages and policies: the first writer wins, a kill leaves nothing half-written."""
 
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from tests.building.runs import small_run
 from warehouse.store import commit
+from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION, arrow_schema
@@ -259,3 +261,14 @@ def test_an_output_that_is_a_device_or_a_link_to_one_stays_what_it_is(tmp_path: 
     os.close(reader)
     with pytest.raises(StageError, match="that is a folder"):
         commit.replace_bytes(tmp_path, b"page")
+
+
+@pytest.mark.parametrize("names", [["adapter_model.safetensors"], ["m-2.safetensors", "m-1.safetensors"]])
+def test_a_policy_is_known_by_its_weights_in_order_of_name(tmp_path: Path, names: list[str]) -> None:
+    for name in [*names, "optimizer.pt"]:
+        (tmp_path / name).write_bytes(name.encode() * 1000)
+    hashes = file_hashes(tmp_path)
+    assert hashes == {name: hashlib.sha256(name.encode() * 1000).hexdigest()
+                      for name in [*names, "optimizer.pt"]}
+    together = hashlib.sha256(b"".join(name.encode() * 1000 for name in sorted(names))).hexdigest()
+    assert weights_sha256(tmp_path, hashes) == weights_sha256(tmp_path) == together
