@@ -16,6 +16,11 @@ fi
 [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
 run=$1 iterations=$2
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
+files=$run
+if [[ $run == *://* ]]; then # its working copy, brought up to date
+  files=${ROLLHOUSE_CACHE:-$HOME/.cache/rollhouse}/${run/:\/\///}
+  warehouse sql "$run" --in-place "SELECT 1" >/dev/null
+fi
 rescues=0 to_train=() ahead="" sampling="" scoring="" summing="" since=()
 shift 2
 while (($#)); do
@@ -37,7 +42,7 @@ begin() { # ITERATION [OPTIONS]: sample it, and run its programs as they are sam
 
 sample_ahead() { # ITERATION, by the policy before its own, which is being trained
   sampling=""
-  [ -e "$run/train/iteration=$1/manifest.json" ] || begin "$1" --policy-version $(($1 - 1)) >"$told/$1" 2>&1
+  [ -e "$files/train/iteration=$1/manifest.json" ] || begin "$1" --policy-version $(($1 - 1)) >"$told/$1" 2>&1
 }
 
 await() { # PROCESS; where it fails, what was told aside is told
@@ -75,7 +80,7 @@ watch_alarms() { # of the iterations not yet watched: later ones judge a dip ane
 told=$(mktemp -d)
 trap 'stop_sampling; rm -rf "$told"' EXIT
 for ((i = 0; i < iterations; i++)); do
-  [ -e "$run/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
+  [ -e "$files/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
   [[ -n $sampling ]] || begin "$i"
   await "$sampling"
   own=$scoring
@@ -89,5 +94,5 @@ for ((i = 0; i < iterations; i++)); do
   summing=$!
   ((failed > 1)) || watch_alarms        # no gradient at all may be a collapse, too
   wait "$summing" || true
-  ((failed == 0)) || [ -e "$run/train/iteration=$i/manifest.json" ] || exit "$failed"
+  ((failed == 0)) || [ -e "$files/train/iteration=$i/manifest.json" ] || exit "$failed"
 done

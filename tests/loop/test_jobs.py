@@ -68,7 +68,7 @@ def test_condor_gets_three_nodes_per_iteration(tmp_path: Path) -> None:
                           ("rollout1", "score1"), ("score1", "learn1")}
     assert [(nodes[name]["queue"], nodes[name]["request_gpus"]) for name in ("rollout1", "score1", "learn1")
             ] == [("16", "1"), ("4", "0"), ("1", "1")]
-    assert nodes["score1"]["arguments"] == f"bash examples/jobs/work.sh score {tmp_path} 1 $(Process)/4"
+    assert nodes["score1"]["arguments"] == f"\"bash examples/jobs/work.sh score '{tmp_path}' 1 $(Process)/4\""
     for node in nodes.values():
         assert node["on_exit_remove"] == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
 
@@ -152,7 +152,7 @@ def test_condor_jobs_preempted_and_requeued_give_the_undisturbed_result(undistur
     nodes, _ = dag_of(warehouse.root, "1", str(SHARDS))
     for job in nodes.values():                               # in the order of the DAG
         for process in range(int(job["queue"])):
-            words = [job["executable"], *shlex.split(job["arguments"].replace("$(Process)", str(process)))]
+            words = [job["executable"], *shlex.split(job["arguments"].strip('"').replace("$(Process)", str(process)))]
             for preempt_after in (0.8, None):
                 code, output = run_until(words, environment, preempt_after=preempt_after,
                                          number=signal.Signals[job["kill_sig"]])

@@ -1,14 +1,19 @@
 """Job engines that are installed start the files of examples/jobs for real; those that are not say so."""
 
+import contextlib
 import getpass
+import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -42,6 +47,40 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17101-{last}] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
+"""
+CONDOR_CONF = """
+RELEASE_DIR = /usr
+SBIN = /usr/sbin
+LIBEXEC = /usr/libexec/condor
+LOCAL_DIR = {folder}
+LOG = {folder}
+SPOOL = {folder}
+LOCK = {folder}
+EXECUTE = {folder}/execute
+NETWORK_HOSTNAME = localhost
+NETWORK_INTERFACE = 127.0.0.1
+COLLECTOR_HOST = 127.0.0.1:{port}
+USE_SHARED_PORT = false
+DAEMON_LIST = MASTER {daemons}
+SEC_DEFAULT_AUTHENTICATION_METHODS = FS
+SEC_USE_FAMILY_SESSION = false
+ALLOW_READ = *
+ALLOW_WRITE = *
+ALLOW_DAEMON = *
+ALLOW_NEGOTIATOR = *
+ALLOW_ADMINISTRATOR = *
+STARTD_NAME = {name}
+NUM_CPUS = 4
+MEMORY = 64000
+MACHINE_RESOURCE_GPUS = GPU-0 GPU-1
+RunBenchmarks = false
+NEGOTIATOR_INTERVAL = 1
+NEGOTIATOR_MIN_INTERVAL = 1
+NEGOTIATOR_CYCLE_DELAY = 1
+SCHEDD_INTERVAL = 1
+SCHEDD_MIN_INTERVAL = 1
+DAGMAN_USER_LOG_SCAN_INTERVAL = 1
+DAGMAN_USE_STRICT = 0
 """
 
 
@@ -131,14 +170,104 @@ def test_ray_starts_again_what_its_nodes_lose(undisturbed: Warehouse, tmp_path: 
                                  "--rollouts", "3", "--scores", "2", "--gpus", "0", "--cpus", "1"], cwd=ROOT,
                                 env=environment | {"RAY_ADDRESS": cluster.address}, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for seconds in (8, 6, 9):
-            time.sleep(seconds)
-            cluster.remove_node(nodes.pop(0), allow_graceful=False)
-            nodes.append(cluster.add_node(num_cpus=2))
+        for _ in range(3):
+            while not (busy := [node for node in nodes if at_work(node)]):
+                assert loop.poll() is None, loop.communicate()
+                time.sleep(0.1)
+            cluster.remove_node(busy[0], allow_graceful=False)
+            nodes[nodes.index(busy[0])] = cluster.add_node(num_cpus=2)
+            time.sleep(5)
         output, _ = loop.communicate(timeout=300)
     finally:
         cluster.shutdown()
     assert loop.returncode == 0 and "retries remaining" in output, output
+    assert contents(warehouse) == contents(undisturbed)
+    assert leftovers(warehouse) == problems(warehouse) == []
+
+
+def at_work(node: Any) -> bool:
+    """Whether a command of ours runs on a node of Ray."""
+    with contextlib.suppress(psutil.Error):
+        return any("tests.chaos.commands" in process.cmdline() for process in psutil.Process(
+            node.all_processes["raylet"][0].process.pid).children(recursive=True))
+    return False
+
+
+@pytest.fixture
+def condor(tmp_path: Path) -> Iterator[tuple[dict[str, str], list[psutil.Process], Callable[[], None]]]:
+    """The variables of an HTCondor pool of this machine, its nodes, and what adds a node.
+
+    Each node has a condor_master of its own, as on a machine of its own.
+    """
+    if not shutil.which("condor_master"):
+        pytest.skip("condor_master is not installed")
+    if os.geteuid() == 0:
+        pytest.skip("HTCondor (condor_master) takes no jobs of root")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def start(name: str, daemons: str) -> psutil.Process:
+        folder = tmp_path / name
+        (folder / "execute").mkdir(parents=True)
+        (folder / "condor_config").write_text(CONDOR_CONF.format(folder=folder, name=name, port=port,
+                                                                 daemons=daemons))
+        return psutil.Process(subprocess.Popen(
+            ["condor_master", "-f"], stderr=subprocess.DEVNULL,
+            env=os.environ | {"CONDOR_CONFIG": str(folder / "condor_config")}).pid)
+
+    def add_node() -> None:
+        nodes.append(start(f"node-{next(number)}", "STARTD"))
+
+    head, nodes, number = start("head", "COLLECTOR NEGOTIATOR SCHEDD"), [], itertools.count()
+    try:
+        for _ in range(NODES):
+            add_node()
+        yield {"CONDOR_CONFIG": str(tmp_path / "head" / "condor_config")}, nodes, add_node
+    finally:
+        for master in (*nodes, head):
+            vanish(master)
+
+
+def vanish(machine: psutil.Process) -> None:
+    """Kill all that runs there, at once."""
+    for process in (machine, *machine.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    machine.wait()
+
+
+@pytest.mark.slow("a pool of HTCondor is started, and every command")
+def test_condor_starts_again_what_is_evicted_or_lost(undisturbed: Warehouse, condor, tmp_path: Path) -> None:
+    variables, nodes, add_node = condor
+    warehouse = new_run(tmp_path / "with a space")
+    environment = commands(tmp_path / "bin") | variables
+
+    def say(*words: str) -> str:
+        return subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True).stdout
+
+    while len(say("condor_status", "-af", "Name").split()) < NODES or not say("condor_status", "-schedd"):
+        time.sleep(0.3)
+    dag = tmp_path / "loop.dag"
+    dag.write_text(say("bash", "examples/jobs/htcondor/make_dag.sh", str(warehouse.root), ITERATIONS, "3", "2"))
+    say("condor_submit_dag", str(dag))
+    evicted: dict[str, str] = {}                                     # a job of each cluster, and how
+    end = time.monotonic() + 450
+    while queue := say("condor_q", "-af", "ClusterId", "ProcId", "JobStatus", "JobUniverse").splitlines():
+        assert time.monotonic() < end, queue
+        for cluster, process, *state in map(str.split, queue):
+            if state == ["2", "5"] and cluster not in evicted:
+                time.sleep(0.7)
+                evicted[cluster] = ["condor_vacate_job", "condor_vacate_job -fast", "lost"][len(evicted) % 3]
+                if evicted[cluster] == "lost":
+                    vanish(nodes.pop(0))
+                    add_node()
+                else:
+                    say(*evicted[cluster].split(), f"{cluster}.{process}")
+        time.sleep(0.3)
+    log = (warehouse.root / "condor.log").read_text()
+    assert len(evicted) == 3 * int(ITERATIONS) and "Job was evicted" in log
+    assert "EXITING WITH STATUS 0" in Path(f"{dag}.dagman.out").read_text()
     assert contents(warehouse) == contents(undisturbed)
     assert leftovers(warehouse) == problems(warehouse) == []
 
@@ -149,7 +278,7 @@ def test_condor_reads_the_submit_file() -> None:
     job = htcondor.Submit((ROOT / "examples" / "jobs" / "htcondor" / "stage.sub").read_text())
     for name, value in (("stage", "score"), ("run", "/runs/a"), ("iteration", "3"), ("gpus", "0")):
         job[name] = value
-    assert "work.sh score /runs/a 3" in job.expand("arguments") and job.expand("request_gpus") == "0"
+    assert "work.sh score '/runs/a' 3" in job.expand("arguments") and job.expand("request_gpus") == "0"
     assert job.expand("on_exit_remove") == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
     assert job.getQArgs() == "$(shards)"
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from warehouse.store.errors import StageError
 
-ADDRESS = re.compile(r"(s3|gs|az):/+([^/]+)((?:/+[^/]+)*)/*")  # Path makes s3://bucket to s3:/bucket
+# Path makes s3://bucket to s3:/bucket. In a URL the names that are left out here would mean another address.
+ADDRESS = re.compile(r"(s3|gs|az):/+([^/]+)((?:/+(?!\.{1,2}(?:/|$))[^/?#%\x00-\x1f]{1,200})+)(?<!\s)/*")
 RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60),
            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5),
                        "base": 2}}
@@ -218,15 +219,15 @@ class Bucket:
 
 def is_address(path: str | Path) -> bool:
     """True for what names a run in an object store."""
-    return bool(re.match(r"[a-z0-9]+:/", str(path)))
+    return bool(re.match(r"[A-Za-z0-9]+:/", str(path)))
 
 
 def normal_address(path: str | Path) -> str:
     """`s3://bucket/run`, also from what Path made of it; StageError if it is none of the known kinds."""
     parts = ADDRESS.fullmatch(str(path))
-    if not parts or not parts[3]:
+    if not parts:
         raise StageError(f"{path} is no address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
-                         "az://CONTAINER/RUN.")
+                         "az://CONTAINER/RUN; in RUN no ?, #, %, . or .. and no name of more than 200 letters.")
     return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
 
 

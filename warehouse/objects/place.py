@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warehouse.objects.bucket import is_address, normal_address
 from warehouse.store.commit import COPY_MARKER, TWINS, json_bytes, replace_bytes, saying_why
 from warehouse.store.json_files import read_json
 
@@ -18,7 +19,7 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
 
     With `config_only` no more than its config.toml. A local run loads nothing for it.
     """
-    if ":/" not in str(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
+    if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
         return Path(path)
     copy = open_copy(path)
     if config_only:
@@ -30,7 +31,6 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
 
 def open_copy(path: str | Path) -> WorkingCopy:
     """The working copy that an address names, made if there is none, or that a folder is."""
-    from warehouse.objects.bucket import is_address, normal_address
     from warehouse.objects.working_copy import WorkingCopy
     if is_address(path):
         address = normal_address(path)
