@@ -152,7 +152,8 @@ def test_condor_jobs_preempted_and_requeued_give_the_undisturbed_result(undistur
     nodes, _ = dag_of(warehouse.root, "1", str(SHARDS))
     for job in nodes.values():                               # in the order of the DAG
         for process in range(int(job["queue"])):
-            words = [job["executable"], *shlex.split(job["arguments"].strip('"').replace("$(Process)", str(process)))]
+            arguments = job["arguments"].strip('"').replace("$(Process)", str(process))
+            words = [job["executable"], *shlex.split(arguments)]
             for preempt_after in (0.8, None):
                 code, output = run_until(words, environment, preempt_after=preempt_after,
                                          number=signal.Signals[job["kill_sig"]])

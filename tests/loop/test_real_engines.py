@@ -2,7 +2,6 @@
 
 import contextlib
 import getpass
-import itertools
 import os
 import shutil
 import socket
@@ -194,8 +193,8 @@ def at_work(node: Any) -> bool:
 
 
 @pytest.fixture
-def condor(tmp_path: Path) -> Iterator[tuple[dict[str, str], list[psutil.Process], Callable[[], None]]]:
-    """The variables of an HTCondor pool of this machine, its nodes, and what adds a node.
+def condor(tmp_path: Path) -> Iterator[tuple[dict[str, str], Callable[[str], None]]]:
+    """The variables of an HTCondor pool of this machine, and what ends one of its nodes and starts it again.
 
     Each node has a condor_master of its own, as on a machine of its own.
     """
@@ -209,23 +208,24 @@ def condor(tmp_path: Path) -> Iterator[tuple[dict[str, str], list[psutil.Process
 
     def start(name: str, daemons: str) -> psutil.Process:
         folder = tmp_path / name
-        (folder / "execute").mkdir(parents=True)
+        (folder / "execute").mkdir(parents=True, exist_ok=True)
         (folder / "condor_config").write_text(CONDOR_CONF.format(folder=folder, name=name, port=port,
                                                                  daemons=daemons))
         return psutil.Process(subprocess.Popen(
             ["condor_master", "-f"], stderr=subprocess.DEVNULL,
             env=os.environ | {"CONDOR_CONFIG": str(folder / "condor_config")}).pid)
 
-    def add_node() -> None:
-        nodes.append(start(f"node-{next(number)}", "STARTD"))
+    def lose(name: str) -> None:
+        vanish(running[name])
+        running[name] = start(name, "STARTD")
 
-    head, nodes, number = start("head", "COLLECTOR NEGOTIATOR SCHEDD"), [], itertools.count()
+    names = [f"node-{number}" for number in range(NODES)]
+    running = {"head": start("head", "COLLECTOR NEGOTIATOR SCHEDD")}
     try:
-        for _ in range(NODES):
-            add_node()
-        yield {"CONDOR_CONFIG": str(tmp_path / "head" / "condor_config")}, nodes, add_node
+        running |= {name: start(name, "STARTD") for name in names}
+        yield {"CONDOR_CONFIG": str(tmp_path / "head" / "condor_config")}, lose
     finally:
-        for master in (*nodes, head):
+        for master in running.values():
             vanish(master)
 
 
@@ -239,7 +239,7 @@ def vanish(machine: psutil.Process) -> None:
 
 @pytest.mark.slow("a pool of HTCondor is started, and every command")
 def test_condor_starts_again_what_is_evicted_or_lost(undisturbed: Warehouse, condor, tmp_path: Path) -> None:
-    variables, nodes, add_node = condor
+    variables, lose = condor
     warehouse = new_run(tmp_path / "with a space")
     environment = commands(tmp_path / "bin") | variables
 
@@ -249,19 +249,20 @@ def test_condor_starts_again_what_is_evicted_or_lost(undisturbed: Warehouse, con
     while len(say("condor_status", "-af", "Name").split()) < NODES or not say("condor_status", "-schedd"):
         time.sleep(0.3)
     dag = tmp_path / "loop.dag"
-    dag.write_text(say("bash", "examples/jobs/htcondor/make_dag.sh", str(warehouse.root), ITERATIONS, "3", "2"))
+    dag.write_text(say("bash", "examples/jobs/htcondor/make_dag.sh", str(warehouse.root), ITERATIONS, "3",
+                       "2"))
     say("condor_submit_dag", str(dag))
     evicted: dict[str, str] = {}                                     # a job of each cluster, and how
     end = time.monotonic() + 450
-    while queue := say("condor_q", "-af", "ClusterId", "ProcId", "JobStatus", "JobUniverse").splitlines():
+    columns = ["ClusterId", "ProcId", "RemoteHost", "JobStatus", "JobUniverse"]
+    while queue := say("condor_q", "-af", *columns).splitlines():
         assert time.monotonic() < end, queue
-        for cluster, process, *state in map(str.split, queue):
+        for cluster, process, host, *state in map(str.split, queue):
             if state == ["2", "5"] and cluster not in evicted:
                 time.sleep(0.7)
                 evicted[cluster] = ["condor_vacate_job", "condor_vacate_job -fast", "lost"][len(evicted) % 3]
                 if evicted[cluster] == "lost":
-                    vanish(nodes.pop(0))
-                    add_node()
+                    lose(host.split("@")[1])
                 else:
                     say(*evicted[cluster].split(), f"{cluster}.{process}")
         time.sleep(0.3)

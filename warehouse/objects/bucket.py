@@ -227,7 +227,7 @@ def normal_address(path: str | Path) -> str:
     parts = ADDRESS.fullmatch(str(path))
     if not parts:
         raise StageError(f"{path} is no address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
-                         "az://CONTAINER/RUN; in RUN no ?, #, %, . or .. and no name of more than 200 letters.")
+                         "az://CONTAINER/RUN; in RUN no ?, #, %, . or .., and no name of over 200 letters.")
     return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
 
 

@@ -1,11 +1,15 @@
-"""Copy a run between an object store and another place; run again, it copies what is new or changed."""
+"""Copy a run between an object store and another place; run again, it copies what is new or changed.
+
+Where a document or a part was replaced (compact, prune, rollback), its whole iteration or policy is.
+"""
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from warehouse.objects.bucket import ObjectState, is_address, mark_of
-from warehouse.objects.fetch import bar, in_parallel
+from warehouse.objects.fetch import bar, fits, in_parallel
 from warehouse.objects.keys import DOCUMENT, TABLES, TOP_FILES
 from warehouse.objects.working_copy import WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
@@ -33,7 +37,9 @@ def mirror_run(run: str, to: str) -> str:
     files = {target.key_of(path): path for path in _files(target)}
     listed = target.listing()
     _check_not_ahead(set(listed), set(files), to)
-    wanted = {key: path for key, path in files.items() if not _same(target, key, path, listed.get(key))}
+    other = {key for key, path in files.items() if not _same(target, key, path, listed.get(key))}
+    replaced = {_place(key) for key in other if key in listed}
+    wanted = {key: path for key, path in files.items() if key in other or _place(key) in replaced}
     num_bytes = sum(path.stat().st_size for path in wanted.values())
 
     def put(item: tuple[str, Path]) -> None:
@@ -43,6 +49,9 @@ def mirror_run(run: str, to: str) -> str:
     with bar(f"to {to}", num_bytes, "B", worth=1 << 20) as progress:
         for rank in range(len(LAST) + 1):  # a mirror that is killed lists nothing that it has not
             in_parallel(put, [(key, path) for key, path in wanted.items() if _rank(path.name) == rank])
+            if rank == 0:                   # merged parts, weights that went back
+                target.bucket.delete(key for key in listed if _place(key) in replaced and key not in files
+                                     and UNDER_WAY not in key)
     return f"{len(wanted)} files copied to {to} ({num_bytes:,} bytes), {len(files) - len(wanted)} stood there"
 
 
@@ -59,15 +68,27 @@ def _pull(run: str, folder: Path) -> str:
     _check_same_run(run_id, (read_json(folder / "warehouse.json") or {}).get("run_id"), str(folder))
     listed = {key: state for key, state in copy.listing().items()
               if key != "intent.json" and UNDER_WAY not in key}
-    before = {copy.key_of(path) for path in _files(copy)}
-    _check_not_ahead(before, set(listed), str(folder))
+    before = {copy.key_of(path): path for path in _files(copy)}
+    _check_not_ahead(set(before), set(listed), str(folder))
+    stood = {key for key, path in before.items()
+             if fits(path, listed.get(key)) or _same(copy, key, path, listed.get(key))}
+    replaced = {_place(key) for key in before if key in listed and key not in stood}
+    for key, path in before.items():
+        if _place(key) in replaced and not DOCUMENT.fullmatch(key) and not fits(path, listed.get(key)):
+            path.unlink()
+            stood.discard(key)
     ranks = {key: _rank(key.rpartition("/")[2]) for key in listed}
     for rank in (0, 1, 3, 2, 4):
         if rank == 2:               # manifests and warehouse.json follow what they speak of
             copy.bring_all()
         copy.bring_documents({key: state for key, state in listed.items() if ranks[key] == rank})
-    after = {copy.key_of(path) for path in _files(copy)}
-    return f"{len(after - before)} files copied to {folder}, {len(before)} stood there"
+    return f"{len(listed) - len(stood)} files copied to {folder}, {len(stood)} stood there"
+
+
+def _place(key: str) -> str:
+    """What is replaced together: an iteration, a policy, or the tasks with warehouse.json."""
+    place = re.match(r"[^/]+/(iteration=\d+)/|(policies/[^/]+)/", key)
+    return (place[1] or place[2]) if place else ""
 
 
 def _files(copy: WorkingCopy) -> list[Path]:

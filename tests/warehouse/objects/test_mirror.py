@@ -11,6 +11,7 @@ from tests.building.stored import on_machine, sample, weights
 from tests.chaos.loop import contents
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
+from warehouse.care.rollback import roll_back
 from warehouse.cli import cli
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.mirror import mirror_run
@@ -50,11 +51,33 @@ def test_a_second_mirror_copies_what_is_new_or_changed(local: Warehouse, address
     mirror_run(str(local.root), address)
     assert mirror_run(str(local.root), address).startswith("0 files copied")
     compact_run(local)
-    assert mirror_run(str(local.root), address).startswith("3 files copied")    # two documents and a part
+    assert not mirror_run(str(local.root), address).startswith("0 files copied")
     sample(local, policy_version=0)
     mirror_run(str(local.root), address)
     assert mirror_run(address, str(local.root.parent / "back")).endswith(", 0 stood there")
     assert contents(open_warehouse(local.root.parent / "back")) == contents(local)
+
+
+def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = local.read("completions", iteration=0, purpose="train")
+    local.commit_policy(2, weights(local, 2, "others"))
+    mirror_run(str(local.root), address)
+    mirror_run(address, str(tmp_path / "back"))
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    compact_run(there)
+    roll_back(there, 1)
+    mirror_run(address, str(tmp_path / "back"))
+    back = open_warehouse(tmp_path / "back")
+    back.verify_policy(2)
+    assert (back.policy_dir(2) / "adapter_model.safetensors").read_text() == "weights"
+    assert check_run(back).problems == [] and len(list(back.root.glob("completions/*/*/*.parquet"))) == 1
+    roll_back(local, 1)                 # and its parts are as many as before
+    mirror_run(str(local.root), address)
+    there = on_machine("b", address, tmp_path, monkeypatch)
+    assert check_run(there).problems == []
+    assert there.read("completions", iteration=0, purpose="train") == before
+    assert sum(key.startswith("completions") and key.endswith(".parquet") for key in keys(address)) == 2
 
 
 @pytest.mark.parametrize("last", ["manifest.json", "policy.json", "warehouse.json"])
