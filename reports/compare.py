@@ -75,7 +75,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     if len(runs) > MOST_RUNS:
         raise StageError(f"{len(runs)} runs cannot be told apart in a picture. Compare {MOST_RUNS} at most.")
     if len({run.root for run in runs}) < len(runs):
-        raise StageError("A run cannot be compared with itself: name another one beside it.")
+        raise StageError("A run cannot be compared with itself: name another run beside it.")
     connections = [connect(run) for run in runs]
     names = _names(runs)
     stats = [rows_of(connection, STATS_SQL) for connection in connections]

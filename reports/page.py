@@ -12,7 +12,7 @@ from typing import Any
 from reports.drawing import Chart
 from reports.figure import Figure
 from reports.grids import GridSheet
-from reports.samples import PICKS, Sample, shortened
+from reports.samples import PICKS, Sample, shorten
 from warehouse.look.alarms import Alarm
 from warehouse.look.render import printable
 from warehouse.look.show import grid_pairs
@@ -122,8 +122,8 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
              "no policy" if row["policy_version"] is None else f"policy {row['policy_version']}",
              row["finish_reason"] or ""]
     error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
-    problem = f'<p class="quiet">{escape(shortened(error, 400))}</p>' if error else ""
-    program = shortened(printable(row["completion"] or ""))
+    problem = f'<p class="quiet">{escape(shorten(error, 400))}</p>' if error else ""
+    program = shorten(printable(row["completion"] or ""))
     anchor = sample_anchor(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
     tags = "".join(f'<span class="tag">{escape(PICKS[reason][0])}</span>'
                    for reason in sample.kinds if reason != "right")
@@ -132,7 +132,7 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
         f'<div class="head"><h3>{escape(str(row["task_id"]))}</h3><span class="{kind}">{verdict}</span>{tags}'
         f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
         f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
-        f"<details><summary>Prompt</summary><pre>{escape(shortened(printable(sample.prompt)))}</pre></details>"
+        f"<details><summary>Prompt</summary><pre>{escape(shorten(printable(sample.prompt)))}</pre></details>"
         f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>'
     )
 

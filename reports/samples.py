@@ -98,15 +98,15 @@ def _sample(connection: Connection, key: tuple[Any, ...], kinds: list[str]) -> S
                                  "group_id = $3", [iteration, purpose, row["group_id"]])
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     return Sample(kinds, row, prompt[0]["prompt"] if prompt else "",
-                  _parsed(payload[0]["payload"] if payload else None), _parsed(row["outputs"]))
+                  _parse(payload[0]["payload"] if payload else None), _parse(row["outputs"]))
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def _parse(text: str | None) -> dict[str, Any]:
     value = json.loads(text) if text else {}
     return value if isinstance(value, dict) else {}
 
 
-def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+def shorten(text: str, most: int = LONGEST_TEXT) -> str:
     """Text cut in its middle, so that both how it begins and how it ends can be read."""
     if len(text) <= most:
         return text

@@ -118,7 +118,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 def check(run: Path, quick: bool) -> None:
     """Check every invariant of the stored files.
 
-    Exit code 1 with a list when one is broken.
+    Exit code 1 with a list when any is broken.
     """
     from warehouse.care.check import check_run
     report = check_run(open_run(run), quick=quick)

@@ -32,8 +32,8 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
         return [line for number, verdict in enumerate(outputs, start=1)
                 for line in test_lines(number, sources_of(payload, task), verdict)]
     wanted = {name: payload[name] for name in ("answer", "rows", "groups") if name in payload}
-    return [f"got {shown(unit)}" for unit in outputs] + [
-        f"expected {shown(value)}" for value in wanted.values()]
+    return [f"got {shorten(unit)}" for unit in outputs] + [
+        f"expected {shorten(value)}" for value in wanted.values()]
 
 
 def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) -> Iterator[str]:
@@ -46,20 +46,20 @@ def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) 
         yield f"case {number}: {'right' if right else 'wrong'}"
     if not right:
         for name, value in (("input", given), ("expected", expected), ("got", text)):
-            yield f"  {name:<8} {shown(value)}"
+            yield f"  {name:<8} {shorten(value)}"
 
 
 def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
     """A call and what came back."""
     call = task.calls[number - 1]
-    arguments = [*map(shown, call.arguments), *(f"{name}={shown(value)}"
+    arguments = [*map(shorten, call.arguments), *(f"{name}={shorten(value)}"
                                                 for name, value in call.keywords.items())]
     right = is_expected(result, call, task)
     yield f"call {number}: {'right' if right else 'wrong'}   {task.entry_point}({', '.join(arguments)})"
     if not right:
         kind, value = (*result, None)[:2] if isinstance(result, list) and result else ("error", None)
-        yield f"  expected {shown(call.expected)}"
-        yield f"  got      {shown(_value(value))}" if kind == "value" else f"  raised   {shown(value)}"
+        yield f"  expected {shorten(call.expected)}"
+        yield f"  got      {shorten(_value(value))}" if kind == "value" else f"  raised   {shorten(value)}"
 
 
 def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) -> Iterator[str]:
@@ -87,7 +87,7 @@ def sources_of(payload: dict[str, Any], task: FunctionTask) -> list[tuple[str, s
     return [(unit, task.setup) for unit in task.units or calls_of_tests(task.setup) or ["check(candidate)"]]
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value in one line, whatever is in it."""
     return printable(json.dumps(value, default=repr))[:LONGEST]
 

@@ -26,7 +26,7 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     given = listed.call(f"--advantages {text}", "Nothing was written.", rows)
     if len(given) != len(rows):
         raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
-    return [_checked(value, row, text) for value, row in zip(given, rows, strict=True)]
+    return [_check_numbers(value, row, text) for value, row in zip(given, rows, strict=True)]
 
 
 def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
             "completion_ids": rollout.completion_ids, "behaviour_logprobs": rollout.behaviour_logprobs}
 
 
-def _checked(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
+def _check_numbers(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
     where = f"for completion {row['sample_index']} of task {row['task_id']}, iteration {row['iteration']}"
     try:
         numbers = np.asarray(value, dtype=np.float64)

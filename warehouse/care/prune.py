@@ -34,7 +34,7 @@ class Pruned(NamedTuple):
 def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     """Null the token columns of iterations before `before`; with `dry_run` only say what would go.
 
-    Nothing can be trained on those iterations again. Each iteration is pruned as one and has a line in
+    Nothing can be trained on those iterations again. Each iteration is pruned in one change and has a line in
     RUN/pruned.jsonl.
     """
     from tqdm import tqdm

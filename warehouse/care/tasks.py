@@ -90,7 +90,7 @@ def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
 
 
 def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
-    """Put the table, its hash and the record of the change in place, as one."""
+    """Put the table, its hash and the record of the change in place, in one change."""
     root, part = warehouse.root, warehouse.part_path("tasks", 0)
     table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))
     sha256 = tasks_sha256([table])

@@ -76,7 +76,7 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 
 
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
-    """What `rollout` and `train` were told otherwise than before, in the iteration or the one before it."""
+    """What `rollout` and `train` were told otherwise than before, in the iteration or that before it."""
     rows = rows_of(connection, r"""
         FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
               FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value

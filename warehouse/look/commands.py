@@ -86,7 +86,7 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 @shows_errors
 def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], raised: bool,
           on_fire: str | None, strict: bool) -> None:
-    """Evaluate the alarms; exit code 3 when one fires."""
+    """Evaluate the alarms; exit code 3 when any fires."""
     from warehouse.look import alarms as look
     from warehouse.look.advice import alarm_lines
     from warehouse.sql.database import connect

@@ -25,7 +25,7 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     heads = [wrap(name, max(map(len, below), default=len(name)) or 1, break_long_words=False,
                   break_on_hyphens=False) or [name] for name, below in zip(names, cells, strict=True)]
     height = max(map(len, heads), default=1)
-    padded = [_padded([""] * (height - len(head)) + head, below, _is_numeric(column))
+    padded = [_pad([""] * (height - len(head)) + head, below, _is_numeric(column))
               for head, below, column in zip(heads, cells, columns, strict=True)]
     lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
     if width and not full:
@@ -33,7 +33,7 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     return "\n".join(lines)
 
 
-def _padded(head: list[str], below: list[str], to_the_right: bool) -> list[str]:
+def _pad(head: list[str], below: list[str], to_the_right: bool) -> list[str]:
     """A column of the table: its head, a rule and its cells, all of one width."""
     size = max(map(len, [*head, *below]))
     return [cell.rjust(size) if to_the_right else cell.ljust(size) for cell in (*head, "-" * size, *below)]

@@ -75,8 +75,8 @@ def completion_lines(connection: Connection, run: Path, name: str, *, color: boo
     lines += [f"  {'answers to':<22} {each['parent']}, told by {each['feedback_format']}"
               for each in asked if each["parent"]]
     if prompt:
-        lines += ["", "prompt", *_indented(asked[0]["prompt"] if asked else "(not stored)")]
-    lines += ["", "completion", *_indented(row["completion"] or "")]
+        lines += ["", "prompt", *_indent(asked[0]["prompt"] if asked else "(not stored)")]
+    lines += ["", "completion", *_indent(row["completion"] or "")]
     payload = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     pairs = grid_pairs(json.loads(payload[0]["payload"]) if payload else None,
                        json.loads(row["outputs"] or "null"))
@@ -112,7 +112,7 @@ def _group_lines(connection: Connection, row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _indented(text: str) -> list[str]:
+def _indent(text: str) -> list[str]:
     return ["  " + line for line in printable(text).splitlines()]
 
 

@@ -35,7 +35,7 @@ def read_benchmark(name: str, file: str) -> Iterator[Task]:
     if file:
         path = Path(file)
     elif package:
-        path = _packaged(name, package, packaged, install)
+        path = _path_in_package(name, package, packaged, install)
     else:
         raise StageError(f"The source {name} reads a file: write {name}:FILE.")
     for number, (where, row) in enumerate(read_rows(path)):
@@ -45,7 +45,7 @@ def read_benchmark(name: str, file: str) -> Iterator[Task]:
             yield task
 
 
-def _packaged(name: str, package: str, file: str, install: str) -> Path:
+def _path_in_package(name: str, package: str, file: str, install: str) -> Path:
     try:
         path = Path(str(distribution(package).locate_file(file)))
     except PackageNotFoundError:

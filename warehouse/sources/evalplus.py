@@ -94,12 +94,12 @@ def check_of(row: Row, task_id: str, entry: str, code: str, where: str) -> str:
     inputs = [*value_of(row, "base_input", where, list),
               *value_of(row, "plus_input", where, (list, dict))]         # {} where there are none
     if task_id.startswith("Mbpp-"):
-        inputs = [typed(int(task_id.removeprefix("Mbpp-")), arguments) for arguments in inputs]
+        inputs = [restore_types(int(task_id.removeprefix("Mbpp-")), arguments) for arguments in inputs]
     oracle = ORACLES.get(entry, EQUAL)
     return CHECK.format(reference=code, entry=entry, atol=row.get("atol") or 0, oracle=oracle, inputs=inputs)
 
 
-def typed(number: int, arguments: list[Any]) -> list[Any]:
+def restore_types(number: int, arguments: list[Any]) -> list[Any]:
     """The arguments of an MBPP+ task with the types that JSON has no words for."""
     if number == 115:
         return [[set(item) if isinstance(item, list) and item else {} for item in arguments[0]]]

@@ -9,7 +9,7 @@ from warehouse.tasks.task_files import Task
 
 
 def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
-    """The tasks of sources as the command line names them, each with its source; StageError for a bad one."""
+    """The tasks of sources as the command line names them, each with its source; StageError if one is bad."""
     sources = [parse_source(text, heldout=False) for text in tasks]
     sources += [parse_source(text, heldout=True) for text in heldout]
     return _unique([(source, task) for source in sources for task in read_source(source)])
@@ -24,7 +24,7 @@ def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
 
 
 def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
-    """Drop a task that the same split names twice; refuse one that is both trained on and held out."""
+    """Drop a task that the same split names twice; refuse a task that is both trained on and held out."""
     kept: dict[str, tuple[Source, Task]] = {}
     heldout = {source.split: source.heldout for source, _ in rows}
     for source, _ in rows:

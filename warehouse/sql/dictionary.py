@@ -47,7 +47,7 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
             raise StageError(f"There is no table, view, macro or column '{name}'. Known: "
                              f"{', '.join([*known, *macros])}.")
         rows = [(entry.view, entry.type, entry.meaning) for entry in held]
-        return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_aligned(rows)]
+        return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_align(rows)]
     lines = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
         lines += _view_lines(view, views[view], markdown)
@@ -64,11 +64,11 @@ def _view_lines(view: str, entries: list[Entry], markdown: bool) -> list[str]:
     text = _meanings()["views"][view]
     if markdown:
         return [f"## {view}", "", text, *_markdown_table("column", rows), ""]
-    return [view, f"  {text}", *_aligned(rows), ""]
+    return [view, f"  {text}", *_align(rows), ""]
 
 
 def column_entries() -> list[Entry]:
-    """Every column of every table and view; KeyError for one without a meaning."""
+    """Every column of every table and view; KeyError for a column without a meaning."""
     meanings = _meanings()
     stored = {table: {column.name: column.comment for column in columns} for table, columns in TABLES.items()}
     query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
@@ -87,7 +87,7 @@ def _markdown_table(first: str, rows: list[tuple[str, str, str]]) -> list[str]:
             *[f"| {name} | {kind} | {meaning} |" for name, kind, meaning in rows]]
 
 
-def _aligned(rows: list[tuple[str, str, str]]) -> list[str]:
+def _align(rows: list[tuple[str, str, str]]) -> list[str]:
     width = max(len(name) for name, _, _ in rows)
     return [f"    {name:<{width}}  {kind:<10} {meaning}" for name, kind, meaning in rows]
 

@@ -125,7 +125,7 @@ def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
     for stage in warehouse.stages():
         try:
             manifest = stage.manifest()
-            stages.append(Held(stage, manifest, _listed(stage, manifest)))
+            stages.append(Held(stage, manifest, _parts_of(stage, manifest)))
         except StageError as error:
             left_out.append(f"{error} Until then {stage.title} is left out.")
     return stages
@@ -136,7 +136,7 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
     bad = [part for part in held.parts if part in damage]
     again = readable_manifest(held.stage) if bad else None
     if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
-        return Held(held.stage, again, _listed(held.stage, again))
+        return Held(held.stage, again, _parts_of(held.stage, again))
     if not bad:
         return held
     left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
@@ -154,7 +154,7 @@ def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
     return trained_scorer(training or {}) == keys["scorer"]
 
 
-def _listed(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
+def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
     """The parts of a stage by path: those of its manifest, or those that exist while there is none."""
     listed: Listed = {}
     for folder, key in ((stage.prompts, "prompts"), (stage.folder, "parts")):

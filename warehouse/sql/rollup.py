@@ -20,7 +20,7 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import TABLES
 
 WORTH_IT = 32  # stages; below that computing afresh is as quick
-MOST_HELD = 64 << 20  # bytes of parts; larger ones are read by column, again and again
+MOST_HELD = 64 << 20  # bytes of parts; larger parts are read by column, again and again
 
 
 def fresh_stages(warehouse: Warehouse, inventory: Inventory) -> int:
@@ -97,7 +97,7 @@ def _write(connection: Connection, query: str, path: Path) -> None:
 
 
 def _remove_old(warehouse: Warehouse) -> None:
-    """Keep the two newest: another process may be reading the one before."""
+    """Keep the two newest: another process may be reading the former."""
     folders = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*"), key=lambda path: path.stat().st_mtime_ns)
     for folder in folders[:-2]:
         shutil.rmtree(folder, ignore_errors=True)

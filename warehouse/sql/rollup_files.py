@@ -24,7 +24,7 @@ class Rollup(NamedTuple):
 
 
 def definitions() -> str:
-    """Names what the columns of a rollup mean: one made by other SQL is passed over."""
+    """Names what the columns of a rollup mean: a rollup made by other SQL is passed over."""
     return hashlib.sha256(measures_text().encode()).hexdigest()[:8]
 
 

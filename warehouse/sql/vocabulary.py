@@ -21,11 +21,11 @@ def vocabulary_file(warehouse: Warehouse) -> Path | None:
     if not tokenizer.exists():
         return None
     with suppress(OSError, StageError):     # an archive may be read-only
-        replace_bytes(path, _encoded(tokenizer))
+        replace_bytes(path, _parquet_bytes(tokenizer))
     return path if path.exists() else None
 
 
-def _encoded(path: Path) -> bytes:
+def _parquet_bytes(path: Path) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from tokenizers import Tokenizer

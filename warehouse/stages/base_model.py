@@ -72,7 +72,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 def _hash(files: list[Path], salt: str) -> str:
     """Hash of names, sizes, and the first MiB of every 64 MiB of each file: a second or two, not minutes.
 
-    Files of up to 64 MiB are read whole; in larger ones a change between two such MiB goes unseen.
+    Files of up to 64 MiB are read whole; in larger files a change between two such MiB goes unseen.
     """
     digest = hashlib.sha256(salt.encode())  # the hub's commit stands for weights that are not at hand
     for file in files:

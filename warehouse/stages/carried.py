@@ -42,7 +42,7 @@ def waiting_groups(warehouse: Warehouse, before: int, *, complete: bool = False)
 
 
 def gone_on_with(warehouse: Warehouse, iteration: int, plan: list[str]) -> dict[str, int]:
-    """Groups of an iteration's plan that an earlier one began, each with the last that carried it over."""
+    """Groups of a plan that an earlier iteration began, each with the last iteration that carried it over."""
     unknown, origins = {group for group in plan if not group.startswith(f"{iteration}/")}, dict[str, int]()
     for earlier in reversed(warehouse.iterations("completions") if unknown else []):
         if earlier >= iteration or not unknown:

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""Processes that end with their parent."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Which iteration a stage has to work on next, and whether a named one is in order."""
+"""Which iteration a stage has to work on next, and whether a named iteration is in order."""
 
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose

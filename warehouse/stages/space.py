@@ -24,7 +24,7 @@ TOO_LARGE = re.compile("File too large|unexpected pos|PytorchStreamWriter")  # t
 NO_MEMORY = re.compile("allocate memory|out of memory|failed to allocate|bad_alloc|can't start new thread|"
                        "launch worker thread|failed to map segment", re.I)
 SWEEP_SECONDS = 86400
-POLICY_COPIES = 3           # the checkpoint before, the one being written, and the policy
+POLICY_COPIES = 3           # the checkpoint before, that being written, and the policy
 
 
 def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
@@ -41,7 +41,7 @@ def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool
 
 
 def rollout_bytes(num_completions: int, max_tokens: int) -> float:
-    """Most bytes of that many completions, once as unfinished parts and once as finished ones."""
+    """Most bytes of that many completions, once as unfinished parts and once as finished parts."""
     return 2 * num_completions * (BYTES_PER_COMPLETION + BYTES_PER_TOKEN * max_tokens)
 
 

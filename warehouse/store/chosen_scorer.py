@@ -1,7 +1,7 @@
 """Which scorer's rows count where an iteration was scored by several: one rule for all who read scores.
 
-In this order: the scorer that an option names, the one that RUN/config.toml names (`[warehouse]`
-`scorer = "arc-v1"`), the one whose rewards the last training up to the iteration used, the one that finished
+In this order: the scorer that an option names, that which RUN/config.toml names (`[warehouse]`
+`scorer = "arc-v1"`), that whose rewards the last training up to the iteration used, that which finished
 last. A name is an identity, or what stands before its hash, and then means the newest of that name. `train`
 asks for a name where only the last of these would decide.
 """

@@ -16,7 +16,7 @@ HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a config file, none without one; StageError naming what it may not hold."""
+    """The tables of a config file, none without a file; StageError naming what it may not hold."""
     try:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def _is_price(price: object) -> bool:
 
 
 def place_in(path: Path, table: str, key: str = "") -> str:
-    """The file and the line of a table, or of a key in it, in words; the file alone where none is found."""
+    """The file and the line of a table, or of a key in it, in words; the file alone where it has neither."""
     current = ""
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if heading := HEADING.match(line):

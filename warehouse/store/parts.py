@@ -31,7 +31,7 @@ NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}
 ROW_GROUP_SIZE = 1024
-WORTH_THREADS = 1 << 20  # bytes of a part; those of a small one take longer to hand over than to read
+WORTH_THREADS = 1 << 20  # bytes of a part; those of a small part take longer to hand over than to read
 
 
 def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str, str]) -> bool:
@@ -99,7 +99,7 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
     """
     names = columns or arrow_schema(table_name).names
     if task_ids is None:
-        tables = [_as_known(read_part(path, _stored(table_name, names)), path, table_name, names)
+        tables = [_as_known(read_part(path, _stored_columns(table_name, names)), path, table_name, names)
                   for path in paths]
     else:
         wanted = pc.field("task_id").isin(pa.array(list(task_ids), pa.string()))
@@ -109,13 +109,13 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
 
 def read_groups(path: Path, table_name: str, names: Sequence[str]) -> Iterator[pa.Table]:
     """The columns of a part, as many rows at a time as are stored together."""
-    with _opened(path) as file:
+    with _open(path) as file:
         for number in range(file.num_row_groups):
-            group = file.read_row_group(number, columns=_stored(table_name, names))
+            group = file.read_row_group(number, columns=_stored_columns(table_name, names))
             yield _as_known(group.replace_schema_metadata(None), path, table_name, names)
 
 
-def _stored(table_name: str, names: Sequence[str]) -> list[str]:
+def _stored_columns(table_name: str, names: Sequence[str]) -> list[str]:
     stored = stored_names(table_name)
     return [stored[name] for name in names]
 
@@ -145,13 +145,13 @@ def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str])
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
-    with _opened(path) as file:
+    with _open(path) as file:
         rows = file.read(columns=columns, use_threads=path.stat().st_size > WORTH_THREADS)
         return rows.replace_schema_metadata(None)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
@@ -184,7 +184,7 @@ def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = 
 
 
 def stored_bytes(paths: Iterable[Path]) -> int:
-    """Size of the parts together; StageError if one is missing."""
+    """Size of the parts together; StageError if a part is missing."""
     total = 0
     for path in paths:
         try:

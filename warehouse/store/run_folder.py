@@ -71,13 +71,13 @@ class Warehouse:
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
-        """Parts in order of their number: those of the manifest once there is one, else those that exist.
+        """Parts in order of their number: those of the manifest once it is there, else those that exist.
 
-        The manifest decides, so that one missing is an error where it is read, and one that a late twin
+        The manifest decides, so that a missing part is an error where it is read, and a part that a late twin
         adds, or that was merged into another, is nobody's row.
         """
         folder, name = self.folder(table, **keys), STEMS.get(table, "part")
-        listed = self._listed(table, **keys)
+        listed = self._parts_in_manifest(table, **keys)
         if listed is None:  # not complete, or a rollout from before manifests listed the prompts
             return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
         return sorted(folder / part["name"] for part in listed)
@@ -95,12 +95,12 @@ class Warehouse:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
             states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
             check_tasks(states, folder, self.facts.get("tasks_sha256"))
-        for part in self._listed(table, **keys) or []:
+        for part in self._parts_in_manifest(table, **keys) or []:
             if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
                 raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
                                  "repair` and then its stage again.")
 
-    def _listed(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
+    def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
         """How the manifest lists the parts of a table; None if there is none or it does not say."""
         stage = self.folder("completions" if table == "prompts" else table, **keys)
         listed = (read_manifest(stage) or {}).get("prompts" if table == "prompts" else "parts")

@@ -30,7 +30,7 @@ class Column(NamedTuple):
     type: pa.DataType
     comment: str
     stored: str = ""  # its name in the files, where that is another
-    since: int = OLDEST_VERSION  # the schema version that added it; null in parts of an earlier one
+    since: int = OLDEST_VERSION  # the schema version that added it; null in parts of an earlier version
 
 
 STAGE_KEYS = (

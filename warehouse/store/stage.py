@@ -59,8 +59,8 @@ class Stage:
             if key not in accept_change:
                 accept = f"go on with `--accept-change {key}`, " if key in may_change else ""
                 raise StageError(
-                    f"{self.title} was started with {key} = {_shown(values['before'])}, now it is "
-                    f"{_shown(values['now'])}. Run it with the former value, {accept}or "
+                    f"{self.title} was started with {key} = {_shorten(values['before'])}, now it is "
+                    f"{_shorten(values['now'])}. Run it with the former value, {accept}or "
                     f"{self.way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
@@ -139,7 +139,7 @@ def _version() -> str:
 
 
 def _revision() -> str | None:
-    """Git revision of the source tree Rollhouse runs from; None when it is installed without one."""
+    """Git revision of the source tree Rollhouse runs from; None when it is installed without its history."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -147,6 +147,6 @@ def _revision() -> str | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -22,7 +22,7 @@ def augment(grid: np.ndarray, flip: bool | None, rotations: int | None,
 
 def undo(grid: np.ndarray, flip: bool | None, rotations: int | None,
          color_map: Sequence[int] | None) -> np.ndarray:
-    """The grid that `augment` with the same values turns into this one."""
+    """The grid that `augment` with the same values turns into this grid."""
     original = np.asarray(grid)
     if color_map is not None:
         original = np.argsort(permutation(color_map)).astype(np.uint8)[original]

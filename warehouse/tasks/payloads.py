@@ -23,7 +23,7 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     elif kind == "function":
         _check_function(payload, where)
     elif kind == "stdio":
-        for case in _filled(where, payload, "cases"):
+        for case in _list_of(where, payload, "cases"):
             _field(where, case, "input", str)
             _field(where, case, "output", str)
         _choice(where, payload, "compare", COMPARISONS)
@@ -98,7 +98,7 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
                          "name of a function, or Class.method.")
     _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
     if "calls" in payload:
-        for call in _filled(where, payload, "calls"):
+        for call in _list_of(where, payload, "calls"):
             if "expected" not in call:
                 raise StageError(f"{where}: a call is no object with 'args' and 'expected'. Correct it.")
             _field(where, call, "args", list, [])
@@ -141,7 +141,7 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
-def _filled(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def _list_of(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """A list of at least one object."""
     rows: list[Any] = _field(where, payload, name, list)
     if not rows or not all(isinstance(row, dict) for row in rows):

@@ -27,7 +27,7 @@ def export_submission(connection: Connection, output: Path, *, vote: str = "solv
                       purpose: str | None = None) -> list[str]:
     """Write the submission; lines to print. With `challenges`, for exactly the tasks of that file.
 
-    StageError where no completion of a grid task fits, or a task of the file is another one in the run.
+    StageError where no completion of a grid task fits, or a task of the file is another in the run.
     """
     grids = rows_of(connection, "SELECT task_id, payload FROM tasks WHERE kind = 'grid'")
     tests = {row["task_id"]: [pair["input"] for pair in json.loads(row["payload"])["test"]] for row in grids}

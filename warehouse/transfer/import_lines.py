@@ -33,7 +33,7 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
     StageError for the first line that does not hold.
     """
     if source.suffix == ".zst":
-        content = _decompressed(content, source)
+        content = _decompress(content, source)
     rows = [_read_line(line, number, tasks, plain_sampling, purpose)
             for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
     if not rows:
@@ -45,8 +45,8 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
     return rows
 
 
-def _decompressed(content: bytes, source: Path) -> bytes:
-    """All frames of a .zst file; StageError if one is damaged or cut off."""
+def _decompress(content: bytes, source: Path) -> bytes:
+    """All frames of a .zst file; StageError if a frame is damaged or cut off."""
     import zstandard
     pieces = []
     while content:
@@ -126,12 +126,13 @@ def _problem(field: str, value: Any, kind: str) -> str | None:
     if value is None:
         return None
     if not kind.startswith("list<"):
-        return f"is {_shown(value)}, not {_wanted(field, kind)}" if _misfits(field, [value], kind) else None
+        misfit = _misfits(field, [value], kind)
+        return f"is {_shorten(value)}, not {_describe(field, kind)}" if misfit else None
     if not isinstance(value, list):
-        return f"is {_shown(value)}, not a list"
+        return f"is {_shorten(value)}, not a list"
     item = kind.rpartition(": ")[2].rstrip(">")
     wrong = _misfits(field, value, item)
-    return f"holds {_shown(wrong[0])}, which is not {_wanted(field, item)}" if wrong else None
+    return f"holds {_shorten(wrong[0])}, which is not {_describe(field, item)}" if wrong else None
 
 
 def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
@@ -146,7 +147,7 @@ def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
 
 
 def _as_stored(value: Any, kind: str) -> Any:
-    """A whole number as a float where the column holds floats: Arrow refuses large ones."""
+    """A whole number as a float where the column holds floats: Arrow refuses large whole numbers."""
     if value is None or not FLOATS.search(kind):
         return value
     return [float(number) for number in value] if isinstance(value, list) else float(value)
@@ -161,7 +162,7 @@ def _range(field: str, kind: str) -> tuple[float, float]:
     return -FLOAT32_MOST if least is None else least, FLOAT32_MOST if most is None else most
 
 
-def _wanted(field: str, kind: str) -> str:
+def _describe(field: str, kind: str) -> str:
     if kind in ("string", "bool"):
         return {"string": "text", "bool": "true or false"}[kind]
     least, most = _range(field, kind)
@@ -172,6 +173,6 @@ def _wanted(field: str, kind: str) -> str:
     return noun if least == -FLOAT32_MOST else f"{noun} from {least}{upper}"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -135,7 +135,7 @@ def test_evalplus_tells_right_from_wrong(tmp_path: Path, row: dict[str, Any]) ->
     (425, [["I", "j"], "j"], [["I", "j"], "j"])])
 def test_evalplus_inputs_have_the_types_that_the_project_gives_them(number: int, given: list[Any],
                                                                     typed: list[Any]) -> None:
-    assert repr(evalplus.typed(number, given)) == repr(typed)
+    assert repr(evalplus.restore_types(number, given)) == repr(typed)
 
 
 @pytest.mark.parametrize(("entry", "reference", "right", "wrong"), [
