@@ -63,7 +63,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[di
 
 def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
                   probe: dict[str, Any] | None) -> bool:
-    """Write policy I + 1 beside its place and rename it there; False if a twin was first: its policy stays."""
+    """Write policy I + 1 beside its place, rename it there; False if a twin was first: that stays."""
     policy, settings = learner.policy, learner.settings
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)

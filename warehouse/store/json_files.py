@@ -61,7 +61,7 @@ def damaged(path: Path, why: str) -> StageError:
 
 
 def _fresh_text(path: Path) -> str:
-    """The text of a file; over NFS a file that another client replaces is stale: then that of the new file."""
+    """The text of a file; over NFS a file that another client replaces is stale: then the new one."""
     for _ in range(STALE_ATTEMPTS):
         try:
             return path.read_text()
