@@ -35,13 +35,13 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
     problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
     problems += _logprob_problems(sampled, "behaviour_logprobs")
     seen = _keys_of(rows)
-    problems += [f"{_key_text(key)} is there {count} times."
+    problems += [f"{_label(key)} is there {count} times."
                  for key, count in Counter(seen).items() if count > 1]
     earlier = [path for path in warehouse.parts("completions", **keys)
                if part_number(path) < part_number(part)]
     before = _readable(earlier, "completions", [*KEY, "group_id"])
     twice = set(seen) & set(_keys_of(before))
-    problems += [f"{_key_text(key)} is in an earlier part too." for key in sorted(twice)[:3]]
+    problems += [f"{_label(key)} is in an earlier part too." for key in sorted(twice)[:3]]
     split = set(rows["group_id"].to_pylist()) & set(before["group_id"].to_pylist())
     problems += [f"group {group} began in an earlier part; its rows must be in one."
                  for group in sorted(split)[:3]]
@@ -123,7 +123,7 @@ def _first_output_problems(rows: pa.Table) -> list[str]:
     columns = (rows[name].to_pylist() for name in ("group_id", "fingerprint", "first_output"))
     for key, (group_id, fingerprint, first) in zip(_keys_of(rows), zip(*columns, strict=True), strict=True):
         if first is not (None if fingerprint is None else (group_id, fingerprint) not in seen):
-            return [f"first_output of {_key_text(key)} does not fit the fingerprints of its group; score again."]
+            return [f"first_output of {_label(key)} does not fit the fingerprints of its group; score again."]
         seen.add((group_id, fingerprint))
     return []
 
@@ -140,9 +140,9 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
         tokens = dict(zip(_keys_of(sampled, "iteration", "purpose"),
                           sampled["num_completion_tokens"].to_pylist(), strict=True))
         mine = [key for key in lengths if key[:2] == (iteration, purpose)]
-        problems += [f"{_key_text(key[2:])} of iteration {iteration} is not among its completions. Restore "
+        problems += [f"{_label(key[2:])} of iteration {iteration} is not among its completions. Restore "
                      "them, or run its rollout again." for key in mine if key not in tokens][:3]
-        problems += [f"{_key_text(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
+        problems += [f"{_label(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
                      for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
     return problems
 
@@ -183,5 +183,5 @@ def _keys_of(rows: pa.Table, *before: str) -> list[tuple[Any, ...]]:
     return list(zip(*(rows[name].to_pylist() for name in (*before, *KEY)), strict=True))
 
 
-def _key_text(key: tuple[Any, ...]) -> str:
+def _label(key: tuple[Any, ...]) -> str:
     return f"completion {key[1]} of task {key[0]}"
