@@ -153,7 +153,7 @@ def questions(warehouse: Warehouse, iterations: int) -> Iterator[Question]:
     yield "all collapse columns of all iterations", ask("FROM iteration_stats"), 3
     yield "collapse columns of one iteration", ask(f"FROM iteration_stats WHERE iteration = {middle}"), 3
     yield "the scan alone that the collapse columns need", ask(f"SELECT {scan} FROM samples"), 3
-    yield "alarms", ask("FROM alarms"), 3
+    yield "alarms", ask("FROM fired_signals"), 3
     yield "task history", ask("FROM task_history"), 3
     yield "20 outliers of one iteration", ask(f"FROM outliers({middle}, num := 20)"), 3
     yield "one completion by key, with lists", ask("FROM one_completion(2, 'task-0123', 7)"), 3
@@ -170,7 +170,7 @@ def questions(warehouse: Warehouse, iterations: int) -> Iterator[Question]:
     ask = sql(warehouse)
     yield "rollup: pass@k of all iterations", ask("SELECT iteration, k, pass_at_k FROM pass_curve"), 3
     yield "rollup: all collapse columns of all iterations", ask("FROM iteration_stats"), 3
-    yield "rollup: alarms", ask("FROM alarms"), 3
+    yield "rollup: alarms", ask("FROM fired_signals"), 3
     yield "rollup: task history", ask("FROM task_history"), 3
 
 

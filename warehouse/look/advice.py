@@ -9,9 +9,12 @@ from warehouse.look.alarms import (
     known_signals,
     rolled_back_to,
 )
+from warehouse.look.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import UNTRUNCATED
+
+PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
@@ -80,12 +83,15 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
     rows = rows_of(connection, r"""
         FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
               FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
-                    FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train')
+                    FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
+                    UNION ALL SELECT 'rollout', iteration, 'staleness', max(staleness)::VARCHAR
+                    FROM rolled_mismatch GROUP BY iteration)
               WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
         WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 1 AND $1
               AND NOT regexp_matches(name, 'sha256|version|^serve$') ORDER BY ALL""", [iteration])
-    return [f"Set otherwise from iteration {row['iteration']} on: {row['stage']} {row['name']} "
-            f"{row['value']} (was {row['former']})." for row in rows]
+    return [f"Set otherwise from iteration {row['iteration']} on: {row['stage']} "
+            f"{row['name'].replace('per_shard', 'per_batch')} {row['value']} (was {row['former']})."
+            for row in rows]
 
 
 def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
@@ -98,6 +104,7 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
     lines = changed_settings(connection, first)
     changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
+    paid = _paid(connection, firing)
     if changed:
         lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "
                      f"{changed}, so its logprobs are of another distribution than the one that was trained. "
@@ -105,15 +112,60 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
     elif any(signal in MISMATCH_SIGNALS for signal in causes):
         # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
         lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
-                     f"what was trained. Policy {first} is sound; policy {first + 1} was trained on these "
-                     "samples.")
+                     f"what was trained. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
+                     f"{first + 1} was trained on these samples.")
+    elif paid:
+        lines.append(f"Mend the reward first, or it happens again: {paid}.")
     elif causes:
         lines.append("Smaller steps first (--learning-rate, --updates-per-batch), or it happens again: "
-                     f"policy {first} is sound; policy {first + 1} was made by these steps.")
+                     f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
     sound = first if causes else _policy_before(warehouse, first)
     if sound >= newest:
         return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
     return [*lines, f"Stop here, or go back: warehouse rollback {warehouse.root} --to {sound}"]
+
+
+def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
+    """How many tokens have another logprob: another policy moves many, another tokenizer few by much."""
+    [row] = rows_of(connection, """
+        SELECT count(*) AS num, count(*) FILTER (abs(gap) > 0.05) AS moved,
+               count(*) FILTER (abs(gap) > 5) AS far FROM token_gaps($1)""", [iteration])
+    like = ("" if "wrong_weights" not in causes else ", as with another tokenizer"
+            if row["far"] > 0.2 * row["moved"] else ", as with another policy")
+    return (f"{row['moved'] / max(1, row['num']):.0%} of its tokens are off by 0.05 and more, "
+            f"{row['far'] / max(1, row['moved']):.0%} of these by 5 and more{like}. ")
+
+
+def _steps(connection: Connection, iteration: int) -> str:
+    """How many steps a stage made, of how many completions, and how far they went: large ones, or many."""
+    [row] = rows_of(connection, """
+        SELECT count(*) AS num, avg(num_completions) AS size, max(policy_kl) AS most,
+               arg_min(policy_kl, optimizer_step) FILTER (optimizer_step > 0) AS earliest
+        FROM train_steps WHERE iteration = $1""", [iteration])
+    told = f", KL {short_number(row['earliest'])} after the first" if row["earliest"] is not None else ""
+    return (f"{row['num']} {'step' if row['num'] == 1 else 'steps'} of {row['size']:.0f} completions{told}, "
+            f"{short_number(row['most'])} at most")
+
+
+def _paid(connection: Connection, firing: list[Alarm]) -> str:
+    """What wrong completions were paid, where reward rose by them or goes with their text; else empty."""
+    suspects = [alarm for alarm in firing if alarm.signal in PAID_SIGNALS and alarm.purpose == "train"]
+    if not suspects:
+        return ""
+    hacked = any(alarm.signal == "reward_hacking" for alarm in suspects)
+    at = min(alarm.first_iteration for alarm in suspects if not hacked or alarm.signal == "reward_hacking")
+    [row] = rows_of(connection, """
+        SELECT avg(reward) AS now, corr(reward, num_completion_tokens) AS longer,
+               corr(reward, 1 - unique_token_ratio) AS repeated,
+               (SELECT avg(reward) FROM samples WHERE NOT correct AND purpose = 'train'
+                AND iteration = (SELECT min(iteration) FROM samples WHERE purpose = 'train')) AS former
+        FROM samples WHERE NOT correct AND purpose = 'train' AND iteration = $1""", [at])
+    most, way = max((row["longer"] or 0, "longer"), (row["repeated"] or 0, "more repetitive"))
+    said = [f"{way} ones more (correlation {most:.2f})"] if most > 0.5 else []
+    if not hacked and not said:
+        return ""
+    return ", ".join([f"in iteration {at} wrong completions were paid {short_number(row['now'])} on average, "
+                      f"{short_number(row['former'])} at first", *said])
 
 
 def _policy_before(warehouse: Warehouse, version: int) -> int:

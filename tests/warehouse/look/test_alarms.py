@@ -212,6 +212,21 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
     assert lines[1] == f"    warehouse gaps {run.root} --iteration {ONSET}"
     assert lines[-2].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[-2]
     assert lines[-1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
+    gaps = [abs(gap) for (gap,) in connect(run).execute("SELECT gap FROM token_gaps(5)").fetchall()]
+    moved = sum(gap > 0.05 for gap in gaps)
+    like = ", as with another policy" if shape == "wrong-adapter" else ""
+    assert (f"{moved / len(gaps):.0%} of its tokens are off by 0.05 and more, "
+            f"{sum(gap > 5 for gap in gaps) / moved:.0%} of these by 5 and more{like}. ") in lines[-2]
+
+
+def test_a_reward_that_pays_wrong_answers_is_mended_before_the_steps(runs: dict[str, Warehouse]) -> None:
+    run = runs["length-hacking"]
+    [[now, before]] = connect(run).execute(
+        "SELECT avg(reward) FILTER (iteration = 6), avg(reward) FILTER (iteration = 0) FROM samples "
+        "WHERE NOT correct AND purpose = 'train'").fetchall()
+    [line] = [line for line in watch(run).stdout.splitlines() if line.startswith("Mend the reward")]
+    assert line.startswith("Mend the reward first, or it happens again: in iteration 6 wrong completions "
+                           f"were paid {now:.4g} on average, {before:.4g} at first")
 
 
 def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehouse]) -> None:
@@ -403,10 +418,17 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('train', 'train', 2, '{"learning_rate": 0.004, "parent_sha256": "a"}'::JSON),
         ('train', 'train', 3, '{"learning_rate": 0.03, "parent_sha256": "b"}'),
         ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
+        ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_shard": 4}'),
+        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_shard": 32}'),
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
-        stages(stage, purpose, iteration, settings)""")
+        stages(stage, purpose, iteration, settings);
+        CREATE TABLE rolled_mismatch AS
+            FROM (VALUES (6, 0), (7, 1), (7, 3)) mismatch(iteration, staleness)""")
     said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 4, 5)] == [[], said, said, []]
+    assert changed_settings(connection, 7) == [
+        "Set otherwise from iteration 7 on: rollout staleness 3 (was 0).",
+        "Set otherwise from iteration 7 on: train updates_per_batch 32 (was 4)."]
 
 
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
@@ -431,6 +453,10 @@ def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     assert fired(run) == {"step_ratio": 4, "step_kl": 4, "grad_norm": 4}
     lines = watch(run).stdout.splitlines()
     assert lines[-2].startswith("Smaller steps first") and "policy 4 is sound; policy 5 was made" in lines[-2]
+    [[steps, size]] = connect(run).execute("SELECT count(*), avg(num_completions) FROM train_steps "
+                                           "WHERE iteration = 4").fetchall()
+    assert lines[-2].endswith(f"by {steps} steps of {size:.0f} completions, KL 8.7 after the first, "
+                              "8.7 at most.")
     assert lines[-1].endswith(f"warehouse rollback {run.root} --to 4")
 
 

@@ -53,13 +53,6 @@ SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held
 CREATE OR REPLACE VIEW fired_signals AS
 SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 
-CREATE OR REPLACE VIEW alarms AS
-SELECT signal, purpose, min(iteration) AS first_iteration, max(iteration) AS last_iteration,
-       count(*)::INTEGER AS num_iterations, arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
-       any_value(above) AS above, any_value(meaning) AS meaning
-FROM fired_signals
-GROUP BY signal, purpose;
-
 -- What every iteration and evaluation is held against: the lowest and highest mean of three in a row of the last
 -- thirty of its purpose, and the median of the first three. The very first is the floor: whatever the run's own next
 -- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
