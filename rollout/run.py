@@ -63,17 +63,16 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         clock.lap("start")
         writing, sampled = sample(job, plan, engine, stop)
         clock.lap("sampling")
-    clock.lap("end")                        # of an engine that stays: to fall asleep
-    if job.stage.settings() is None:
-        raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
-                         f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
-                         f"--purpose {job.keys['purpose']}`, then run it again.")
-    elsewhere = job.missing(read_prompts(job), Shard())
-    if elsewhere and not job.stage.is_complete():
-        return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the other "
-                "shards"]
-    seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
-    return finish(job, seconds, sampled)
+        if job.stage.settings() is None:
+            raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
+                             f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
+                             f"--purpose {job.keys['purpose']}`, then run it again.")
+        elsewhere = job.missing(read_prompts(job), Shard())
+        if elsewhere and not job.stage.is_complete():
+            return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the "
+                    "other shards"]
+        seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
+        return finish(job, seconds, sampled)        # before an engine that stays falls asleep
 
 
 def plan_prompts(job: Job, encoder: Any) -> Plan:

@@ -73,7 +73,7 @@ class Spill:
         table = pa.Table.from_pylist(rows, arrow_schema("completions"))
         path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
         commit_file(path, lambda temporary: pq.write_table(
-            table, temporary, compression="zstd", write_page_checksum=True))
+            table, temporary, compression="zstd", use_dictionary=False, write_page_checksum=True))
         for file in merged:
             file.unlink(missing_ok=True)
         self.files, self.fresh = [*(() if merged else self.files), path], {}
