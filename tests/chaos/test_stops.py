@@ -144,10 +144,14 @@ def test_train_stops_at_its_time_limit_before_the_first_step_and_while_it_scores
 def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     """tqdm reads TQDM_DISABLE when it is imported, so another process has to run it."""
     warehouse = small_run(tmp_path)
-    code = ("import pathlib, sys\n"
-            "from tests.chaos.test_stops import sample\n"
-            "from warehouse.store.run_folder import open_warehouse\n"
-            "sample(open_warehouse(pathlib.Path(sys.argv[1])))\n")
+    code = ("import sys\n"
+            "from rollout.cli import default_options\n"
+            "from rollout.engines.engine import Sampling\n"
+            "from rollout.run import run_rollout\n"
+            "from tests.building.scripted import ScriptedEncoder, ScriptedEngine\n"
+            "options = default_options(sys.argv[1]).replace(sampling=Sampling(max_tokens=20), group_size=4,\n"
+            "                                               prompt_format='compact')\n"
+            "run_rollout(options, ScriptedEngine().start, ScriptedEncoder)\n")
     subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[2],
                    env=os.environ | {"TQDM_DISABLE": "1"})
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
