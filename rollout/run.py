@@ -10,13 +10,7 @@ import pyarrow as pa
 from rollout.carry import Ending, begun_rows, check_engine, check_waiting, find_waiting, place_behind
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_job, read_prompts
-from rollout.options import (
-    CarryOver,
-    RolloutOptions,
-    check_options,
-    format_options,
-    prompt_limit,
-)
+from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
 from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format

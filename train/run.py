@@ -9,12 +9,7 @@ from train.finish import WAITING, finish, is_waiting
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.rows.inputs import (
-    Inputs,
-    mismatch_floor,
-    num_rollbacks,
-    stage_settings,
-)
+from train.rows.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
 from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
 from train.start import check_fits, check_sharding, load_optimizer, load_policy

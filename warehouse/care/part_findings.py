@@ -17,12 +17,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.parts import footer_facts, part_metadata, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
-from warehouse.store.schema import (
-    OLDEST_VERSION,
-    SCHEMA_VERSION,
-    later_columns,
-    stored_names,
-)
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, later_columns, stored_names
 from warehouse.store.stage import Stage
 
 # What follows: nothing; the file goes aside alone; it goes, and its stage runs again; only a copy helps.
