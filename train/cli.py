@@ -27,8 +27,7 @@ from warehouse.stages import warm
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
 
-# What `warehouse warm` imports beforehand.
-LOADS = ("train.run",)
+LOADS = ("train.run",)     # what `warehouse warm` imports beforehand
 
 
 @click.command(context_settings={"show_default": True} | HELP)
@@ -216,8 +215,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     check_settings(settings)
     warehouse = open_run(run)
     if iteration is None:
-        iteration = due_iteration(warehouse, settings.purpose)
-        if iteration is None:
+        if (iteration := due_iteration(warehouse, settings.purpose)) is None:
             click.echo("nothing to train: every scored iteration is trained")
             return
         if os.environ.get("RANK", "0") == "0":
