@@ -130,10 +130,12 @@ def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
     [row] = rows_of(connection, """
         SELECT count(*) AS num, count(*) FILTER (abs(gap) > 0.05) AS moved,
                count(*) FILTER (abs(gap) > 5) AS far FROM token_gaps($1)""", [iteration])
+    if not row["moved"]:
+        return ""
     like = ("" if "wrong_weights" not in causes else ", as with another tokenizer"
             if row["far"] > 0.2 * row["moved"] else ", as with another policy")
-    return (f"{row['moved'] / max(1, row['num']):.0%} of its tokens are off by 0.05 and more, "
-            f"{row['far'] / max(1, row['moved']):.0%} of these by 5 and more{like}. ")
+    return (f"{row['moved'] / row['num']:.0%} of its tokens are off by 0.05 and more, "
+            f"{row['far'] / row['moved']:.0%} of these by 5 and more{like}. ")
 
 
 def _steps(connection: Connection, iteration: int) -> str:
@@ -142,30 +144,31 @@ def _steps(connection: Connection, iteration: int) -> str:
         SELECT count(*) AS num, avg(num_completions) AS size, max(policy_kl) AS most,
                arg_min(policy_kl, optimizer_step) FILTER (optimizer_step > 0) AS earliest
         FROM train_steps WHERE iteration = $1""", [iteration])
-    told = f", KL {short_number(row['earliest'])} after the first" if row["earliest"] is not None else ""
-    return (f"{row['num']} {'step' if row['num'] == 1 else 'steps'} of {row['size']:.0f} completions{told}, "
-            f"{short_number(row['most'])} at most")
+    far = (f", KL {short_number(row['earliest'])} after the first, {short_number(row['most'])} at most"
+           if row["earliest"] is not None else "")
+    return f"{row['num']} {'step' if row['num'] == 1 else 'steps'} of {row['size']:.0f} completions{far}"
 
 
 def _paid(connection: Connection, firing: list[Alarm]) -> str:
     """What wrong completions were paid, where reward rose by them or goes with their text; else empty."""
     suspects = [alarm for alarm in firing if alarm.signal in PAID_SIGNALS and alarm.purpose == "train"]
+    hacked = [alarm for alarm in suspects if alarm.signal == "reward_hacking"]
     if not suspects:
         return ""
-    hacked = any(alarm.signal == "reward_hacking" for alarm in suspects)
-    at = min(alarm.first_iteration for alarm in suspects if not hacked or alarm.signal == "reward_hacking")
+    at = min(alarm.first_iteration for alarm in hacked or suspects)
     [row] = rows_of(connection, """
-        SELECT avg(reward) AS now, corr(reward, num_completion_tokens) AS longer,
-               corr(reward, 1 - unique_token_ratio) AS repeated,
-               (SELECT avg(reward) FROM samples WHERE NOT correct AND purpose = 'train'
-                AND iteration = (SELECT min(iteration) FROM samples WHERE purpose = 'train')) AS former
-        FROM samples WHERE NOT correct AND purpose = 'train' AND iteration = $1""", [at])
-    most, way = max((row["longer"] or 0, "longer"), (row["repeated"] or 0, "more repetitive"))
-    said = [f"{way} ones more (correlation {most:.2f})"] if most > 0.5 else []
-    if not hacked and not said:
+        WITH begun AS (SELECT min(iteration) AS begin FROM iteration_stats WHERE purpose = 'train')
+        SELECT avg(reward) FILTER (iteration = $1) AS now, avg(reward) FILTER (iteration = begin) AS former,
+               corr(reward, num_completion_tokens) FILTER (iteration = $1) AS longer,
+               corr(reward, 1 - unique_token_ratio) FILTER (iteration = $1) AS repeated
+        FROM samples, begun WHERE NOT correct AND purpose = 'train' AND iteration IN ($1, begin)""", [at])
+    ways = [(row[name], f"{way} ones more") for name, way in (
+        ("longer", "longer"), ("repeated", "more repetitive")) if (row[name] or 0) > 0.5]
+    if row["now"] is None or row["former"] is None or not (hacked or ways):
         return ""
     return ", ".join([f"in iteration {at} wrong completions were paid {short_number(row['now'])} on average, "
-                      f"{short_number(row['former'])} at first", *said])
+                      f"{short_number(row['former'])} at first",
+                      *(f"{way} (correlation {most:.2f})" for most, way in sorted(ways)[-1:])])
 
 
 def _policy_before(warehouse: Warehouse, version: int) -> int:
