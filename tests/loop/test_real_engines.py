@@ -248,9 +248,10 @@ def test_condor_starts_again_what_is_evicted_or_lost(undisturbed: Warehouse, con
 
     while len(say("condor_status", "-af", "Name").split()) < NODES or not say("condor_status", "-schedd"):
         time.sleep(0.3)
-    dag = tmp_path / "loop.dag"
-    dag.write_text(say("bash", "examples/jobs/htcondor/make_dag.sh", str(warehouse.root), ITERATIONS, "3",
-                       "2"))
+    dag, stage, sooner = tmp_path / "loop.dag", "examples/jobs/htcondor/stage.sub", tmp_path / "stage.sub"
+    words = ["bash", "examples/jobs/htcondor/make_dag.sh", str(warehouse.root), ITERATIONS, "3", "2"]
+    dag.write_text(say(*words).replace(stage, str(sooner)))
+    sooner.write_text((ROOT / stage).read_text().replace("= 300", "= 20"))  # seconds until a node is given up
     say("condor_submit_dag", str(dag))
     evicted: dict[str, str] = {}                                     # a job of each cluster, and how
     end = time.monotonic() + 450
