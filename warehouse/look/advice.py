@@ -31,6 +31,8 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     advice = advice_lines(warehouse, connection, alarms)
     if advice:
         return [*lines, "", *advice]
+    if alarms:
+        lines += changed_settings(connection, alarms[0].first_iteration)
     return ["No alarm.", *lines, *judged_lines(connection, since)]
 
 

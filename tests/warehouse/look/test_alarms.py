@@ -431,6 +431,17 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         "Set otherwise from iteration 7 on: train updates_per_batch 32 (was 4)."]
 
 
+def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=(), num_tasks=2, group_size=8)
+    go_on(run, 3, Weather(policy_kl=0.2))
+    connection = connect(run)
+    connection.execute("""CREATE TABLE kept AS FROM stages; CREATE OR REPLACE VIEW stages AS
+        SELECT * REPLACE (CASE WHEN stage = 'train' THEN json_object('kl_beta', iteration // 3 * 5) END
+                          AS settings) FROM kept""")
+    lines = alarm_lines(run, connection, raised_alarms(connection), 0)
+    assert lines[0] == "No alarm." and "Set otherwise from iteration 3 on: train kl_beta 5 (was 0)." in lines
+
+
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=2, evals=())
     go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
