@@ -36,9 +36,10 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if gold:
         tasks_judged = judge_tasks([task for _source, task in rows], gold, config)
         rows = [(source, task) for (source, _task), task in zip(rows, tasks_judged, strict=True)]
+    counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
-             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_batches(1024)),
+             "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_batches(64)),
              "model_revision": base.revision, "sources": [*tasks, *heldout]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
@@ -51,9 +52,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     commit_json(run / "warehouse.json", {**warehouse.facts, "created": created})
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
-    counts = Counter(source.split for source, _ in rows)
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [f"{run}: {len(rows)} tasks ({listing}), base model {base.stored_path}",
+    return [f"{run}: {num_tasks} tasks ({listing}), base model {base.stored_path}",
             f"next: rollout {run}"]
 
 

@@ -7,6 +7,8 @@ from warehouse.store.errors import StageError
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.task_files import Task
 
+BATCH = 64                   # tasks that are taken over at once
+
 
 def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
     """The tasks of sources as the command line names them, each with its source; StageError if one is bad."""
@@ -16,11 +18,19 @@ def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[
 
 
 def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
-    """Rows of the table `tasks`, their positions counted from `first`."""
-    return pa.Table.from_pylist([
-        {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
-         "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
-        for position, (source, task) in enumerate(rows, start=first)], schema=arrow_schema("tasks"))
+    """Rows of the table `tasks`, their positions counted from `first`.
+
+    `rows` is empty afterwards: tasks may take most of the memory, and are let go of as they are taken over.
+    """
+    schema, batches = arrow_schema("tasks"), []
+    while rows:
+        last = rows[-BATCH:]
+        del rows[-BATCH:]
+        batches.append(pa.RecordBatch.from_pylist([
+            {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
+             "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
+            for position, (source, task) in enumerate(last, start=first + len(rows))], schema=schema))
+    return pa.Table.from_batches(batches[::-1], schema)
 
 
 def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
