@@ -62,6 +62,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
     ("rollout = 5\n", "'rollout' is no table"),
+    ("group-size = 5\n", "line 1: 'group-size' is no table. Put it below the [command] it is for"),
     ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer."),
     ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is no text"),
     ("[queries]\nmine = ['a']\n", "[queries] mine = ['a'] is no text"),

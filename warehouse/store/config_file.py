@@ -26,12 +26,12 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as error:
         raise StageError(f"{path} cannot be read: {error.strerror}. Mend that or remove it.") from error
     for name, table in tables.items():
+        if not isinstance(table, dict):
+            where = place_in(path, "", name)
+            raise StageError(f"{where}: '{name}' is no table. Put it below the [command] it is for.")
         if name not in TABLES:
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
-        if not isinstance(table, dict):
-            where = place_in(path, "", name)
-            raise StageError(f"{where}: '{name}' is no table. Write [{name}] and its keys below.")
     for key in tables.get("warehouse", {}).keys() - {"scorer"}:
         where = place_in(path, "warehouse", key)
         raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer.")
