@@ -57,7 +57,9 @@ def needed_clues(
         model.add_assumptions([said[place] for place in chosen])
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
-        solver.parameters.cp_model_presolve = False
+        solver.parameters.cp_model_presolve = False  # these four take longer than they spare, on facts so few
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0
         if solver.solve(model) != cp_model.INFEASIBLE:
             return None
