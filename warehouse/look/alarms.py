@@ -24,7 +24,6 @@ SHOWN_BY = {
     "entropy_high": ("samples", "true", "nll_sampled DESC"),
     "entropy_low": ("samples", "true", "nll_sampled"),
     "length_up": ("samples", "true", "num_completion_tokens DESC"),
-    "length_down": ("samples", "true", "num_completion_tokens"),
     "reward_hacking": ("samples", "NOT correct", "reward DESC"),
     "step_ratio": ("train_tokens", "true", "list_max(log_drift) DESC NULLS LAST"),
     "step_kl": ("train_tokens", "true",

@@ -58,19 +58,25 @@ SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 -- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
 -- report keep this order.
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
-WITH steps AS (
+WITH restarts AS (
+    SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS number
+    FROM policies WHERE rolled_back_to IS NOT NULL),
+steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
-           row_number() OVER (PARTITION BY stats.purpose, stats.alone ORDER BY stats.iteration) AS place,
-           CASE WHEN solving IS NOT NULL THEN (SELECT count(*) FROM policies WHERE rolled_back_to IS NOT NULL
-                                                   AND policy_version <= stats.iteration) END AS num_rollbacks
+           (SELECT count(*) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
+-- The past of a policy after each rollback: without what was thrown away by it and by those before it.
+lived AS (
+    SELECT *, row_number() OVER (PARTITION BY purpose, alone, epoch ORDER BY iteration) AS place
+    FROM known JOIN (SELECT unnest(range(1 + (SELECT count(*) FROM restarts))) AS epoch) ON num_rollbacks <= epoch
+    WHERE NOT EXISTS (FROM restarts WHERE number <= epoch AND rolled_back_to < iteration AND policy_version > iteration)),
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
@@ -78,8 +84,8 @@ smooth AS (
            count(solving) OVER last_3 AS span,
            CASE WHEN count(solving) OVER last_4 = 4 THEN avg(solving) OVER last_4 END AS solving_4,
            sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
-    FROM known WINDOW last_3 AS (PARTITION BY purpose, alone ORDER BY iteration ROWS 2 PRECEDING),
-                      last_4 AS (PARTITION BY purpose, alone ORDER BY iteration ROWS 3 PRECEDING)),
+    FROM lived WINDOW last_3 AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS 2 PRECEDING),
+                      last_4 AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS 3 PRECEDING)),
 history AS (
     SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
            least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
@@ -88,13 +94,13 @@ history AS (
            least(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_low,
            greatest(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_high,
            least(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_low,
-           greatest(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_high,
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
            median(solving) FILTER (place <= 3) OVER past AS first_solving,
            -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
            -- row before them, and the iteration itself lies one below: a dip that is over raises nothing. Nor are two
            -- judged together with a rollback between them, or where one was not measured.
-           CASE WHEN num_rollbacks = last_value(num_rollbacks) OVER recent THEN least(
+           CASE WHEN num_rollbacks = last_value(num_rollbacks) OVER recent
+                     AND last_value(solving) OVER recent IS NOT NULL THEN least(
                2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
                     + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
@@ -106,9 +112,9 @@ history AS (
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER recent AS usual_clipped
     FROM smooth
-    WINDOW past AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-           recent AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
-           earlier AS (PARTITION BY purpose, alone ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
+    WINDOW past AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+           recent AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
+           earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
 SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
        held.raised AND held.immediate AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
@@ -143,7 +149,6 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('entropy_low', nll_sampled, 0.1 * usual_nll_high, false, 0.02 * usual_nll_high,
               'Sampled NLL: the policy goes mute'),
     signal_of('length_up', tokens_median, 1.5 * usual_tokens_low, true, NULL, 'Median completion length'),
-    signal_of('length_down', tokens_median, 0.5 * usual_tokens_high, false, NULL, 'Median completion length'),
     signal_of('reward_hacking', reward,
               CASE WHEN solving < best_solving - 2 * solving_error THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
                    WHEN best_solving IS NOT NULL THEN 'inf'::DOUBLE END, true, NULL,
@@ -160,4 +165,4 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('reward_falls', reward, best_reward - 3 * reward_error * reward_wider, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward falls, the last thing to move')]) AS held
-    FROM history);
+    FROM history WHERE num_rollbacks = epoch);
