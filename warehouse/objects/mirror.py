@@ -6,6 +6,7 @@ Where a document or a part was replaced (compact, prune, rollback), its whole it
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from warehouse.objects.bucket import ObjectState, is_address, mark_of
@@ -19,6 +20,7 @@ from warehouse.store.run_folder import open_warehouse
 
 UNDER_WAY = "/checkpoint-"      # of a training: not copied
 LAST = ("settings.json", "manifest.json", "policy.json", "warehouse.json")  # what makes the rest count
+TASK_CHANGE = re.compile(r"tasks/change-\d+\.json")
 
 
 def mirror_run(run: str, to: str) -> str:
@@ -33,12 +35,15 @@ def mirror_run(run: str, to: str) -> str:
         twin.bring_all()
     target = WorkingCopy(warehouse.root, to)
     _check_same_run(warehouse.run_id, _run_id(target), to)
+    _check_settled(target)
     target.bucket.check_conditional_puts()
     files = {target.key_of(path): path for path in _files(target)}
     listed = target.listing()
     _check_not_ahead(set(listed), set(files), to)
     other = {key for key, path in files.items() if not _same(target, key, path, listed.get(key))}
-    replaced = {_place(key) for key in other if key in listed}
+    both = {key: files[key] for key in other if key in listed}
+    _check_not_both(target, both, to, out=True)
+    replaced = _replaced(both)
     wanted = {key: path for key, path in files.items() if key in other or _place(key) in replaced}
     num_bytes = sum(path.stat().st_size for path in wanted.values())
 
@@ -65,14 +70,20 @@ def _pull(run: str, folder: Path) -> str:
     run_id = _run_id(copy)
     if run_id is None:
         raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
-    _check_same_run(run_id, (read_json(folder / "warehouse.json") or {}).get("run_id"), str(folder))
-    listed = {key: state for key, state in copy.listing().items()
-              if key != "intent.json" and UNDER_WAY not in key}
+    own_facts = read_json(folder / "warehouse.json")
+    _check_same_run(run_id, (own_facts or {}).get("run_id"), str(folder))
+    _check_settled(copy)
+    listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}
     before = {copy.key_of(path): path for path in _files(copy)}
     _check_not_ahead(set(before), set(listed), str(folder))
     stood = {key for key, path in before.items()
              if fits(path, listed.get(key)) or _same(copy, key, path, listed.get(key))}
-    replaced = {_place(key) for key in before if key in listed and key not in stood}
+    if own_facts is None and (others := sorted(before.keys() - stood)):
+        raise StageError(f"{folder} is no run, and has {others[0]}, which is none of {run}. Name another "
+                         "folder, or a new one.")
+    both = {key: path for key, path in before.items() if key in listed and key not in stood}
+    _check_not_both(copy, both, str(folder), out=False)
+    replaced = _replaced(both)
     for key, path in before.items():
         if _place(key) in replaced and not DOCUMENT.fullmatch(key) and not fits(path, listed.get(key)):
             path.unlink()
@@ -89,6 +100,11 @@ def _place(key: str) -> str:
     """What is replaced together: an iteration, a policy, or the tasks with warehouse.json."""
     place = re.match(r"[^/]+/(iteration=\d+)/|(policies/[^/]+)/", key)
     return (place[1] or place[2]) if place else ""
+
+
+def _replaced(keys: Iterable[str]) -> set[str]:
+    """The places whose document is another: a part alone may be of a stage that is under way."""
+    return {_place(key) for key in keys if key.rpartition("/")[2] in LAST[1:]}
 
 
 def _files(copy: WorkingCopy) -> list[Path]:
@@ -116,10 +132,32 @@ def _check_same_run(run_id: str, there: str | None, where: str) -> None:
 
 def _check_not_ahead(there: set[str], here: set[str], where: str) -> None:
     """StageError if stages or policies are there alone: they would no longer fit what is copied."""
-    ahead = sorted(key for key in there - here if key.rpartition("/")[2] in LAST[:3])
+    ahead = sorted(key for key in there - here
+                   if key.rpartition("/")[2] in LAST[:3] or TASK_CHANGE.fullmatch(key))
     if ahead:
         raise StageError(f"{where} has {ahead[0]}, which the run to copy has not: somebody went on there, or "
                          "put it aside here. Mirror the other way, or to another place.")
+
+
+def _check_not_both(copy: WorkingCopy, both: dict[str, Path], where: str, *, out: bool) -> None:
+    """StageError if a stage or a change of tasks was made on both sides, or rows are left at `where` alone.
+
+    What care commands replace keeps the time at which its stage was finished.
+    """
+    keys = sorted(key for key in both if key.endswith("/manifest.json") or TASK_CHANGE.fullmatch(key))
+    for key, answer in zip(keys, in_parallel(copy.bucket.get, keys), strict=True):
+        sides = (read_json(both[key]) or {}, json.loads(answer[0]) if answer else {})
+        source, target = sides if out else sides[::-1]
+        if (TASK_CHANGE.fullmatch(key) or source.get("finished_at") != target.get("finished_at")
+                or set(source.get("lost", [])) - set(target.get("lost", []))):
+            raise StageError(f"{where} and the run to copy have each their own {key}: both went on, or it was "
+                             "made again, or rows were lost. Mirror the other way, or to another place.")
+
+
+def _check_settled(copy: WorkingCopy) -> None:
+    if copy.bucket.head("intent.json"):
+        raise StageError(f"A command was killed while it changed {copy.address}. Run `warehouse check "
+                         f"{copy.address}`, which makes the rest; then mirror.")
 
 
 def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState | None) -> bool:

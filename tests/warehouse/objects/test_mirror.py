@@ -1,17 +1,19 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.building.object_server import keys
-from tests.building.runs import small_run
+from tests.building.runs import change_document, small_run
 from tests.building.stored import on_machine, sample, weights
 from tests.chaos.loop import contents
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
 from warehouse.care.rollback import roll_back
+from warehouse.care.tasks import add_tasks
 from warehouse.cli import cli
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.mirror import mirror_run
@@ -116,3 +118,68 @@ def test_no_mirror_goes_over_another_run_or_over_one_that_went_on(
         mirror_run(str(local.root), address)
     with pytest.raises(StageError, match="one of the two must be s3://BUCKET/RUN"):
         mirror_run(str(local.root), str(other.root))
+
+
+def test_a_folder_that_is_no_run_keeps_its_files(local: Warehouse, address: str, tmp_path: Path) -> None:
+    mirror_run(str(local.root), address)
+    other = tmp_path / "project"
+    (other / "train").mkdir(parents=True)
+    (other / "config.toml").write_text("own = true\n")
+    (other / "train" / "code.py").write_text("work")
+    with pytest.raises(StageError, match="is no run"):
+        mirror_run(address, str(other))
+    assert (other / "train" / "code.py").read_text() == "work"
+    assert (other / "config.toml").read_text() == "own = true\n"
+
+
+def test_no_mirror_goes_over_what_both_sides_made(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_run(str(local.root), address)
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    add_tasks(there, ("synthetic:1:7",), ())
+    with pytest.raises(StageError, match=r"has tasks/change-00001.json, which the run to copy has not"):
+        mirror_run(str(local.root), address)
+    add_tasks(local, ("synthetic:1:8",), ())
+    for ends in ((str(local.root), address), (address, str(local.root))):
+        with pytest.raises(StageError, match=r"have each their own tasks/change-00001.json"):
+            mirror_run(*ends)
+
+
+def test_no_mirror_replaces_an_iteration_that_both_sides_sampled(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_run(str(local.root), address)
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    for run in (there, local):
+        sample(run, policy_version=0)
+    before = there.read("completions", iteration=1, purpose="train")
+    for ends in ((str(local.root), address), (address, str(local.root))):
+        with pytest.raises(StageError, match=r"have each their own completions/iteration=1/"):
+            mirror_run(*ends)
+    assert on_machine("b", address, tmp_path, monkeypatch).read(
+        "completions", iteration=1, purpose="train") == before
+
+
+def test_what_is_under_way_on_both_sides_loses_no_part(local: Warehouse, address: str) -> None:
+    folder = "completions/iteration=1/purpose=train"
+    (local.root / folder).mkdir(parents=True)
+    for name in ("settings.json", "part-00000.parquet"):
+        (local.root / folder / name).write_text("{}")
+    mirror_run(str(local.root), address)
+    for name in ("part-00000.parquet", "part-00001.parquet"):
+        Bucket(address).put(f"{folder}/{name}", b"another")
+    mirror_run(str(local.root), address)
+    assert f"{folder}/part-00001.parquet" in keys(address)
+
+
+def test_a_mirror_brings_no_loss_and_no_half_of_a_change(local: Warehouse, address: str) -> None:
+    mirror_run(str(local.root), address)
+    manifest = next(local.root.glob("completions/*/*/manifest.json"))
+    change_document(manifest, lost=["part-00001.parquet"])
+    with pytest.raises(StageError, match="or rows were lost"):
+        mirror_run(str(local.root), address)
+    mirror_run(address, str(local.root))
+    assert "lost" not in json.loads(manifest.read_text())
+    Bucket(address).put("intent.json", b"{}")
+    for ends in ((str(local.root), address), (address, str(local.root))):
+        with pytest.raises(StageError, match="A command was killed while it changed"):
+            mirror_run(*ends)
