@@ -150,8 +150,8 @@ def _check_not_both(copy: WorkingCopy, both: dict[str, Path], where: str, *, out
         source, target = sides if out else sides[::-1]
         if (TASK_CHANGE.fullmatch(key) or source.get("finished_at") != target.get("finished_at")
                 or set(source.get("lost", [])) - set(target.get("lost", []))):
-            raise StageError(f"{where} and the run to copy have each their own {key}: both went on, or it was "
-                             "made again, or rows were lost. Mirror the other way, or to another place.")
+            raise StageError(f"{where} and the run to copy have each their own {key}: both went on, it was "
+                             "made again, or rows were lost. Mirror the other way, or elsewhere.")
 
 
 def _check_settled(copy: WorkingCopy) -> None:

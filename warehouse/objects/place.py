@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.objects.bucket import is_address, normal_address
-from warehouse.store.commit import COPY_MARKER, TWINS, json_bytes, replace_bytes, saying_why
+from warehouse.store.commit import COPY_MARKER, TWINS, json_bytes, replace_bytes
+from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ def open_copy(path: str | Path) -> WorkingCopy:
         address = normal_address(path)
         root = folder_of(address)
         if not (root / COPY_MARKER).exists():
-            with saying_why(root):
+            try:
                 root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:        # also what only some places refuse: /proc, /sys
+                raise StageError(f"Cannot make the working copy {root} ({error.strerror}). Name a folder for "
+                                 "such copies in ROLLHOUSE_CACHE.") from error
             replace_bytes(root / COPY_MARKER, json_bytes({"address": address}))
     else:
         root = Path(path).resolve()

@@ -55,8 +55,9 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
 
 def damaged(path: Path, why: str) -> StageError:
     """The error for a file of the run that is not what was written."""
-    way_out = ("Restore it from a copy of the run" if path.name == "warehouse.json"     # nothing else says it
-               else "Run `warehouse repair` on the run, or restore the file from a copy")
+    ways_out = {"warehouse.json": "Restore it from a copy of the run",       # nothing else says it
+                "object-store.json": "Remove it, and name the run by its address in the store"}
+    way_out = ways_out.get(path.name, "Run `warehouse repair` on the run, or restore the file from a copy")
     return StageError(f"{path} is damaged ({why}). {way_out}.")
 
 

@@ -145,6 +145,19 @@ def test_the_copy_of_a_run_that_is_gone_is_kept(machine, address: str, tmp_path:
     assert open_warehouse(warehouse.root).read("tasks").num_rows == tasks
 
 
+def test_a_damaged_marker_and_a_cache_that_cannot_be_made_name_the_way_out(
+        machine, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    marker = machine("a").root / "object-store.json"
+    marker.write_text("{")
+    with pytest.raises(StageError, match=r"Remove it, and name the run by its address"):
+        open_warehouse(marker.parent)
+    marker.unlink()
+    assert open_warehouse(address).root == marker.parent and marker.exists()
+    monkeypatch.setenv("ROLLHOUSE_CACHE", "/proc/copies")
+    with pytest.raises(StageError, match=r"Cannot make the working copy .* in ROLLHOUSE_CACHE"):
+        open_warehouse(address)
+
+
 def test_settings_that_another_put_first_count(machine) -> None:
     first, second = machine("a"), machine("b")
     first.stage("rollout", **KEYS).settle({"temperature": 1.0})
