@@ -37,7 +37,8 @@ class Sampling:
     """A rollout under way, watched until it is complete or the process that samples it ended.
 
     What it saves of open parts (`rollout --spill-seconds`) is read as it comes, each file once. Nothing is
-    written of it: rows are of whole parts alone.
+    written of it: rows are of whole parts alone. An object store is not asked, ten times a second: what the
+    process writes is on this machine first.
     """
 
     def __init__(self, warehouse: Warehouse, process: int, shard: Shard, stop: StopRequest,
@@ -47,7 +48,7 @@ class Sampling:
         self.read: set[Path] = set()
         self.told = time.monotonic()
         self.descriptor: int | None = None
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, FileNotFoundError, OverflowError):     # ended, or never was one
             self.descriptor = os.pidfd_open(process)
 
     def is_over(self) -> bool:
@@ -57,8 +58,10 @@ class Sampling:
 
     def wait_for_plan(self) -> None:
         """Until the prompts are stored, which is when sampling begins; StageError if that never happens."""
-        while not self.warehouse.parts("prompts", **self.keys):
-            if self.is_over() and not self.warehouse.parts("prompts", **self.keys):
+        while not any(self.warehouse.folder("prompts", **self.keys).glob("part-*.parquet")):
+            if self.is_over():
+                if self.warehouse.parts("prompts", **self.keys):
+                    return
                 raise StageError(f"Process {self.process} ended before it sampled anything of {self.title}. "
                                  "See what it said, then run `rollout` and `score` again.")
             self.check()
@@ -72,7 +75,7 @@ class Sampling:
         while True:
             self.check()
             over, folder = self.is_over(), self.warehouse.folder("completions", **self.keys)
-            whole = self._unread(self.warehouse.parts("completions", **self.keys))
+            whole = self._unread(sorted(folder.glob("part-*.parquet")))
             for path in whole + self._unread(spills_of(folder / "part-*.parquet")):
                 self.read.add(path)
                 self.told = time.monotonic()

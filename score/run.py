@@ -112,6 +112,8 @@ def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tupl
     if iteration is None:
         raise StageError("--follow scores one iteration beside its rollout. Name it with --iteration.")
     followed = iteration, purpose or "train"
+    if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():
+        return rollouts_to_score(warehouse, identity, *followed)
     return [] if identity in warehouse.scorers(*followed) else [followed], []
 
 
@@ -162,8 +164,9 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
     """Score the parts that are there and not scored yet; the numbers of all that are there."""
     warehouse, scorer = session.warehouse, session.options.scorer
     stage = warehouse.stage("score", **keys, scorer=scorer.identity)
-    parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
+    # What is scored before what there is to score: another worker may score what is written in between.
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
+    parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     check_alike(stage, done - parts.keys())
     own = {number: path for number, path in parts.items()
            if number not in done and session.options.shard.holds(number)}

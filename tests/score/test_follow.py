@@ -17,8 +17,13 @@ from click.testing import CliRunner, Result
 from rollout.spill import Spill, key_of
 from score import run
 from score.cli import score
+from score.follow import Sampling
+from score.verdicts.completions import Questions
 from tests.building.runs import new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.stages.shard import Shard
+from warehouse.stages.stop import StopRequest
+from warehouse.store import run_folder
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
@@ -129,9 +134,46 @@ def test_where_the_rollout_dies_whole_parts_are_scored_and_the_end_is_said(
 def test_a_rollout_that_samples_nothing_is_said(tmp_path: Path) -> None:
     warehouse, ended = new_run(tmp_path / "run"), subprocess.Popen(["true"])
     ended.wait()
-    done = follow(warehouse, ended.pid, lambda: None)
-    assert done.exit_code == 1
-    assert f"Process {ended.pid} ended before it sampled anything of iteration 0 (train)." in done.output
+    for process in (ended.pid, 10 ** 12):       # as no process can be called
+        done = follow(warehouse, process, lambda: None)
+        assert done.exit_code == 1
+        assert f"Process {process} ended before it sampled anything of iteration 0 (train)." in done.output
+
+
+def test_an_object_store_is_not_asked_while_nothing_comes(
+        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way = UnderWay(tmp_path)
+    under_way.save(0, 3)
+    sampling = Sampling(under_way.warehouse, sampler.pid, Shard(), StopRequest(None, 0), print, **KEYS)
+    questions = Questions(under_way.warehouse, 0, "train")
+    monkeypatch.setattr(run_folder, "file_names", lambda folder, _pattern: pytest.fail(f"asked for {folder}"))
+    sampling.wait_for_plan()
+    programs = sampling.programs(questions)
+    assert all(next(programs) for _ in range(3)) and next(programs) is None
+    under_way.save(0, 4)
+    assert next(program for program in programs if program)
+
+
+def test_what_another_worker_scores_between_two_looks_is_no_stranger(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, parts = UnderWay(tmp_path), Warehouse.parts
+    under_way.show("settings.json", "part-00000.parquet", "part-00001.parquet", "manifest.json")
+    root = under_way.warehouse.root
+    assert CliRunner().invoke(score, [str(root)]).exit_code == 0
+    [folder] = root.glob("samples/*/*/*")
+    folder.rename(tmp_path / "scored")
+    folder.mkdir()
+    (under_way.folder / "manifest.json").unlink()
+
+    def between(warehouse: Warehouse, table: str, **keys: Any) -> list[Path]:
+        listed = parts(warehouse, table, **keys)
+        if table == "completions" and not list(folder.glob("part-00001.parquet")):
+            shutil.copy(tmp_path / "scored" / "part-00001.parquet", folder)
+            return listed[:1]
+        return listed
+    monkeypatch.setattr(Warehouse, "parts", between)
+    done = CliRunner().invoke(score, [str(root), "--iteration", "0"])
+    assert done.exit_code == 75 and "its complete parts are scored" in done.output, done.output
 
 
 def test_told_to_stop_it_stops_and_run_again_it_finishes(
