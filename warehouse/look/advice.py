@@ -1,6 +1,5 @@
 """What is said of alarms: each with what shows it, what was judged, and what to do."""
 
-
 from warehouse.look.alarms import (
     FRESH_SIGNALS,
     MISMATCH_SIGNALS,
@@ -152,7 +151,7 @@ def _steps(connection: Connection, iteration: int) -> str:
 
 
 def _paid(connection: Connection, firing: list[Alarm]) -> str:
-    """What wrong completions were paid, where reward rose by them or goes with their text; else empty."""
+    """What wrong completions were paid, where reward rose by them: in all, or with their text; else empty."""
     suspects = [alarm for alarm in firing if alarm.signal in PAID_SIGNALS and alarm.purpose == "train"]
     hacked = [alarm for alarm in suspects if alarm.signal == "reward_hacking"]
     if not suspects:
@@ -166,7 +165,7 @@ def _paid(connection: Connection, firing: list[Alarm]) -> str:
         FROM samples, begun WHERE NOT correct AND purpose = 'train' AND iteration IN ($1, begin)""", [at])
     ways = [(row[name], f"{way} ones more") for name, way in (
         ("longer", "longer"), ("repeated", "more repetitive")) if (row[name] or 0) > 0.5]
-    if row["now"] is None or row["former"] is None or not (hacked or ways):
+    if row["now"] is None or row["former"] is None or not (hacked or (ways and row["now"] > row["former"])):
         return ""
     return ", ".join([f"in iteration {at} wrong completions were paid {short_number(row['now'])} on average, "
                       f"{short_number(row['former'])} at first",

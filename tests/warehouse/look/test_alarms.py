@@ -15,8 +15,8 @@ from tests.building.runs import completion_row, prompt_row, write_rows
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.advice import alarm_lines, changed_settings
-from warehouse.look.alarms import _examples, raised_alarms
+from warehouse.look.advice import _paid, alarm_lines, changed_settings
+from warehouse.look.alarms import Alarm, _examples, raised_alarms
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -227,6 +227,22 @@ def test_a_reward_that_pays_wrong_answers_is_mended_before_the_steps(runs: dict[
     [line] = [line for line in watch(run).stdout.splitlines() if line.startswith("Mend the reward")]
     assert line.startswith("Mend the reward first, or it happens again: in iteration 6 wrong completions "
                            f"were paid {now:.4g} on average, {before:.4g} at first")
+
+
+@pytest.mark.parametrize(("at_first", "blamed"), [(0.1, True), (0.3, False)])
+def test_a_reward_that_pays_wrong_answers_less_than_at_first_is_not_blamed(at_first: float,
+                                                                           blamed: bool) -> None:
+    connection = empty_connection()
+    connection.execute("CREATE TABLE paid AS SELECT * FROM (VALUES (0, 1, $1), (0, 2, $1), (3, 1, 0.1), "
+                       "(3, 2, 0.2), (3, 3, 0.3)) AS rows (iteration, tokens, reward)", [at_first])
+    known = {"iteration": "iteration", "purpose": "'train'", "num_completion_tokens": "tokens",
+             "reward": "reward", "correct": "false"}
+    for view in ("samples", "iteration_stats"):
+        columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
+                            connection.execute(f"DESCRIBE {view}").fetchall())
+        connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM paid")
+    long = Alarm("truncation", "train", True, 3, 3, 1, 0.5, 0.2, True, "", [], [], False)
+    assert ("longer ones more (correlation 1.00)" in _paid(connection, [long])) == blamed
 
 
 def test_causes_are_named_before_what_follows_from_them(runs: dict[str, Warehouse]) -> None:
