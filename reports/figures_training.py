@@ -160,7 +160,7 @@ TRAINING = (
     Figure("gradients", "Gradient norm", "Before clipping, mean over the steps.", STEPS_SQL,
            lines(grad_norm="gradient norm"), NOT_TRAINED),
     Figure("clipping", "Clipping and drift inside the stage",
-           "Share of clipped ratios; KL of the policy against that the stage started from.", STEPS_SQL,
+           "Share of clipped ratios; KL of the policy from where its stage began.", STEPS_SQL,
            lines(clip_fraction="clip fraction", policy_kl="KL of pi and pi_old"), NOT_TRAINED),
     Figure("packing", "What goes through the model together",
            "Each forward of the last step: prompts once, then completions, shaded by their advantage.",

@@ -31,8 +31,8 @@ def main(folder: Path) -> None:
             runs[result["study"]][result["kind"]].append(result)
     tables = {"drill": drill_lines, "healthy": healthy_lines, "long": long_lines, "claims": claim_lines,
               "recipe": recipe_lines, "turns": turns_lines}
-    for study, kinds in runs.items():
-        click.echo("\n".join([f"\n{study}", *tables[study.removesuffix("-1024")](kinds)]))
+    for study in (name for name in runs if name.removesuffix("-1024") in tables):
+        click.echo("\n".join([f"\n{study}", *tables[study.removesuffix("-1024")](runs[study])]))
 
 
 def drill_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:

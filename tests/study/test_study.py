@@ -1,5 +1,6 @@
 """The study's own sampler against transformers, its plans, and a small part of the drill."""
 
+import json
 import time
 from dataclasses import replace
 from itertools import combinations
@@ -8,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from benchmarks.study.plans import STUDIES
 from benchmarks.study.run import SECOND, SMALL, STARTER, execute
 from benchmarks.study.sampler import SmallSampler, processed_logprobs
+from benchmarks.study.tables import main as tables
 from examples.advantages.pass_at_k import pass_at_4
 from examples.advantages.prime import prime
 from examples.advantages.value_head import value_head
@@ -114,6 +117,15 @@ def test_implicit_rewards_tell_right_completions_from_wrong_ones(tmp_path, monke
 def test_no_two_runs_of_the_studies_share_a_name():
     names = [plan.name for study in STUDIES.values() for plan in study()]
     assert len(names) == len(set(names)) > 300
+
+
+def test_the_tables_pass_over_the_runs_that_only_tried_whether_they_run(tmp_path: Path) -> None:
+    look = {"curve": [[0, 0.5, 0.5]], "fired": []}
+    (tmp_path / "results.jsonl").write_text(json.dumps(
+        {"study": "smoke", "kind": "drill: cispo", "seed": 0, "onset": 0, "ended": "", "evaluations": {},
+         "looks": [look]}) + "\n")
+    ended = CliRunner().invoke(tables, [str(tmp_path)], catch_exceptions=False)
+    assert (ended.exit_code, ended.output) == (0, "")
 
 
 def test_every_option_of_the_studies_is_one_of_its_stage():

@@ -100,8 +100,8 @@ SECOND_FAMILIES = tuple(family for family in FAMILIES if family.inputs == "any" 
 SECOND_WEIGHTS = tuple(family.weight for family in SECOND_FAMILIES)
 
 
-def draw_steps(rng: Random, colors: tuple[int, ...], *, second_step_share: float, ) -> tuple[Family,
-               tuple[str, ...]]:
+def draw_steps(rng: Random, colors: tuple[int, ...], *,
+               second_step_share: float) -> tuple[Family, tuple[str, ...]]:
     """A family and its steps with every placeholder filled; sometimes one more step follows."""
     family = rng.choices(FAMILIES, WEIGHTS)[0]
     steps = fill_placeholders(rng, family.steps, colors)
