@@ -34,7 +34,8 @@ def mirror_run(run: str, to: str) -> str:
     if twin := twin_of(warehouse.root):
         twin.bring_all()
     target = WorkingCopy(warehouse.root, to)
-    _check_same_run(warehouse.run_id, _run_id(target), to)
+    there = _run_id(target)
+    _check_same_run(warehouse.run_id, there, to)
     _check_settled(target)
     target.bucket.check_conditional_puts()
     files = {target.key_of(path): path for path in _files(target)}
@@ -42,6 +43,7 @@ def mirror_run(run: str, to: str) -> str:
     _check_not_ahead(set(listed), set(files), to)
     other = {key for key, path in files.items() if not _same(target, key, path, listed.get(key))}
     both = {key: files[key] for key in other if key in listed}
+    _check_is_run(there, {*both, *(listed.keys() - files)}, to)
     _check_not_both(target, both, to, out=True)
     replaced = _replaced(both)
     wanted = {key: path for key, path in files.items() if key in other or _place(key) in replaced}
@@ -70,17 +72,15 @@ def _pull(run: str, folder: Path) -> str:
     run_id = _run_id(copy)
     if run_id is None:
         raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
-    own_facts = read_json(folder / "warehouse.json")
-    _check_same_run(run_id, (own_facts or {}).get("run_id"), str(folder))
+    own_id = (read_json(folder / "warehouse.json") or {}).get("run_id")
+    _check_same_run(run_id, own_id, str(folder))
     _check_settled(copy)
     listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}
     before = {copy.key_of(path): path for path in _files(copy)}
     _check_not_ahead(set(before), set(listed), str(folder))
     stood = {key for key, path in before.items()
              if fits(path, listed.get(key)) or _same(copy, key, path, listed.get(key))}
-    if own_facts is None and (others := sorted(before.keys() - stood)):
-        raise StageError(f"{folder} is no run, and has {others[0]}, which is none of {run}. Name another "
-                         "folder, or a new one.")
+    _check_is_run(own_id, before.keys() - stood, str(folder))
     both = {key: path for key, path in before.items() if key in listed and key not in stood}
     _check_not_both(copy, both, str(folder), out=False)
     replaced = _replaced(both)
@@ -128,6 +128,13 @@ def _check_same_run(run_id: str, there: str | None, where: str) -> None:
     if there not in (None, run_id):
         raise StageError(f"At {where} lies another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
                          "place.")
+
+
+def _check_is_run(run_id: str | None, others: set[str], where: str) -> None:
+    """StageError for a place of another kind; what a mirror that was killed left there is no `others`."""
+    if run_id is None and others:
+        raise StageError(f"{where} is no run, and has {min(others)}, which is not of the run to copy. Name "
+                         "another place, or a new one.")
 
 
 def _check_not_ahead(there: set[str], here: set[str], where: str) -> None:

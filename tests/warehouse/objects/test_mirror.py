@@ -126,8 +126,11 @@ def test_a_folder_that_is_no_run_keeps_its_files(local: Warehouse, address: str,
     (other / "train").mkdir(parents=True)
     (other / "config.toml").write_text("own = true\n")
     (other / "train" / "code.py").write_text("work")
-    with pytest.raises(StageError, match="is no run"):
+    with pytest.raises(StageError, match=r"is no run, and has config.toml"):
         mirror_run(address, str(other))
+    Bucket(f"{address}-other").put("config.toml", b"own = true")
+    with pytest.raises(StageError, match=r"is no run, and has config.toml"):
+        mirror_run(str(local.root), f"{address}-other")
     assert (other / "train" / "code.py").read_text() == "work"
     assert (other / "config.toml").read_text() == "own = true\n"
 
@@ -135,13 +138,17 @@ def test_a_folder_that_is_no_run_keeps_its_files(local: Warehouse, address: str,
 def test_no_mirror_goes_over_what_both_sides_made(
         local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror_run(str(local.root), address)
+    add_tasks(local, ("synthetic:1:6",), ())
+    mirror_run(str(local.root), address)
     there = on_machine("a", address, tmp_path, monkeypatch)
+    local = open_warehouse(local.root)
+    assert there.read("tasks") == local.read("tasks")
     add_tasks(there, ("synthetic:1:7",), ())
-    with pytest.raises(StageError, match=r"has tasks/change-00001.json, which the run to copy has not"):
+    with pytest.raises(StageError, match=r"has tasks/change-00002.json, which the run to copy has not"):
         mirror_run(str(local.root), address)
     add_tasks(local, ("synthetic:1:8",), ())
     for ends in ((str(local.root), address), (address, str(local.root))):
-        with pytest.raises(StageError, match=r"have each their own tasks/change-00001.json"):
+        with pytest.raises(StageError, match=r"have each their own tasks/change-00002.json"):
             mirror_run(*ends)
 
 
