@@ -74,6 +74,7 @@ watch_alarms() { # of the iterations not yet watched: later ones judge a dip ane
   if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the "* ]]; then exit "$code"; fi
   rescues=$((rescues - 1))
   stop_sampling
+  rm -f "$told"/*       # of what goes aside
   warehouse rollback "$run" --to "$back"
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from score.doubt.likely import likely
+from score.doubt.likely import likely, likely_texts
 from score.doubt.literals import NEAR, altered, last_name, unrelated, value_of
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
@@ -140,6 +140,8 @@ class Expressions:
         except ValueError:
             return []
         other = None if answer is literal else unrelated(literal, self.draw)
+        if other is not None and value_of(other) == value:       # set("ab") and set("ba")
+            other = None
         if other is not None:
             self.secrets[id(literal)] = Secret(literal, value, far=far)
             self.answers[id(answer)] = answer
@@ -161,13 +163,15 @@ class Expressions:
         known = [] if far else likely(literal, self.values, self.draw, ordered=self.ordered)
         return [*list(distinct.values())[:most - len(known)], *known]
 
-    def more(self, secret: Secret) -> list[ast.expr]:
-        """Many others, for a program of which nobody can say whether it knows the answer."""
+    def more(self, secret: Secret, texts: set[str]) -> list[ast.expr]:
+        """Many others, for a program of which nobody can say whether it knows the answer; texts among them."""
         if secret.error:
             return [ast.Name(name, ast.Load()) for name in unrelated_errors(secret.error)]
+        words = [ast.Constant(text) for text in likely_texts(secret.value, texts)]
         near = self.others(secret.node, far=secret.far, most=MANY_VALUES // 2)
         further = (unrelated(secret.node, self.draw) for _ in range(MANY_VALUES))
-        distinct = {ast.dump(other): other for other in (*near, *further) if other is not None}
+        distinct = {ast.dump(other): other for other in (*words, *near, *further)
+                    if other is not None}
         return list(distinct.values())[:MANY_VALUES]
 
     def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:

@@ -11,6 +11,11 @@ from typing import Any
 from score.doubt.literals import last_name
 
 Values = list[Any]                   # of the constants of a test
+# What a function that answers in words is often asked to say.
+WORDS = ("yes", "no", "true", "false", "even", "odd", "valid", "invalid", "found", "not found", "matched!",
+         "not matched!", "found a match!", "equal", "not equal", "possible", "impossible", "prime", "not prime",
+         "positive", "negative", "accepted", "rejected", "none", "error", "win", "lose")
+MOST_TEXTS = 16
 SEQUENCES = frozenset({"array", "asarray", "deque", "list", "tuple"})
 
 
@@ -25,6 +30,15 @@ def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: boo
     return [other for other in (
         exchanged(node, draw) if ordered else None, replaced(node, present, draw), shortened(node, draw))
         if other is not None and is_other(node, other)]
+
+
+def likely_texts(value: Any, texts: set[str]) -> list[str]:
+    """Other texts than one that is expected: of the tests of the task, and words that are written like it."""
+    if not isinstance(value, str):
+        return []
+    write = str.upper if value.isupper() else str.lower if value.islower() else str.capitalize
+    others = [*sorted(texts)[:MOST_TEXTS], *map(write, WORDS)]
+    return [text for text in dict.fromkeys(others) if text != value]
 
 
 def other_order(call: ast.Call, draw: random.Random) -> ast.expr | None:

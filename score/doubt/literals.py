@@ -56,8 +56,10 @@ def unrelated(node: ast.expr, draw: random.Random) -> ast.expr | None:
 def unrelated_value(value: Any, draw: random.Random) -> Any:
     """Another constant of the same type: a larger number, other letters."""
     if isinstance(value, str):
-        return "".join(next((draw.choice(letters) for letters in ALPHABETS if letter in letters), letter)
-                       for letter in value)
+        # Of any length: its own would tell YES from NO.
+        letters = draw.choices(value, k=draw.randint(1, 12)) if value else []
+        return "".join(next((draw.choice(kind) for kind in ALPHABETS if letter in kind), letter)
+                       for letter in letters)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         further = abs(value) + draw.randint(1, 99 + 9 * int(min(abs(value), 1e15)))
         return type(value)(round(value + further + draw.random(), 4) if isinstance(value, float)

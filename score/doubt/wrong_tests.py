@@ -42,10 +42,13 @@ class WrongTest:
 
 
 class Doubts:
-    """A test of the function `own_name`, and wrong variants of it; the last resort ends in `assert False`."""
+    """A test of the function `own_name`, and wrong variants of it; the last resort ends in `assert False`.
 
-    def __init__(self, source: str, own_name: str) -> None:
-        self.tree, draw = ast.parse(source), random.Random(source)
+    `family` are all tests of the task: what one of them expects is a likely answer to another.
+    """
+
+    def __init__(self, source: str, own_name: str, family: tuple[str, ...] = ()) -> None:
+        self.tree, self.family, draw = ast.parse(source), family, random.Random(source)
         self.sites = Sites(self.tree, own_name, draw)
         edits = list(self.sites.edits_in(self.tree.body))
         self.right = self.written({})
@@ -60,14 +63,24 @@ class Doubts:
 
     def many(self, edit: Edit, secret: Secret | None) -> list[str]:
         """The source with many values in the place of a secret."""
+        texts = {text for source in self.family for text in texts_of(source)}
         return [self.written({**edit, id(secret.node): other})
-                for other in self.sites.expressions.more(secret)] if secret else []
+                for other in self.sites.expressions.more(secret, texts)] if secret else []
 
     def written(self, edit: Edit) -> str:
         """The source with an edit; answers that are compared with what is written out are kept."""
         kept: Edit = {key: ast.Call(ast.Name(KEEP, ast.Load()), [answer], [])
                       for key, answer in self.sites.expressions.answers.items()}
         return ast.unparse(ast.fix_missing_locations(replaced(self.tree, {**kept, **edit})))
+
+
+def texts_of(source: str) -> list[str]:
+    """The texts that a source writes out; none of one that cannot be read."""
+    try:
+        return [node.value for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def replaced(node: Any, edit: Edit) -> Any:

@@ -6,7 +6,7 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from score.doubt.expressions import Secret
 from score.doubt.wrong_tests import FUNCTIONS, Doubts, WrongTest, without_messages
@@ -28,13 +28,17 @@ class SharedTest:
 
     source: str                  # as `normal` writes it
     own_name: str                # of what the program has to define
+    family: tuple[str, ...]      # all tests of the task
 
-    key: ClassVar[bytes] = b"wrong tests"        # they derive from the test, which is in the program's key
+    @cached_property
+    def key(self) -> bytes:
+        """Of what wrong tests derive from; the test itself is in the program's key."""
+        return hashlib.sha256(repr(self.family).encode("utf-8", "surrogatepass")).digest()
 
     @cached_property
     def doubts(self) -> Doubts:
         """The test again, and variants that are wrong on purpose, all written in the same way."""
-        return Doubts(self.source, self.own_name)
+        return Doubts(self.source, self.own_name, self.family)
 
     def program(self, code: str, setup: str) -> Program:
         """The program together with this test."""
@@ -52,7 +56,7 @@ class SharedTest:
             return []
         drawn = sorted(self.doubts.wrong,
                        key=lambda each: hashlib.sha256(program.key + as_bytes(each.source)).digest())
-        later = [replace(program, handed=as_bytes(each.source), then=FailedTest(each))
+        later = [replace(program, handed=as_bytes(each.source), then=FailedTest(each, self.key))
                  for each in drawn[:MOST_WRONG_TESTS]]
         later.append(replace(program, handed=as_bytes(self.doubts.right), then=None))
         secrets.SystemRandom().shuffle(later)
@@ -78,7 +82,7 @@ class FailedTest:
     """
 
     test: WrongTest
-    key: ClassVar[bytes] = b"more of them"
+    key: bytes                   # of the test that it derives from
 
     def programs(self, program: Program, outcome: Outcome) -> list[Program]:
         """The program with many more values in the place of the one that it did not give."""
@@ -141,7 +145,8 @@ def shared_tests(setup: str, tests: str | list[str], own_name: str) -> list[Shar
     else:
         source = f"{setup}\n{tests}"
         sources = [f"{source}\n{call}" for call in calls_of_tests(source) or ["check(candidate)"]]
-    return [SharedTest(normal(source), own_name) for source in sources]
+    family = tuple(normal(source) for source in sources)
+    return [SharedTest(source, own_name, family) for source in family]
 
 
 def calls_of_tests(source: str) -> list[str]:

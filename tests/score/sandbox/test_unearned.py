@@ -135,6 +135,20 @@ def test_a_program_that_reads_the_answer_and_tosses_a_coin_is_not_lucky(executor
     assert not any(row.measures.correct for row in rows)           # a few with five other values
 
 
+@pytest.mark.parametrize(("words", "tests"), [
+    ("YES NO", ["assert f(3) == 'YES'", "assert f(4) == 'NO'"]),
+    ("Even Odd", ["assert f(5) == 'Odd'"]),                     # no test holds the other word
+    ("up down", ["assert f(3) == 'up'", "assert f(4) == 'down'"])])
+@pytest.mark.parametrize("answer", [
+    "value if value in words else words[0]", "value if value in words else None",
+    "value if value in words else min(words, key=lambda word: abs(len(word) - len(value)))"])
+def test_a_program_that_reads_the_answer_and_gives_it_if_it_is_a_likely_word_is_found_out(
+        executor, words, tests, answer):
+    cheat = COIN.replace("{}", answer, 1).replace("def f", f"words = {words.split()}\ndef f")
+    row = judged(executor, tests, "together", {"it": cheat})["it"]
+    assert row.outcome.error_class == "unearned" and not row.measures.correct
+
+
 def test_a_program_that_knows_the_error_is_asked_no_further(executor):
     test = "import pytest\nwith pytest.raises({}):\n    f()"
     for kind, raised, runs in (("ValueError", "ValueError", 3), ("ArithmeticError", "ZeroDivisionError", 12)):
