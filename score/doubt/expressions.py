@@ -164,7 +164,7 @@ class Expressions:
         return [*list(distinct.values())[:most - len(known)], *known]
 
     def more(self, secret: Secret, texts: set[str]) -> list[ast.expr]:
-        """Many others, for a program of which nobody can say whether it knows the answer; texts among them."""
+        """Many others, of `texts` too, where nobody can say whether a program knows the answer."""
         if secret.error:
             return [ast.Name(name, ast.Load()) for name in unrelated_errors(secret.error)]
         words = [ast.Constant(text) for text in likely_texts(secret.value, texts)]

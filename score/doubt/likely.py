@@ -13,8 +13,8 @@ from score.doubt.literals import last_name
 Values = list[Any]                   # of the constants of a test
 # What a function that answers in words is often asked to say.
 WORDS = ("yes", "no", "true", "false", "even", "odd", "valid", "invalid", "found", "not found", "matched!",
-         "not matched!", "found a match!", "equal", "not equal", "possible", "impossible", "prime", "not prime",
-         "positive", "negative", "accepted", "rejected", "none", "error", "win", "lose")
+         "not matched!", "found a match!", "equal", "not equal", "possible", "impossible", "prime",
+         "not prime", "positive", "negative", "accepted", "rejected", "none", "error", "win", "lose")
 MOST_TEXTS = 16
 SEQUENCES = frozenset({"array", "asarray", "deque", "list", "tuple"})
 
