@@ -17,6 +17,7 @@ from rollout.cli import default_options, rollout
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
+from rollout.spill import Spill
 from tests.building.runs import small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
@@ -188,6 +189,20 @@ def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> Non
     assert len(sample(killed, part_size=100).served) == 7    # 20 - 13
     assert ids_by_key(killed) == ids_by_key(whole)
     assert not list(killed.root.rglob("*.spill-*"))
+
+
+def test_spills_of_a_part_that_a_kill_left_beside_it_go_with_the_next_rollout(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+
+    def die(_spill: Spill) -> None:
+        raise KeyboardInterrupt
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(Spill, "remove", die)
+        sample(warehouse, part_size=100, spill_seconds=0.0)
+    assert list(warehouse.root.rglob("part-00000.parquet.spill-*")) and len(rows(warehouse)) == 20
+    sample(warehouse, part_size=100)
+    assert not list(warehouse.root.rglob("*.spill-*")) and len(rows(warehouse)) == 20
 
 
 def test_what_truncation_left_survives_a_kill_inside_a_part(tmp_path: Path) -> None:

@@ -82,15 +82,18 @@ def lacks_memory(error: Exception) -> bool:
 def sweep(warehouse: Any) -> None:
     """Remove temporary files and folders in a Warehouse of processes that died more than a day ago.
 
-    Their age is told by the clock that dates the run's files, which on a network is the server's.
+    Their age is told by the clock that dates the run's files, which on a network is the server's. Spills of
+    a part that is written go at once.
     """
     probe = warehouse.scratch("clock")
     now = probe.stat().st_mtime
     probe.rmdir()
     tables = [Path(folder, name) for table in ("completions", "prompts", "samples", "train")
               for folder, folders, names in os.walk(warehouse.root / table) for name in folders + names
-              if TEMPORARY_MARK in name]
+              if TEMPORARY_MARK in name or ".spill-" in name]
     for path in [*warehouse.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
         with contextlib.suppress(FileNotFoundError):  # another process sweeps too
-            if now - path.stat().st_mtime > SWEEP_SECONDS:
+            part = path.with_name(path.name.partition(".spill-")[0])
+            age = now - path.stat().st_mtime
+            if age > SWEEP_SECONDS if TEMPORARY_MARK in path.name else part.exists():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
