@@ -311,15 +311,16 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
-def run_of(curve: list[float | None], back: int | None = None, every: int = 1,
+def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, every: int = 1,
            large_step: int = -1) -> duckdb.DuckDBPyConnection:
-    """A run with these pass@1, each with an error of .03; `back`: rolled back; a step with a KL of .2."""
+    """A run with these pass@1, each with an error of .03; `back`: back to 3 or as given; a KL of .2."""
     connection = empty_connection()
     connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
                        "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
                        [curve, every])
     known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
-             "policy_version": back or -1, "rolled_back_to": 3,
+             "policy_version": "iteration" if isinstance(back, dict) else back or -1,
+             "rolled_back_to": f"MAP {back}[iteration]" if isinstance(back, dict) else 3,
              "policy_kl": f"CASE WHEN iteration = {large_step} THEN 0.2 END"}
     for view in ("iteration_stats", "adjusted", "policies", "train_steps"):
         columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
@@ -360,6 +361,7 @@ def test_what_a_rollback_threw_away_is_no_level_for_what_follows() -> None:
     assert falls(curve) == {6: False, 7: True}
     assert falls(curve, back=6) == {}                        # to policy 3, which solved as many
     assert falls([*curve, 0.05], back=6) == {8: True}
+    assert falls([*curve, 0.3, 0.3], back={6: 3, 8: 5}).keys() == {8, 9}     # to a policy thrown away before
 
 
 def test_what_was_not_measured_is_not_held_against_what_follows() -> None:

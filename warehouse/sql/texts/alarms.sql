@@ -58,9 +58,18 @@ SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 -- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
 -- report keep this order.
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
-WITH restarts AS (
-    SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS number
-    FROM policies WHERE rolled_back_to IS NOT NULL),
+WITH RECURSIVE restarts AS (
+    SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
+    FROM policies WHERE rolled_back_to IS NOT NULL
+    UNION ALL SELECT 0, NULL, 0),
+-- The past of a policy after each rollback, from `begun` to `ended`, and before that the past of the policy taken up.
+lives AS (
+    SELECT epoch, policy_version AS begun, 2147483647 AS ended, rolled_back_to FROM restarts
+    UNION ALL
+    SELECT lives.epoch, former.policy_version, lives.rolled_back_to, former.rolled_back_to
+    FROM lives JOIN restarts AS former ON former.policy_version <= lives.rolled_back_to AND former.policy_version < lives.begun
+    WHERE NOT EXISTS (FROM restarts AS later WHERE later.policy_version > former.policy_version
+                                               AND later.policy_version <= lives.rolled_back_to)),
 steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
@@ -68,15 +77,13 @@ steps AS (
 known AS (
     SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
-           (SELECT count(*) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
+           (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
--- The past of a policy after each rollback: without what was thrown away by it and by those before it.
 lived AS (
     SELECT *, row_number() OVER (PARTITION BY purpose, alone, epoch ORDER BY iteration) AS place
-    FROM known JOIN (SELECT unnest(range(1 + (SELECT count(*) FROM restarts))) AS epoch) ON num_rollbacks <= epoch
-    WHERE NOT EXISTS (FROM restarts WHERE number <= epoch AND rolled_back_to < iteration AND policy_version > iteration)),
+    FROM known JOIN lives ON iteration BETWEEN begun AND ended),
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
