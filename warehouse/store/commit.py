@@ -129,10 +129,10 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
     What is no file (/dev/null, a pipe) or a link to one is written to and stays what it is.
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        with saying_why(path):
+    with saying_why(path):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
             path.write_bytes(content)
-        return
+            return
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
         with saying_why(path):

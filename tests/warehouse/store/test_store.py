@@ -261,6 +261,8 @@ def test_an_output_that_is_a_device_or_a_link_to_one_stays_what_it_is(tmp_path: 
     os.close(reader)
     with pytest.raises(StageError, match="that is a folder"):
         commit.replace_bytes(tmp_path, b"page")
+    with pytest.raises(StageError, match="the name is too long"):
+        commit.replace_bytes(tmp_path / ("x" * 300), b"page")
 
 
 @pytest.mark.parametrize("names", [["adapter_model.safetensors"], ["m-2.safetensors", "m-1.safetensors"]])
