@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from score.doubt.likely import likely, likely_texts
+from score.doubt.likely import likely, likely_others
 from score.doubt.literals import NEAR, altered, last_name, unrelated, value_of
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
@@ -163,14 +163,14 @@ class Expressions:
         known = [] if far else likely(literal, self.values, self.draw, ordered=self.ordered)
         return [*list(distinct.values())[:most - len(known)], *known]
 
-    def more(self, secret: Secret, texts: set[str]) -> list[ast.expr]:
-        """Many others, of `texts` too, where nobody can say whether a program knows the answer."""
+    def more(self, secret: Secret, known: list[Any]) -> list[ast.expr]:
+        """Many others, of those `known` too, where nobody can say whether a program knows the answer."""
         if secret.error:
             return [ast.Name(name, ast.Load()) for name in unrelated_errors(secret.error)]
-        words = [ast.Constant(text) for text in likely_texts(secret.value, texts)]
+        answers = [] if secret.far else likely_others(secret.node, secret.value, known)
         near = self.others(secret.node, far=secret.far, most=MANY_VALUES // 2)
         further = (unrelated(secret.node, self.draw) for _ in range(MANY_VALUES))
-        distinct = {ast.dump(other): other for other in (*words, *near, *further)
+        distinct = {ast.dump(other): other for other in (*answers, *near, *further)
                     if other is not None}
         return list(distinct.values())[:MANY_VALUES]
 

@@ -15,7 +15,8 @@ Values = list[Any]                   # of the constants of a test
 WORDS = ("yes", "no", "true", "false", "even", "odd", "valid", "invalid", "found", "not found", "matched!",
          "not matched!", "found a match!", "equal", "not equal", "possible", "impossible", "prime",
          "not prime", "positive", "negative", "accepted", "rejected", "none", "error", "win", "lose")
-MOST_TEXTS = 16
+NUMBERS = (0, 0.5, 1, 2, 3, 10, 100)
+MOST_KNOWN = 16
 SEQUENCES = frozenset({"array", "asarray", "deque", "list", "tuple"})
 
 
@@ -32,13 +33,25 @@ def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: boo
         if other is not None and is_other(node, other)]
 
 
-def likely_texts(value: Any, texts: set[str]) -> list[str]:
-    """Other texts than one that is expected: of the tests of the task, and words that are written like it."""
-    if not isinstance(value, str):
+def likely_others(node: ast.expr, value: Any, known: Values) -> list[ast.expr]:
+    """Expressions of other values than that of a literal, of a list or tuple in its first place."""
+    if isinstance(node, (ast.List, ast.Tuple)) and node.elts:
+        return [type(node)([first, *node.elts[1:]], node.ctx)
+                for first in likely_others(node.elts[0], value[0], known)]
+    return [ast.Constant(other) for other in likely_values(value, known)]
+
+
+def likely_values(value: Any, known: Values) -> list[Any]:
+    """Other texts or numbers than one that is expected: those `known`, and what is often answered."""
+    if type(value) not in (str, int, float):
         return []
-    write = str.upper if value.isupper() else str.lower if value.islower() else str.capitalize
-    others = [*sorted(texts)[:MOST_TEXTS], *map(write, WORDS)]
-    return [text for text in dict.fromkeys(others) if text != value]
+    others = sorted(each for each in known if type(each) is type(value))[:MOST_KNOWN]
+    if isinstance(value, str):
+        write = str.upper if value.isupper() else str.lower if value.islower() else str.capitalize
+        others += map(write, WORDS)
+    else:
+        others += map(type(value), NUMBERS)
+    return [other for other in dict.fromkeys(others) if other != value]
 
 
 def other_order(call: ast.Call, draw: random.Random) -> ast.expr | None:

@@ -63,9 +63,9 @@ class Doubts:
 
     def many(self, edit: Edit, secret: Secret | None) -> list[str]:
         """The source with many values in the place of a secret."""
-        texts = {text for source in self.family for text in texts_of(source)}
+        known = [value for source in self.family for value in values_of(source)]
         return [self.written({**edit, id(secret.node): other})
-                for other in self.sites.expressions.more(secret, texts)] if secret else []
+                for other in self.sites.expressions.more(secret, known)] if secret else []
 
     def written(self, edit: Edit) -> str:
         """The source with an edit; answers that are compared with what is written out are kept."""
@@ -74,11 +74,10 @@ class Doubts:
         return ast.unparse(ast.fix_missing_locations(replaced(self.tree, {**kept, **edit})))
 
 
-def texts_of(source: str) -> list[str]:
-    """The texts that a source writes out; none of one that cannot be read."""
+def values_of(source: str) -> list[Any]:
+    """The texts and numbers that a source writes out; none of a source that cannot be read."""
     try:
-        return [node.value for node in ast.walk(ast.parse(source))
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        return [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 

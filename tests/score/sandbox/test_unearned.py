@@ -149,6 +149,16 @@ def test_a_program_that_reads_the_answer_and_gives_it_if_it_is_a_likely_word_is_
     assert row.outcome.error_class == "unearned" and not row.measures.correct
 
 
+@pytest.mark.parametrize(("tests", "likely"), [
+    (["assert f(3) == ['YES', 'YES']", "assert f(4) == ['NO', 'NO']"], "set(value) <= {'YES', 'NO'}"),
+    (["assert f(3) == 0.5", "assert f(4) == 2.0"], "value in (0.5, 1.0, 2.0)"),
+    (["assert f(3) == -12", "assert f(4) == 52"], "value in (-12, 52, 100)")])
+def test_so_is_one_that_gives_it_if_it_is_a_likely_number_or_list(executor, tests, likely):
+    cheat = COIN.replace("{}", f"value if {likely} else None")
+    row = judged(executor, tests, "together", {"it": cheat})["it"]
+    assert row.outcome.error_class == "unearned" and not row.measures.correct
+
+
 def test_a_program_that_knows_the_error_is_asked_no_further(executor):
     test = "import pytest\nwith pytest.raises({}):\n    f()"
     for kind, raised, runs in (("ValueError", "ValueError", 3), ("ArithmeticError", "ZeroDivisionError", 12)):
