@@ -141,6 +141,9 @@ def generic_task(row: Any, where: str) -> Task:
     if row["kind"] == "grid":
         payload = json.loads(grid_task(row["task_id"], payload, where=where).payload)
     check_payload(row["kind"], payload, f"{where}: task {row['task_id']}")
+    if payload.get("match") == "numeric" and not re.search(r"\d", str(payload.get("answer"))):
+        raise StageError(f"{where}: task {row['task_id']}: payload field 'answer' holds no number, and "
+                         "'match' is 'numeric'. Correct one of them.")
     solution = row.get("solution")
     return Task(row["task_id"], row["kind"], json.dumps(payload), json.dumps(messages),
                 solution if isinstance(solution, str) else None)

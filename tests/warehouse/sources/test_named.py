@@ -120,6 +120,9 @@ def test_damaged_arc_files_name_line_or_field(tmp_path: Path, content: str, sent
     ("{", r"line 2 is not valid JSON"),
     ('{"kind": "answer", "payload": {}}', "line 2: field 'task_id' is missing or not a text"),
     ('{"task_id": "b", "kind": "oracle", "payload": {}}', "line 2: field 'kind' is 'oracle'"),
+    ('{"task_id": "b", "kind": "answer", "messages": [{"role": "user", "content": "?"}], '
+     '"payload": {"answer": "four", "match": "numeric"}}',
+     "line 2: task b: payload field 'answer' holds no number"),
     ('{"task_id": "b", "kind": "answer", "payload": {}}', "line 2: field 'messages' is missing or"),
 ])
 def test_damaged_jsonl_names_line_and_field(tmp_path: Path, line: str, sentence: str) -> None:
