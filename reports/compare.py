@@ -93,7 +93,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
             figure = _paired_figure(pairing, [names[0], name])
             charts[figure.name] = figure.draw(pairing.pairs)
             heads += _head(pairing, [names[0], name])
-            tasks += (f'<div class="figures">{figure_block(figure, charts[figure.name])}'
+            tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
                       f"<div>{_largest(pairing, [names[0], name])}</div></div>")
     body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
