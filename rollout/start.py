@@ -20,6 +20,7 @@ from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.config_file import price_of
 from warehouse.store.errors import StageError, check_addresses
+from warehouse.store.run_folder import Warehouse
 
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]
@@ -49,8 +50,8 @@ def engine_to_start(job: Job, stop: StopRequest,
         if not keeps_engine(options):
             yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
             return
-        from rollout.engines.kept import rest, start_kept
-        yield job, vllm_engine.load_encoder, start_kept
+        from rollout.engines.kept import keep_encoder, rest, start_kept
+        yield job, lambda model: keep_encoder(model, name_base(job.warehouse)), start_kept
         rest()
         return
     from rollout.endpoint.engine import EndpointEngine
@@ -125,8 +126,7 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
 
     An engine that stays has room for all prompts to come and, beside the base, for the adapters to come.
     """
-    options, stays, facts = job.options, keeps_engine(job.options), job.warehouse.facts
-    base = json.dumps([facts.get(name) for name in ("model_sha256", "tokenizer_sha256", "model_revision")])
+    options, stays, base = job.options, keeps_engine(job.options), name_base(job.warehouse)
     of_base = job.policy["kind"] == "base" or adapter
     rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
     if stays:
@@ -140,4 +140,10 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
         probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,
         base=base, weights=base if of_base else json.dumps(job.policy),
-        revision=facts.get("model_revision") if model == job.model else None)
+        revision=job.warehouse.facts.get("model_revision") if model == job.model else None)
+
+
+def name_base(warehouse: Warehouse) -> str:
+    """Tells the base models of runs apart by what they hold."""
+    return json.dumps([warehouse.facts.get(name)
+                       for name in ("model_sha256", "tokenizer_sha256", "model_revision")])

@@ -1,11 +1,13 @@
 """An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from rollout.engines.engine import EngineSettings
 from rollout.engines.merged import base_folder
 from rollout.engines.probe import check_said, read_probe
-from rollout.engines.vllm_engine import VllmEngine
+from rollout.engines.vllm_engine import VllmEngine, load_encoder
+from rollout.prompts.prompt_encoder import PromptEncoder
 
 
 @dataclass
@@ -18,6 +20,12 @@ class Kept:
 
 
 _kept: Kept | None = None
+
+
+@lru_cache(maxsize=1)
+def keep_encoder(model: str, base: str) -> PromptEncoder:
+    """The encoder of a model, loaded once: a large tokenizer takes a second. `base` tells bases apart."""
+    return load_encoder(model)
 
 
 def start_kept(settings: EngineSettings) -> VllmEngine:

@@ -27,6 +27,7 @@ from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 BATCHES_AHEAD = 4
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def load_encoder(model: str) -> PromptEncoder:
@@ -159,6 +160,9 @@ def _start(settings: EngineSettings, more: dict[str, Any]) -> LLM:
     try:
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:
+        if "Model Runner V2" in str(error) and os.environ.get(RUNNER) == "1":
+            os.environ[RUNNER] = "0"        # a model or an option that only the first one serves
+            return _start(settings, more)
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
             raise StageError(f"The engine found too little free memory: {_first_line(error)} "
                              + _memory_advice()) from error

@@ -28,9 +28,25 @@ engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", m
 ways = {"plain": Sampling(300, 0.0), "cut": Sampling(300, 0.0, stop_loops=8),
         "truncated": Sampling(40, top_k=8, top_p=0.9)}
 requests = [Request(index, [(index + 7) * place % 250 for place in range(8)], index) for index in range(16)]
-print(json.dumps({name: [dataclasses.asdict(each) for each in sorted(
+told = {name: [dataclasses.asdict(each) for each in sorted(
     filter(None, engine.sample(requests, way)), key=lambda sampled: sampled.index)]
-    for name, way in ways.items()} | {"prompts": [request.prompt_ids for request in requests]}))
+    for name, way in ways.items()} | {"prompts": [request.prompt_ids for request in requests]}
+
+import os
+from rollout.engines import vllm_engine
+asked = []
+
+def refuse(**options):
+    asked.append(os.environ[vllm_engine.RUNNER])
+    raise ValueError("Model Runner V2 does not yet support: this" if asked[-1] == "1" else "neither does V1")
+
+vllm_engine.LLM = refuse
+os.environ[vllm_engine.RUNNER] = "1"
+try:
+    vllm_engine._start(EngineSettings(sys.argv[1], None, 0, 400), {})
+except Exception as error:
+    refused = [asked, str(error)]
+print(json.dumps(told | {"refused": refused}))
 """
 
 
@@ -41,6 +57,12 @@ def sampled() -> dict[str, Any]:
                           text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.engine
+def test_a_model_that_only_the_first_runner_serves_is_started_with_it(sampled: dict[str, Any]) -> None:
+    assert sampled["refused"] == [["1", "0"], "The engine refuses these options: neither does V1. Correct "
+                                  "the options of `rollout`."]
 
 
 def period_of_end(ids: list[int]) -> int | None:

@@ -24,6 +24,7 @@ class Loaded(ScriptedEngine):
 
     held: ClassVar[list[tuple[str, str]]] = []
     engines: ClassVar[list[EngineSettings]] = []
+    encoders: ClassVar[list[str]] = []
     adapter: str | None = None
 
     def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
@@ -49,13 +50,18 @@ class Loaded(ScriptedEngine):
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     """Rollouts of this process keep an engine that is scripted."""
     door = ModuleType("rollout.engines.vllm_engine")
-    door.VllmEngine, door.load_encoder = Loaded, ScriptedEncoder                        # type: ignore[attr-defined]
+
+    def load_encoder(model: str) -> ScriptedEncoder:
+        Loaded.encoders.append(model)
+        return ScriptedEncoder(model)
+
+    door.VllmEngine, door.load_encoder = Loaded, load_encoder                           # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rollout.engines.vllm_engine", door)
     monkeypatch.setattr("rollout.engines.vllm_engine", door, raising=False)
     monkeypatch.setattr("rollout.start.prepare_environment", lambda: None)
     monkeypatch.setattr(warm, "stays", True)
     sys.modules.pop("rollout.engines.kept", None)
-    Loaded.held, Loaded.engines = [], []
+    Loaded.held, Loaded.engines, Loaded.encoders = [], [], []
     yield Loaded
     sys.modules.pop("rollout.engines.kept")
 
@@ -84,7 +90,7 @@ def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: t
     for name, weights in (("first", "a"), ("second", "b"), ("third", "b")):
         roll(run_of(tmp_path / name, tmp_path / "model", weights))
     assert kept.held == [("a", ""), ("b", ""), ("b", "")]
-    assert len(kept.engines) == 2                      # the same base needs no other engine
+    assert len(kept.engines) == len(kept.encoders) == 2     # the same base needs no other
 
 
 def test_another_base_is_not_given_the_length_of_the_former(tmp_path: Path, kept: type[Loaded]) -> None:
