@@ -31,17 +31,18 @@ BROKEN = {
     "paid for repeating": Stages(score=("--reward-file", f"{HERE}/rewards.py:repeating"), train=trained()),
     "truncated sampling": Stages(BENT, train=trained("--loss", "reinforce", *UNGUARDED)),
     "two tokenizers": Stages(train=trained(*UNGUARDED), renumbered=4),
-    "KL switched off": Stages(train=trained(rate="2e-2")),
+    "KL switched off, entropy": Stages(train=trained("--entropy-coef", "0.5")),
+    "KL switched off, judge": Stages(score=("--reward-file", f"{HERE}/rewards.py:leaky"), train=trained()),
     "KL too strong": Stages(train=trained("--kl-beta", "5")),
     "entropy bonus": Stages(train=trained("--entropy-coef", "0.3")),
 }
+HELD = ("--kl-beta", "2")           # what holds a run until KL is switched off
 FROM_THE_START = ("bribed judge", "paid by length", "paid for repeating", "truncated sampling")
 HARDER = {
     "learning rate": Stages(train=trained(rate="1e-1")),
     "too many updates": Stages(train=trained(rate="8e-3", updates="32")),
     "no clip, stale rows": Stages(train=trained("--loss", "reinforce", rate="2e-2"), staleness=3),
     "entropy bonus": Stages(train=trained("--entropy-coef", "1")),
-    "KL switched off": Stages(train=trained(rate="6e-2")),
     "KL too strong": Stages(train=trained("--kl-beta", "50")),
 }
 HEALTHY = {
@@ -55,6 +56,8 @@ HEALTHY = {
     "KL": Stages(train=trained("--kl-beta", "0.05")),
     "rank 32": Stages(train=trained(rate="2e-3", rank="32")),
     "noised": WELL,
+    "entropy held by KL": Stages(train=trained("--entropy-coef", "0.5", *HELD)),
+    "judge held by KL": Stages(score=BROKEN["bribed judge"].score, train=trained(*HELD)),
 }
 
 
@@ -63,21 +66,23 @@ def drill() -> Iterator[Plan]:
     for seed in SEEDS:
         for kinds, mark in ((BROKEN, ""), (HARDER, ", harder")):
             for kind, ill in kinds.items():
-                well = WELL if kind != "KL switched off" else Stages(train=(*ill.train, "--kl-beta", "0.5"))
+                well = replace(ill, train=(*ill.train, *HELD)) if "switched off" in kind else WELL
                 yield Plan("drill", kind + mark, seed, well, ill, onset=0 if kind in FROM_THE_START else 3)
         for kind, stages in HEALTHY.items():
             yield Plan("healthy", kind, seed, stages, model="model-noised" if kind == "noised" else "model")
 
 
 LARGE = {"group_size": 32}                  # 1,024 completions of the 32 tasks
-SLOW = ("entropy bonus", "paid by length", "paid for repeating", "bribed judge", "KL too strong")
-SOUND = ("cispo", "half the rate", "one update", "dr_grpo", "rank 32", "noised")
+SLOW = ("KL switched off, entropy", "KL switched off, judge", "entropy bonus", "paid by length",
+        "paid for repeating", "bribed judge", "KL too strong")
+SOUND = ("entropy held by KL", "judge held by KL", "cispo", "half the rate", "one update", "dr_grpo",
+         "rank 32", "noised")
 SUDDEN = ("learning rate", "too many updates", "no clip, stale rows", "truncated sampling")
 
 
 def drill_1024() -> Iterator[Plan]:
     """The drill with four times its completions: what drifts off slowly first, what dies at once last."""
-    kept = [plan for plan in drill() if plan.kind in SOUND or (plan.ill and "switched off" not in plan.kind)]
+    kept = [plan for plan in drill() if plan.kind in SOUND or plan.ill]
     order = [*SLOW, *SOUND, *(kind for kind in BROKEN if kind not in SLOW + SUDDEN), *SUDDEN]
     for plan in sorted(kept, key=lambda plan: order.index(plan.kind.removesuffix(", harder"))):
         well, ill = (stages and replace(stages, rollout=stages.rollout | LARGE)
@@ -104,14 +109,12 @@ CLAIM = Plan("claims", "", 0, iterations=12, final=16)
 
 def claims() -> Iterator[Plan]:
     """Staleness x correction x loss at equal samples, and the other claims."""
+    for tried in (CLAIMED, LATER):
+        for seed in SEEDS:
+            for kind, (staleness, options) in tried.items():
+                stages = Stages(SHORT, train=trained(KEEP, *options, rate=GENTLE), staleness=staleness)
+                yield replace(CLAIM, kind=kind, seed=seed, well=stages)
     for seed in SEEDS:
-        for kind, (staleness, options) in CLAIMED.items():
-            stages = Stages(SHORT, train=trained(KEEP, *options, rate=GENTLE), staleness=staleness)
-            yield replace(CLAIM, kind=kind, seed=seed, well=stages)
-    for seed in SEEDS:
-        for kind, (staleness, options) in LATER.items():
-            stages = Stages(SHORT, train=trained(KEEP, *options, rate=GENTLE), staleness=staleness)
-            yield replace(CLAIM, kind=kind, seed=seed, well=stages)
         for veto in ((), ("--suffix-veto", "10")):
             large = Stages(SHORT | {"group_size": 32}, train=trained(KEEP, *veto, rate=GENTLE, updates="16"))
             yield replace(CLAIM, kind=" ".join(["0: three large stages", *veto]), seed=seed, well=large,
@@ -125,15 +128,20 @@ def crossed(losses: str, stalenesses: tuple[int, ...],
             for staleness in stalenesses for loss in losses.split() for correction in corrections.split()}
 
 
-CLAIMED = (crossed("dapo gspo", (0, 1), "token-truncate")
-           | crossed("dapo gspo", (3, 8), "none bypass token-truncate sequence-mask")
-           | crossed("dapo", (1,), "none bypass sequence-mask") | crossed("gspo", (1,), "none"))
-LATER = (crossed("cispo", (0, 3, 8), "token-truncate none bypass")
+def by_default(losses: str) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Losses with the correction that each has by default."""
+    return {f"{staleness}: {loss}": (staleness, ("--loss", loss))
+            for staleness in (3, 8, 0) for loss in losses.split()}
+
+
+CLAIMED = (crossed("dapo gspo cispo", (0, 3, 8), "token-truncate") | by_default("m2po dppo")
+           | crossed("dapo gspo", (3, 8), "none bypass sequence-mask")
+           | crossed("dapo", (1,), "token-truncate none"))
+LATER = (crossed("cispo", (0, 3, 8), "none bypass") | by_default("reinforce nll oapl topr vespo")
+         | crossed("dapo gspo", (3, 8), "token-mask geometric-mask")
          | {f"{staleness}: dapo token-truncate, {name}": (staleness, options) for staleness in (3, 8)
             for name, options in (("lr by ess", ("--lr-by-ess",)), ("suffix veto", ("--suffix-veto", "10")))}
-         | crossed("dapo gspo", (3, 8), "token-mask geometric-mask")
-         | {f"{staleness}: {loss}": (staleness, ("--loss", loss)) for staleness in (3, 8, 0)
-            for loss in ("m2po", "dppo", "reinforce", "oapl", "nll", "topr", "vespo")}
+         | crossed("gspo", (1,), "token-truncate none") | crossed("dapo", (1,), "bypass sequence-mask")
          | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")})
 
 

@@ -108,9 +108,12 @@ def claim_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
     yield "| staleness: setting | pass@1: mean | by seed | less staleness 0, same seeds |"
     yield "|---|---|---|---|"
     measured = {kind: {run["seed"]: np.array([right / number for _, number, right in sorted(run["final"])])
-                       for run in runs} for kind, runs in kinds.items()}
-    for kind, own in sorted(measured.items()):
-        fresh = measured.get(f"0: {kind.split()[1]} token-truncate", {})
+                       for run in runs if run["ended"] == "done"} for kind, runs in kinds.items()}
+    for kind, own in sorted((kind, own) for kind, own in measured.items() if own):
+        loss = kind.split()[1].rstrip(",")
+        beside = {"three": "0: dapo token-truncate"}.get(loss) or next(
+            (name for name in (f"0: {loss} token-truncate", f"0: {loss}") if name in measured), kind)
+        fresh = measured.get(beside, {}) if beside != kind else {}
         values, less = {seed: own[seed].mean() for seed in sorted(own)}, ""
         if seeds := sorted(own.keys() & fresh.keys()):
             gains = np.array([own[seed] - fresh[seed] for seed in seeds])[..., None]

@@ -128,6 +128,21 @@ def test_the_tables_pass_over_the_runs_that_only_tried_whether_they_run(tmp_path
     assert (ended.exit_code, ended.output) == (0, "")
 
 
+def test_the_table_of_claims_is_made_of_the_runs_that_are_there(tmp_path: Path) -> None:
+    def line(kind: str, seed: int, right: int, ended: str = "done") -> str:
+        return json.dumps({"study": "claims", "kind": kind, "seed": seed, "onset": 0, "ended": ended,
+                           "looks": [{}], "evaluations": [],
+                           "final": [[task, 16, right] for task in "abc"]}) + "\n"
+    (tmp_path / "results.jsonl").write_text(
+        line("0: dapo token-truncate", 0, 8) + line("3: dapo none", 0, 4) + line("3: dapo none", 1, 2)
+        + line("8: m2po", 0, 4) + line("3: dapo none", 2, 0, "out of time") + line("8: dppo", 0, 1, "died"))
+    ended = CliRunner().invoke(tables, [str(tmp_path)], catch_exceptions=False)
+    assert ended.output.splitlines()[4:] == [
+        "| 0: dapo token-truncate | 0.500 | 0.500 |  |",
+        "| 3: dapo none | 0.188 | 0.250, 0.125 | -0.250 (-0.250 .. -0.250) |",
+        "| 8: m2po | 0.250 | 0.250 |  |"]
+
+
 def test_every_option_of_the_studies_is_one_of_its_stage():
     known = {option.name for option in rollout.params}
     plans = [plan for study in STUDIES.values() for plan in study()]

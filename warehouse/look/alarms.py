@@ -19,6 +19,7 @@ SHOWN_BY = {
     "loops": ("samples", "loop_tokens > 0", "loop_tokens DESC"),
     "repetition": ("samples", "true", "ngram4_unique_ratio"),
     "no_code": ("samples", "NOT valid_code", "num_completion_tokens DESC"),
+    "errors": ("samples", "valid_code AND error_class IS NOT NULL", "error_class"),
     "unmeasured": ("samples", "reward IS NULL", "task_id"),
     "empty": ("samples", "num_completion_tokens <= 1", "task_id"),
     "entropy_high": ("samples", "true", "nll_sampled DESC"),
@@ -59,7 +60,7 @@ class Alarm(NamedTuple):
     above: bool
     meaning: str
     examples: list[tuple[str, int]]
-    errors: list[str]  # that became far more frequent, where pass@1 falls
+    errors: list[str]  # that became far more frequent, where pass@1 falls or programs fail
     spoils_next: bool  # the policy that sampled is sound; what was trained on its completions is not
 
     @property
@@ -158,8 +159,8 @@ def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, in
 
 
 def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
-    """The errors that are far more frequent where pass@1 began to fall than in the iteration before."""
-    if row["signal"] != "solving_falls":
+    """Errors that are far more frequent where pass@1 fell or programs failed than in the iteration before."""
+    if row["signal"] not in ("solving_falls", "errors"):
         return []
     rows = rows_of(connection, """
         WITH own AS (SELECT * FROM errors WHERE purpose = $2),

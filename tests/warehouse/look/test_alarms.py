@@ -23,7 +23,7 @@ from warehouse.store.run_folder import Warehouse
 
 ONSET = 5
 UNJUDGED = ("Not judged of eval for want of earlier values: truncation, loops, repetition, no_code, "
-            "entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
+            "errors, entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
             "solving_falls, reward_falls.\n")
 
 
@@ -45,7 +45,7 @@ def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
     assert fired(runs["healthy"]) == {}
     quiet = watch(runs["healthy"])
     assert quiet.exit_code == 0
-    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 10 to 24 signals each.\n"
+    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 10 to 25 signals each.\n"
                             f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
 
 
@@ -264,9 +264,9 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     assert quiet.stdout == "No alarm.\n" + {
         1: "Judged: iteration 0 by 10 signals each.\n"
            + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
-        2: "Judged: iteration 0 to 1 by 10 to 21 signals each.\n"
+        2: "Judged: iteration 0 to 1 by 10 to 22 signals each.\n"
            "Not judged for want of earlier values: grad_norm, diversity, sharpening.\n",
-        3: "Judged: iteration 0 to 2 by 10 to 22 signals each.\n"
+        3: "Judged: iteration 0 to 2 by 10 to 23 signals each.\n"
            "Not judged for want of earlier values: diversity, sharpening.\n"}[iterations]
 
 
@@ -276,7 +276,7 @@ def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_p
         0, "No alarm.\nNothing could be judged yet: no training iteration from 0 on is scored.\n")
     run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)
     assert watch(run).stdout.endswith(
-        "Judged: iteration 0 to 4 by 2 to 14 signals each.\nNot judged until an iteration from 0 on is "
+        "Judged: iteration 0 to 4 by 2 to 15 signals each.\nNot judged until an iteration from 0 on is "
         "trained: the mismatch of engine and trainer, the steps.\n")
 
 
@@ -312,8 +312,11 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
 
 
 def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, every: int = 1,
-           large_step: int = -1) -> duckdb.DuckDBPyConnection:
-    """A run with these pass@1, each with an error of .03; `back`: back to 3 or as given; a KL of .2."""
+           large_step: int = -1, failing: tuple[int, float] = (-1, 0)) -> duckdb.DuckDBPyConnection:
+    """A run with these pass@1, each with an error of .03; `back`: back to 3 or as given; a KL of .2.
+
+    `failing`: an iteration, and the share of its programs that fail; elsewhere it is .02.
+    """
     connection = empty_connection()
     connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
                        "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
@@ -321,7 +324,9 @@ def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, 
     known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
              "policy_version": "iteration" if isinstance(back, dict) else back or -1,
              "rolled_back_to": f"MAP {back}[iteration]" if isinstance(back, dict) else 3,
-             "policy_kl": f"CASE WHEN iteration = {large_step} THEN 0.2 END"}
+             "policy_kl": f"CASE WHEN iteration = {large_step} THEN 0.2 END", "num_groups": "32",
+             "num_completions": "1024", "valid_code_share": "1",
+             "error_share": f"CASE WHEN iteration = {failing[0]} THEN {failing[1]} ELSE 0.02 END"}
     for view in ("iteration_stats", "adjusted", "policies", "train_steps"):
         columns = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
                             connection.execute(f"DESCRIBE {view}").fetchall())
@@ -339,6 +344,22 @@ def falls(*args: Any, **options: Any) -> dict[int, bool]:
 def test_what_is_raised_where_fewer_are_solved_does_not_wait(large_step: int, expected: set[str]) -> None:
     connection = run_of([0.49, 0.5, 0.5, 0.5, 0.5, 0.42, 0.49], large_step=large_step)
     assert {name for (name,) in connection.execute("SELECT signal FROM fired_signals").fetchall()} == expected
+
+
+@pytest.mark.parametrize(("large_step", "failing", "expected"), [
+    (-1, (5, 0.2), {"errors"}), (-1, (5, 0.11), set()), (5, (5, 0.11), {"errors", "step_kl"}),
+    (4, (5, 0.11), set()), (5, (5, 0.08), set())])
+def test_programs_that_fail_speak_alone_or_with_another_sign(large_step: int, failing: tuple[int, float],
+                                                             expected: set[str]) -> None:
+    connection = run_of([0.5] * 7, large_step=large_step, failing=failing)
+    assert {name for (name,) in connection.execute("SELECT signal FROM fired_signals").fetchall()} == expected
+
+
+def test_a_fall_below_the_very_first_is_no_sharpening(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=())
+    for iteration in (1, 2, 3):
+        go_on(run, iteration, Weather(solve=0.0))
+    assert "solving_falls" in fired(run) and "sharpening" not in fired(run)
 
 
 def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:

@@ -33,8 +33,8 @@ LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM
     ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
 
 -- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once, and so does
--- what is raised where pass@1 falls: two numbers say it. A rollback ends every row: what was raised before it says
--- nothing of the policy that was taken up again.
+-- what is raised where pass@1 falls or programs fail: two numbers say it. A rollback ends every row: what was raised
+-- before it says nothing of the policy that was taken up again.
 CREATE OR REPLACE VIEW raised_signals AS
 WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
                   WHERE rolled_back_to IS NOT NULL),
@@ -42,8 +42,8 @@ WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versio
     SELECT signals.*,
            raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
                        OR coalesce(lead(raised) OVER beside, false)
-                       OR bool_or(raised AND signal = 'solving_falls') OVER same
-                          AND bool_or(raised AND signal NOT IN ('solving_falls', 'reward_falls')) OVER same) AS fired
+                       OR bool_or(raised AND signal IN ('solving_falls', 'errors')) OVER same
+                          AND count(*) FILTER (raised AND signal <> 'reward_falls') OVER same > 1) AS fired
     FROM signals, restarts
     WINDOW same AS (PARTITION BY purpose, iteration), beside AS (
         PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
@@ -75,7 +75,8 @@ steps AS (
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
-    SELECT stats.*, tokens_quantiles[3] AS tokens_median, fitted.* EXCLUDE (iteration, purpose, num_tasks),
+    SELECT stats.*, tokens_quantiles[3] AS tokens_median,
+           error_share + valid_code_share - 1 AS failed_share, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
@@ -86,8 +87,8 @@ lived AS (
     FROM known JOIN lives ON iteration BETWEEN begun AND ended),
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
-           avg(valid_code_share) OVER last_3 AS valid_code_3, avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3,
-           avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
+           avg(valid_code_share) OVER last_3 AS valid_code_3, avg(failed_share) OVER last_3 AS failed_3,
+           avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3, avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
            count(solving) OVER last_3 AS span,
            CASE WHEN count(solving) OVER last_4 = 4 THEN avg(solving) OVER last_4 END AS solving_4,
            sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
@@ -96,13 +97,14 @@ smooth AS (
 history AS (
     SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
            least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
+           least(first_value(failed_share) OVER past, min(failed_3) OVER recent) AS usual_errors,
            greatest(first_value(valid_code_share) OVER past, max(valid_code_3) OVER recent) AS usual_code,
            greatest(first_value(ngram4_unique_ratio) OVER past, max(ngram4_3) OVER recent) AS usual_ngram4,
            least(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_low,
            greatest(first_value(nll_sampled) OVER past, median(nll_sampled) FILTER (place <= 3) OVER past) AS usual_nll_high,
            least(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_low,
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
-           median(solving) FILTER (place <= 3) OVER past AS first_solving,
+           greatest(first_value(solving) OVER past, median(solving) FILTER (place <= 3) OVER past) AS first_solving,
            -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
            -- row before them, and the iteration itself lies one below: a dip that is over raises nothing. Nor are two
            -- judged together with a rollback between them, or where one was not measured.
@@ -151,6 +153,8 @@ FROM (SELECT iteration, purpose, unnest([
               'Distinct 4-grams over 4-grams'),
     signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
               'Share of completions with a closed code block'),
+    signal_of('errors', failed_share, 2 * usual_errors + chance(usual_errors, num_groups, num_completions), true,
+              usual_errors + 2 * chance(usual_errors, num_groups, num_completions), 'Share of programs that fail'),
     signal_of('entropy_high', nll_sampled, 2 * usual_nll_low + 0.1, true, 4 * usual_nll_low + 0.5,
               'Sampled NLL: the policy comes apart'),
     signal_of('entropy_low', nll_sampled, 0.1 * usual_nll_high, false, 0.02 * usual_nll_high,
