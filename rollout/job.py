@@ -75,8 +75,11 @@ class Job:
         return self.warehouse.folder("prompts", **self.keys) / "plan.json"
 
     def check(self) -> None:
-        """StageError if it was begun with other settings, or base or policy are not what they were."""
-        if self.stage.settings():
+        """StageError if it was begun with other settings, or base or policy are not what they were.
+
+        Settings name the user's own files, which are read for them: before an engine loads.
+        """
+        if self.settings and self.stage.settings():
             self.settle()
         check_base(self.warehouse)
         if self.policy is not NO_POLICY:

@@ -17,7 +17,7 @@ from rollout.options import RolloutOptions, engine_version, rank_of_adapters
 from rollout.prompts.plan import Plan
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
-from warehouse.stages.stop import StopRequest
+from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.config_file import price_of
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
@@ -88,6 +88,9 @@ def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
     parts = job.missing(plan.rows, job.options.shard)
     if not parts:
         return None
+    if stop.asked():
+        raise StageStopped(f"Stopped because {stop.reason}, before the engine was started. Run the same "
+                           "command again to go on.")
     num_missing = sum(len(part.members) for part in parts)
     check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
                 job.stage.title)

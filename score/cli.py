@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from score.look.commands import (
     diff,
@@ -111,12 +112,24 @@ def score_rollouts(run: Path, **values: Any) -> None:
     told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
     graders = graders_of(((row["kind"], row.get("payload")) for row in
                           warehouse.read("tasks", columns=told).to_pylist()), values["import_path"])
+    _settle_reward(values)
     values["reward"] = values["reward"] or default_reward(kinds)
     scorer = scorer_of(values, graders.versions, replaced_payloads(warehouse.root))
     values["preload"] = (*values["preload"], *graders.modules)
     shard = Shard.parse(values.pop("shard"))
     run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
                            unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
+
+
+def _settle_reward(values: dict[str, Any]) -> None:
+    """A --reward that was typed takes the place of a reward file that config.toml names."""
+    from warehouse.store.errors import StageError
+
+    source = click.get_current_context().get_parameter_source
+    if source("reward") is ParameterSource.COMMANDLINE:
+        if ParameterSource.COMMANDLINE in (source("reward_file"), source("scorer")):
+            raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
+        values |= {"reward_file": None, "scorer": None}
 
 
 def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[str, str]) -> Any:

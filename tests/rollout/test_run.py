@@ -180,6 +180,18 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
     assert sorted(path for path in warehouse.root.rglob("*")) == before
 
 
+@pytest.mark.parametrize("values", [{"prompt_format": "nowhere.py:f"},
+                                    {"turn": 2, "feedback": "nowhere.py:f"}])
+def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tmp_path: Path,
+                                                                              values: dict) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    options = default_options(warehouse.root).replace(**values)
+    with pytest.raises(StageError, match=r"there is no file /.*nowhere.py. Name it as seen from the folder"):
+        run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
+                    lambda _model: pytest.fail("the model was loaded"))
+
+
 def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> None:
     whole, killed = small_run(tmp_path / "a"), small_run(tmp_path / "b")
     sample(whole, part_size=100)
@@ -224,7 +236,7 @@ def ids_by_key(warehouse: Warehouse) -> dict:
 
 def test_a_signal_or_the_time_limit_keeps_what_is_finished(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
-    with pytest.raises(StageStopped, match="the time limit of 0 s is over, with 0 of 20 completions kept"):
+    with pytest.raises(StageStopped, match="time limit of 0 s is over, before the engine was started"):
         sample(warehouse, time_limit=0.0)
 
     class Signalling(ScriptedEngine):

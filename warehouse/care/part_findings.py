@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -61,6 +62,8 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
         elif facts is not None and name not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside")
+        elif not os.access(path, os.R_OK):
+            yield Finding.of(path, "cannot be read (Permission denied). Have it granted.", "restore")
         elif not stage.is_complete() and _is_merged(path):
             words = "was merged for a manifest that is gone. `warehouse repair` puts it aside."
             yield Finding.of(path, words, "again", stage)

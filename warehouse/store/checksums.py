@@ -37,8 +37,11 @@ def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     if not path.is_file():
         return "is no file" if path.exists() else "is missing, though its manifest lists it"
     stat = path.stat()
-    same = stat.st_size == facts["bytes"] and (
-        quick or _hash_once(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) == facts["sha256"])
+    try:
+        same = stat.st_size == facts["bytes"] and (
+            quick or _hash_once(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) == facts["sha256"])
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
     return "" if same else f"does not match its manifest ({'size' if quick else 'sha256'} differs)"
 
 

@@ -140,10 +140,18 @@ def test_a_user_reward_that_fails_writes_nothing(warehouse, user_file, name, mes
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("mine", "--reward-file mine is not FILE.py:NAME"), ("none.py:f", "there is no file none.py")])
+    ("mine", "--reward-file mine is not FILE.py:NAME"), ("none.py:f", "there is no file /")])
 def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
     result = invoke(warehouse.root, "--reward-file", text)
     assert result.exit_code == 1 and message in result.output
+
+
+def test_a_reward_that_is_typed_takes_the_place_of_a_file_in_the_config(warehouse, user_file):
+    (warehouse.root / "config.toml").write_text(f'[score]\nreward-file = "{user_file}:brevity"\n')
+    assert invoke(warehouse.root, "--reward", "exact").exit_code == 0
+    assert [identity.rpartition("-")[0] for identity in warehouse.scorers(0, "train")] == ["exact"]
+    result = invoke(warehouse.root, "--reward", "exact", "--reward-file", f"{user_file}:brevity")
+    assert result.exit_code == 1 and "Leave one of them out" in result.output
 
 
 def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):

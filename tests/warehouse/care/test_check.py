@@ -1,6 +1,7 @@
 """`warehouse check`: every broken invariant is named with its file, and a good run passes."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from tests.building.runs import change_document
 from tests.building.weather import SCORER, build_run
 from warehouse.care.check import check_run
+from warehouse.care.repair import plan_repair
 from warehouse.cli import cli
 from warehouse.init import init_run
 from warehouse.store.errors import StageError
@@ -85,6 +87,14 @@ def test_a_torn_part_is_named_and_the_rest_still_checked(run: Warehouse) -> None
     assert any(problem.startswith(f"{path} is torn") for problem in problems)
     assert any("does not match its manifest" in problem for problem in problems)
     assert len(problems) == 2
+
+
+def test_a_part_that_may_not_be_read_is_a_problem_and_stays(run: Warehouse,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != run.root / COMPLETIONS)
+    [problem] = check_run(run).problems
+    assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Have it granted."
+    assert plan_repair(run) == []
 
 
 def test_a_quick_check_opens_again_only_what_changed(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
