@@ -28,6 +28,7 @@ BYTES_PER_COMPLETION, TOKENS_OF_IT = 2131, 408     # python -m benchmarks.wareho
 BYTES_PER_SAMPLE = 80                              # the same
 COMMITS_PER_SECOND = 920                           # python -m benchmarks.commits, 64 processes, a local disk
 PUTS_PER_SECOND, KEYS_PER_PAGE = 3500, 1000        # of a prefix, and of a listing, as S3 documents them
+BYTES_READ, BYTES_LEARNED = 15, 21                 # of a token, benchmarks.train_inputs; tensors of a row
 PROGRAMS_PER_SECOND = 480                          # python -m benchmarks.score, of a core
 
 
@@ -163,8 +164,8 @@ def files_and_bytes(completions: float, iterations: int, part_size: int, fleet: 
         ("the plan as Python objects, in each worker",
          f"{prompts * TOKENS_OF_IT * cost['bytes in Python of a token'] / 1e9:.1f} GB with prompts of "
          f"{TOKENS_OF_IT} tokens"),
-        ("tokens and logprobs as Python objects, in the trainer",
-         f"{2 * tokens * cost['bytes in Python of a token'] / 1e9:.0f} GB")]
+        ("rows in the trainer, when read", f"{tokens * BYTES_READ / 1e9:.0f} GB"),
+        ("rows in the trainer, when trained", f"{tokens * (BYTES_READ + BYTES_LEARNED) / 1e9:.0f} GB")]
 
 
 if __name__ == "__main__":

@@ -162,8 +162,7 @@ def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0)
                 noise = 0.05 * torch.randn(len(ids), generator=generator)
                 rollouts.append(Rollout(str(number), index, ids.numpy(),
                                         (next(logprobs) + noise).numpy().astype(np.float32), False,
-                                        float(torch.rand((), generator=generator)), False,
-                                        np.zeros(len(ids), np.int64)))
+                                        float(torch.rand((), generator=generator)), False, 0))
             groups[number] = Group(0, str(number), drawn[number].prompt_ids.numpy(), tuple(rollouts), 0,
                                    {0: ""}, 1.0, "float32", 2 * shape.completion, parent=parents[number],
                                    verbatim=parents[number] is not None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from warehouse.store.schema import arrow_schema
+from warehouse.store.schema import UNTRUNCATED, arrow_schema
 
 TASKS, GROUP = 320, 32
 ROWS = TASKS * GROUP
@@ -92,7 +92,9 @@ def completions(iteration: int) -> pa.Table:
                                                        -np.log(np.exp(surprise).astype(np.float32))),
         "num_completion_tokens": lengths, "num_prompt_tokens": np.full(ROWS, PROMPT_TOKENS),
         "seed": random.integers(0, 1 << 60, ROWS), "policy_version": np.full(ROWS, iteration),
-        "temperature": np.ones(ROWS), "max_tokens": np.full(ROWS, 1024)})
+        "temperature": np.ones(ROWS), "max_tokens": np.full(ROWS, 1024), "dtype": _repeated("bfloat16"),
+        "logprobs_mode": _repeated("processed_logprobs"),
+        **{name: np.full(ROWS, value) for name, value in UNTRUNCATED.items()}})
 
 
 def tasks() -> pa.Table:

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -254,7 +255,7 @@ def test_scores_and_groups_are_of_the_iteration_in_which_a_group_is_whole(run: W
                     == (member.task_id, member.sample_index)]
             spans = row["version_segments"] or [{"length": len(row["completion_ids"]),
                                                  "policy_version": row["policy_version"]}]
-            assert member.versions.tolist() == [
+            assert np.broadcast_to(member.versions, len(member.completion_ids)).tolist() == [
                 span["policy_version"] for span in spans for _ in range(span["length"])]
     with closing(connect(run)) as connection:
         def ask(query: str) -> Any:

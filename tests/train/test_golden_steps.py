@@ -4,6 +4,7 @@ import json
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,9 +37,9 @@ def row(index, settings):
     def values(name):
         return torch.tensor(INPUTS[name][index][:length])
 
-    rollout = Rollout("task", index, None, None, False, 0.0, False, None)
-    return Row(rollout, torch.zeros(length, dtype=torch.int64),
-               values("sampling"), advantages=torch.tensor(GOLDEN["advantages"][index]).expand(length),
+    rollout = Rollout("task", index, np.zeros(length, np.int32), values("sampling").numpy(), False, 0.0,
+                      False, 0)
+    return Row(rollout, 0, advantages=torch.tensor(GOLDEN["advantages"][index]).expand(length),
                old_logprobs=values("old"),
                entropy=values("entropy"),
                trainable=INPUTS["ends_with_eos"][index] or not settings.mask_truncated)
@@ -48,12 +49,12 @@ def step(settings, indices):
     """Loss of one optimizer step over some of the stored completions, and its gradients, [8, 12]."""
     rows = [row(index, settings) for index in indices]
     weigh_rows(rows, settings)
-    plan_step([RowGroup(None, None, rows, 0)], [0], 0, settings)
+    plan_step([RowGroup(None, rows, 0)], [0], 0, settings)
     logprobs = torch.tensor(INPUTS["new"]).requires_grad_()
     entropy = torch.tensor(INPUTS["entropy"]).requires_grad_()
     places = [place for place, row in enumerate(rows) if row.trainable]
     chosen, forwarded = [rows[place] for place in places], [indices[place] for place in places]
-    width = max(len(row.completion_ids) for row in chosen)
+    width = max(row.num_tokens for row in chosen)
     loss = step_loss(chosen, logprobs[forwarded][:, :width], entropy[forwarded][:, :width], settings,
                      StepSums())
     loss.backward()

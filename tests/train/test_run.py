@@ -349,3 +349,9 @@ def test_a_model_of_the_hub_is_loaded_at_the_commit_that_the_run_was_made_with(r
     result = CliRunner().invoke(train_command, [str(run.root), *OPTIONS, "--kl-beta", "0.1"])
     assert result.exit_code == 0, result.output
     assert loaded and set(loaded) == {"c0ffee"}
+
+
+def test_tokens_and_logprobs_are_held_once_as_they_lie_in_the_part(trained):
+    for rollout in (rollout for group in train_groups(trained) for rollout in group.rollouts):
+        for values in (rollout.completion_ids, rollout.behaviour_logprobs):
+            assert values.itemsize == 4 and not values.flags.owndata

@@ -35,12 +35,12 @@ class Rollout:
 
     task_id: str
     sample_index: int
-    completion_ids: np.ndarray          # [n] int64
+    completion_ids: np.ndarray          # [n] int32; like the logprobs a slice of what was read, not a copy
     behaviour_logprobs: np.ndarray      # [n] float32, nats; NaN where no policy of the run sampled it
     truncated: bool
     reward: float                       # NaN where it could not be measured
     correct: bool
-    versions: np.ndarray                # [n] the policy that drew each token
+    versions: int | np.ndarray          # the policy that drew all tokens, or each [n]
     support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids that truncation left, [n] how many each
     earned_by: Key | None = None        # the completion that the reward is of; None for the mean of several
 
@@ -51,7 +51,7 @@ class Group:
 
     iteration: int
     group_id: str
-    prompt_ids: np.ndarray              # [P] int64
+    prompt_ids: np.ndarray              # [P] int32
     rollouts: tuple[Rollout, ...]
     policy_version: int                 # the oldest that drew a token
     policies: dict[int, str | None]     # hash of the weights by version; {} where no policy of the run drew
@@ -122,13 +122,13 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
         rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], supports[row], rewards, iteration,
                                   scorer) for row in rows)
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
-        versions = [int(rollout.versions.min()) for rollout in rollouts if len(rollout.versions)]
+        versions = [int(np.min(rollout.versions)) for rollout in rollouts if len(rollout.completion_ids)]
         shared |= {"policy_version": min(versions, default=iteration), "policies": policies}
         if not policies:        # what another model said is no staler than the policy
             shared["temperature"] = 1.0
         parent, verbatim = parents[group_id]
-        groups.append(Group(iteration, group_id, prompt_ids[group_id].astype(np.int64), rollouts, **shared,
-                            purpose=purpose, parent=parent, verbatim=verbatim))
+        groups.append(Group(iteration, group_id, prompt_ids[group_id], rollouts, **shared, purpose=purpose,
+                            parent=parent, verbatim=verbatim))
     return groups
 
 
@@ -159,18 +159,19 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
              support: tuple[np.ndarray, np.ndarray] | None,
              rewards: dict[tuple[str, int], tuple[float, bool]], iteration: int, scorer: str) -> Rollout:
     task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
+    version, length = columns["policy_version"][row], len(completion_ids)
     name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
-    if columns["policy_version"][row] is None:
-        logprobs = np.full(len(completion_ids), np.nan, np.float32)
-    elif len(logprobs) != len(completion_ids):
-        raise StageError(f"{name} has {len(completion_ids)} tokens but {len(logprobs)} behaviour logprobs. "
-                         "Sample it again with logprobs; a missing one is never taken for a ratio of 1.")
+    if version is None:
+        logprobs = np.broadcast_to(np.float32(np.nan), length)
+    elif len(logprobs) != length:
+        raise StageError(f"{name} has {length} tokens but {len(logprobs)} behaviour logprobs. Sample it "
+                         "again with logprobs; a missing one is never taken for a ratio of 1.")
     elif not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
         raise StageError(f"{name} has a behaviour logprob that is not a finite number, or above 0. "
                          "The engine that sampled it is at fault: run the rollout of this iteration again.")
     if support is not None and (support[1].shape != completion_ids.shape or not support[1].all()):
-        raise StageError(f"{name} has {len(completion_ids)} tokens, but support_ids of "
-                         f"{np.count_nonzero(support[1])}. Run `warehouse check` on the run folder.")
+        raise StageError(f"{name} has {length} tokens, but support_ids of {np.count_nonzero(support[1])}. "
+                         "Run `warehouse check` on the run folder.")
     if (task_id, sample_index) not in rewards:
         raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
                          f"Run `score` on iteration {iteration} again.")
@@ -178,15 +179,14 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if abs(reward) > REWARD_LIMIT:
         raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
                          f"`score` iteration {iteration} again; null is for what could not be measured.")
-    version = columns["policy_version"][row]
-    segments = columns["version_segments"][row] or [
-        {"length": len(completion_ids), "policy_version": iteration if version is None else version}]
-    versions = np.concatenate([np.full(segment["length"], segment["policy_version"]) for segment in segments])
-    if len(versions) != len(completion_ids):
-        raise StageError(f"{name} has {len(completion_ids)} tokens, but its version_segments tell the policy "
-                         f"of {len(versions)}. Run `warehouse check` on the run folder.")
-    return Rollout(task_id, sample_index, completion_ids.astype(np.int64), logprobs,
-                   columns["finish_reason"][row] in CUT_OFF, reward, correct, versions, support)
+    versions = iteration if version is None else version
+    if segments := columns["version_segments"][row]:
+        versions = np.concatenate([np.full(each["length"], each["policy_version"]) for each in segments])
+        if len(versions) != length:
+            raise StageError(f"{name} has {length} tokens, but its version_segments tell the policy of "
+                             f"{len(versions)}. Run `warehouse check` on the run folder.")
+    return Rollout(task_id, sample_index, completion_ids, logprobs, columns["finish_reason"][row] in CUT_OFF,
+                   reward, correct, versions, support)
 
 
 def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:
@@ -211,12 +211,9 @@ def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | Non
 
     None where nothing is stored.
     """
-    supports: list[tuple[np.ndarray, np.ndarray] | None] = []
-    for row in completions.column("support_ids"):
-        lists = row.values
-        supports.append(None if lists is None else (
-            lists.flatten().to_numpy().astype(np.int64), lists.value_lengths().to_numpy().astype(np.int64)))
-    return supports
+    stored = (row.values for row in completions.column("support_ids"))
+    return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
+            for lists in stored]
 
 
 def _refuse_small_groups(prompts: pa.Table) -> None:

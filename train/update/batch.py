@@ -26,12 +26,13 @@ UNKNOWN = torch.empty(0)
 
 @dataclass
 class Row:
-    """One completion and all that the loss needs of it; tensors of its tokens, [n]."""
+    """One completion and all that the loss needs of it; tensors of its tokens, [n].
+
+    What the rollout holds is made a tensor where it is asked for: numbers of all tokens are in memory once.
+    """
 
     rollout: Rollout
-    completion_ids: Tensor
-    behaviour_logprobs: Tensor
-    staleness: Tensor = UNKNOWN                 # in policy versions
+    policy_version: int                         # that is trained
     advantages: Tensor = UNKNOWN
     drop_reason: str | None = None
     trainable: bool = True                      # its tokens are in the loss mask
@@ -48,10 +49,29 @@ class Row:
     step: int | None = None
 
     @property
+    def num_tokens(self) -> int:
+        return len(self.rollout.completion_ids)
+
+    @property
+    def completion_ids(self) -> Tensor:
+        return torch.tensor(self.rollout.completion_ids, dtype=torch.long)
+
+    @property
+    def behaviour_logprobs(self) -> Tensor:
+        """log mu, nats; pi_old itself of what another model said: nll alone takes it, and weighs nothing."""
+        stored = torch.tensor(self.rollout.behaviour_logprobs)
+        return self.old_logprobs if stored.isnan().any() else stored
+
+    @property
+    def staleness(self) -> Tensor:
+        """How many policy versions ago each token was drawn."""
+        return (self.policy_version - torch.tensor(self.rollout.versions)).expand(self.num_tokens)
+
+    @property
     def support(self) -> Support | None:
         """What its tokens were drawn from; None where that is the whole vocabulary."""
         stored = self.rollout.support
-        return None if stored is None else Support(*map(torch.from_numpy, stored))
+        return stored and Support(*(torch.tensor(part, dtype=torch.long) for part in stored))
 
     @property
     def advantage(self) -> float:
@@ -60,7 +80,7 @@ class Row:
 
     @property
     def num_trainable_tokens(self) -> int:
-        return len(self.completion_ids) if self.trainable else 0
+        return self.num_tokens if self.trainable else 0
 
     @property
     def log_ratio(self) -> Tensor:
@@ -73,16 +93,19 @@ class RowGroup:
     """A stored group as tensors, its rows, and its staleness in policy versions."""
 
     stored: Group
-    prompt_ids: Tensor
     rows: list[Row]
     staleness: int
     parent: int | None = None       # number in the batch of the group that the prompt goes on from
     num_shared: int = 0             # tokens of the prompt there and of the completion that is continued
 
     @property
+    def prompt_ids(self) -> Tensor:
+        return torch.tensor(self.stored.prompt_ids, dtype=torch.long)
+
+    @property
     def forwardable(self) -> list[Row]:
         """Rows that have a token."""
-        return [row for row in self.rows if len(row.completion_ids)]
+        return [row for row in self.rows if row.num_tokens]
 
 
 def forwardable(batch: list[RowGroup]) -> list[Row]:
@@ -123,17 +146,13 @@ def conversations(batch: list[RowGroup], numbers: Iterable[int]) -> list[list[in
 
 def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
     """Groups with advantages and loss masks, in the order given."""
-    batch = [RowGroup(group, torch.from_numpy(group.prompt_ids),
-                      [Row(rollout, torch.from_numpy(rollout.completion_ids),
-                           torch.tensor(rollout.behaviour_logprobs),
-                           policy_version - torch.from_numpy(rollout.versions))
-                       for rollout in group.rollouts],
+    batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
                       policy_version - group.policy_version, *shared)
              for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
-        row.advantages = advantage.float().expand(len(row.completion_ids))
-        row.trainable = len(row.completion_ids) > 0 and not _left_out(row, settings)
+        row.advantages = advantage.expand(row.num_tokens)
+        row.trainable = row.num_tokens > 0 and not _left_out(row, settings)
         row.drop_reason = _drop_reason(row, settings)
     return batch
 
@@ -146,13 +165,13 @@ def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
     if settings.advantages:
         given = own_advantages(settings.advantages, [group.stored for group in batch],
                                [group.staleness for group in batch])
-        return [torch.tensor(value) for value in given]
+        return [torch.tensor(value, dtype=torch.float32) for value in given]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
     group_index = torch.repeat_interleave(torch.arange(len(batch)),
                                           torch.tensor([len(group.rows) for group in batch]))
     if settings.loss == "oapl":
-        return list(regression_advantages(rewards, group_index, beta=settings.oapl_beta or 1.0))
-    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards))
+        return list(regression_advantages(rewards, group_index, beta=settings.oapl_beta or 1.0).float())
+    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
 
 
 def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> list[list[int]]:
@@ -175,20 +194,16 @@ def weigh_rows(rows: list[Row], settings: Settings) -> None:
     """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
     if not rows:
         return
-    for row in rows:
-        if row.behaviour_logprobs.isnan().any():    # of another model: nll alone takes it, and weighs nothing
-            row.behaviour_logprobs = row.old_logprobs
     correction, low, high = correction_of(settings)
     log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
-    mask = pad_sequence([torch.ones(len(row.completion_ids)) for row in rows], batch_first=True)
+    mask = pad_sequence([torch.ones(row.num_tokens) for row in rows], batch_first=True)
     weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
     veto = torch.zeros(len(rows), dtype=torch.bool)
     if settings.veto:
         veto = veto_mask(log_ratio, mask, threshold=settings.veto)
     weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
     for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
-        length = len(row.completion_ids)
-        row.weights, row.kept = row_weights[:length], row_kept[:length]
+        row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
         if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
             row.drop_reason = "vetoed" if is_vetoed else "importance_mask"
 
@@ -198,11 +213,11 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Set
     rows = [row for index in groups for row in batch[index].rows]
     num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
     total = int(num_tokens.sum())
-    longest = settings.max_completion_length or max(len(row.completion_ids) for row in rows)
+    longest = settings.max_completion_length or max(row.num_tokens for row in rows)
     scales = loss_scales(settings.loss, num_tokens, num_completions=len(rows), total_trainable_tokens=total,
                          max_completion_length=longest)
     for row, scale in zip(rows, scales.tolist(), strict=True):
-        row.scale, row.step, row.mask = scale, step, torch.ones(len(row.completion_ids))
+        row.scale, row.step, row.mask = scale, step, torch.ones(()).expand(row.num_tokens)
     trainable = [row for row in rows if row.trainable]
     if trainable and settings.loss == "m2po":
         log_ratio = torch.cat([row.log_ratio for row in trainable])
@@ -232,7 +247,7 @@ def has_other_terms(settings: Settings) -> bool:
 
 
 def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
-    for row, row_mask in zip(rows, mask.split([len(row.completion_ids) for row in rows]), strict=True):
+    for row, row_mask in zip(rows, mask.split([row.num_tokens for row in rows]), strict=True):
         row.mask = row.mask * row_mask
 
 
@@ -243,7 +258,7 @@ def _left_out(row: Row, settings: Settings) -> bool:
 
 
 def _drop_reason(row: Row, settings: Settings) -> str | None:
-    if not len(row.completion_ids):
+    if not row.num_tokens:
         return "empty"
     if not row.trainable:
         return "truncated" if settings.mask_truncated and row.rollout.truncated else "not_right"

@@ -26,7 +26,7 @@ def explain_lines(learner: Learner, num: int) -> list[str]:
     lines = [f"gradient of all completions as one step, norm {whole:.4g}; those with the largest:",
              f"{'norm':>9} {'share':>7} {'advantage':>9} {'reward':>7} {'tokens':>6}  completion"]
     return lines + [f"{part.norm:9.3g} {part.share:7.1%} {part.row.advantage:9.2f} "
-                    f"{part.row.rollout.reward:7.2f} {len(part.row.completion_ids):6d}  {part.name}"
+                    f"{part.row.rollout.reward:7.2f} {part.row.num_tokens:6d}  {part.name}"
                     for part in parts[:num]]
 
 
@@ -41,7 +41,7 @@ def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
 
     def gradient_of(group: RowGroup, row: Row) -> Tensor:
         learner.policy.model.zero_grad()
-        single = RowGroup(group.stored, group.prompt_ids, [row], group.staleness)
+        single = RowGroup(group.stored, [row], group.staleness)
         accumulate(learner.policy, [single], [0], learner.processes, settings, online=False,
                    interrupted=lambda: False)
         return torch.cat([parameter.grad.flatten().double().cpu() if parameter.grad is not None

@@ -106,7 +106,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
               sums: StepSums) -> Tensor:
     """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
-               [torch.ones(len(row.completion_ids)) for row in rows], [row.mask for row in rows],
+               [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
                [row.weights for row in rows], [row.advantages for row in rows]]
     columns += [[row.ref_logprobs for row in rows]] if settings.kl_beta else []
     padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
@@ -136,7 +136,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     clipped = clipped * in_surrogate
     sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, mask)
     for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):
-        row.log_drift, row.clipped = drift[:len(row.completion_ids)], was_clipped[:len(row.completion_ids)]
+        row.log_drift, row.clipped = drift[:row.num_tokens], was_clipped[:row.num_tokens]
     return loss
 
 
@@ -147,8 +147,8 @@ def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: 
         if online:
             known = zip(chosen, logprobs.detach().cpu(), entropy.detach().cpu(), strict=True)
             for row, row_logprobs, row_entropy in known:
-                length = len(row.completion_ids)
-                row.old_logprobs, row.entropy = row_logprobs[:length].clone(), row_entropy[:length].clone()
+                row.old_logprobs = row_logprobs[:row.num_tokens].clone()
+                row.entropy = row_entropy[:row.num_tokens].clone()
             weigh_rows(chosen, settings)
         return step_loss(chosen, logprobs, entropy, settings, sums)
 

@@ -27,7 +27,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     """
     missing = {index: without for index, group in enumerate(batch)
                if (without := [place for place, row in enumerate(group.rows)
-                               if len(row.completion_ids) and not len(getattr(row, column))])}
+                               if row.num_tokens and not len(getattr(row, column))])}
     mine = share(batch, list(missing), processes)
     groups = prompt_groups(batch, {index: [batch[index].rows[place] for place in missing[index]]
                                    for index in mine})
@@ -86,14 +86,14 @@ def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[s
     rows = forwardable(batch)
     for row in rows if columns == STEP_COLUMNS else ():
         if not len(row.log_drift):
-            row.log_drift = row.clipped = torch.full(row.completion_ids.shape, torch.nan)
+            row.log_drift = row.clipped = torch.full((row.num_tokens,), torch.nan)
     values = {name: torch.cat([torch.empty(0), *(getattr(row, name) for row in rows)]) for name in columns}
     return {name: tensor for name, tensor in values.items() if len(tensor)}
 
 
 def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
     """Give each of `rows` its part of columns of all their tokens, one after the other."""
-    lengths = [len(row.completion_ids) for row in rows]
+    lengths = [row.num_tokens for row in rows]
     for name, values in columns.items():
         for row, row_values in zip(rows, values.split(lengths), strict=True):
             setattr(row, name, row_values)
@@ -105,8 +105,8 @@ def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> lis
     Those whose prompts begin with one another are one process's.
     """
     loads, mine = [0] * processes.count, []
-    costs = [(sum(len(batch[index].prompt_ids) - batch[index].num_shared
-                  + sum(len(row.completion_ids) for row in batch[index].rows) for index in members), members)
+    costs = [(sum(len(batch[index].stored.prompt_ids) - batch[index].num_shared
+                  + sum(row.num_tokens for row in batch[index].rows) for index in members), members)
              for members in conversations(batch, groups)]
     for cost, members in sorted(costs, key=lambda each: (-each[0], each[1])):
         target = loads.index(min(loads))

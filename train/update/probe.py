@@ -21,8 +21,8 @@ def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict
         return None
 
     def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
-        length = len(chosen[1].completion_ids)
-        return max(LENGTH, len(chosen[0].prompt_ids) + length), -length
+        length = chosen[1].num_tokens
+        return max(LENGTH, len(chosen[0].stored.prompt_ids) + length), -length
     group, row = min(rows, key=cost)
     [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
                                   token_budget=token_budget)

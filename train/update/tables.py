@@ -43,7 +43,7 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
 
 
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
-    rollout, n = row.rollout, len(row.completion_ids)
+    rollout, n = row.rollout, row.num_tokens
     compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
     gap, earned_by = row.log_ratio.double(), rollout.earned_by or (None,) * 4
     return {
