@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import resource
 import subprocess
@@ -25,6 +26,7 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
          "accelerate": ("train/update/accelerator.py",)}
 
 
+@functools.cache
 def imports(path: Path, *, whole: bool = False) -> set[str]:
     """Modules that a file imports anywhere in it, but for those that only annotations need.
 
@@ -95,6 +97,7 @@ BARE = {"score.isolation": {"score"}, "score.doubt": {"score"}, "score.wire": {"
         "score.lane": {"score", "numpy"}, "train.rows": {"train", "warehouse", "numpy", "pyarrow"}}
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Every module of the rooms by its dotted name; packages by the name of their folder."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
@@ -102,6 +105,7 @@ def modules() -> dict[str, Path]:
             for path in files}
 
 
+@functools.cache
 def edges() -> dict[str, set[str]]:
     """Which module imports which, of those in the rooms."""
     known, arrows = modules(), {}

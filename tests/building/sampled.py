@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from click.testing import CliRunner, Result
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
@@ -22,7 +24,8 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
          "tie_word_embeddings": True}
 OPTIONS = ["--dtype", "float32", "--lora-rank", "4", "--lora-alpha", "8", "--learning-rate", "1e-2",
-           "--device", "cpu", "--updates-per-batch", "3", "--checkpoint-seconds", "0"]
+           "--device", "cpu", "--updates-per-batch", "3"]
+SAVING = ["--checkpoint-seconds", "0"]      # a checkpoint after every step
 
 
 def tiny_run(folder: Path) -> Warehouse:
@@ -81,8 +84,8 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
     claimed = version if claimed is None else claimed
     policy = load_policy(warehouse, version)
     completions, samples = [], []
-    for number, prompt in enumerate(prompts):
-        group = sample_group(policy, prompt, max_tokens, generator, top_k)
+    groups = sample_groups(policy, prompts, max_tokens, generator, top_k)
+    for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
         for sample_index, (ids, logprobs, support) in enumerate(group):
             reward = sum(token % 2 == 0 for token in ids) / len(ids) if number % 4 else 0.5
             completions.append(completion_row(
@@ -124,26 +127,34 @@ def load_policy(warehouse: Warehouse, version: int) -> Policy:
                      device=torch.device("cpu"), seed=0, rank=4, alpha=8, rslora=False, targets="all-linear")
 
 
-def sample_group(policy: Policy, prompt: dict[str, Any], max_tokens: int, generator: torch.Generator,
-                 top_k: int = 0) -> list[tuple[list[int], list[float], list[list[int]]]]:
-    """Draw the completions of a prompt side by side, token by token, each to its end.
+def sample_groups(policy: Policy, prompts: list[dict[str, Any]], max_tokens: int, generator: torch.Generator,
+                  top_k: int = 0) -> list[list[tuple[list[int], list[float], list[list[int]]]]]:
+    """Draw the completions of all prompts side by side, token by token, each to its end.
 
     Of each come ids, logprobs, and the ids that top_k left for each token, none where it left all.
     """
-    tokens = torch.tensor([prompt["prompt_ids"]] * prompt["group_size"])
-    logprobs, support = torch.empty(len(tokens), 0), torch.empty(len(tokens), 0, top_k, dtype=torch.long)
+    asked = [torch.tensor(prompt["prompt_ids"]) for prompt in prompts for _ in range(prompt["group_size"])]
+    ends, rows = torch.tensor([len(ids) for ids in asked]), torch.arange(len(asked))
+    chances = torch.cat([torch.empty(max_tokens, prompt["group_size"], VOCABULARY).exponential_(
+        generator=generator) for prompt in prompts], dim=1)
+    # Shorter rows are filled up behind their end, where no token before it sees them.
+    tokens = pad_sequence([*asked, torch.zeros(int(ends.max()) + max_tokens).long()], batch_first=True)[:-1]
+    logprobs, support = torch.empty(len(rows), 0), torch.empty(len(rows), 0, top_k, dtype=torch.long)
     with torch.no_grad():
-        for _ in range(max_tokens):
-            scores = policy.full_logits(tokens)[:, -1]
+        for place in range(max_tokens):
+            scores = policy.full_logits(tokens[:, :int(ends.max()) + place])[rows, ends + place - 1]
             left = scores.topk(top_k).indices
             if top_k:
                 scores = torch.full_like(scores, -torch.inf).scatter(1, left, scores.gather(1, left))
             scores = scores.log_softmax(dim=-1)
-            drawn = torch.multinomial(scores.exp(), 1, generator=generator)
-            tokens = torch.cat([tokens, drawn], dim=1)
+            drawn = (scores.exp() / chances[place]).argmax(dim=-1, keepdim=True)    # as torch.multinomial
+            tokens[rows, ends + place] = drawn.squeeze(1)
             logprobs = torch.cat([logprobs, scores.gather(1, drawn)], dim=1)
             support = torch.cat([support, left[:, None]], dim=1)
-    completions = tokens[:, len(prompt["prompt_ids"]):].tolist()
-    lengths = [(*ids, END).index(END) + 1 for ids in completions]
-    return [(ids[:length], values[:length], left[:length]) for ids, values, left, length
-            in zip(completions, logprobs.tolist(), support.tolist(), lengths, strict=True)]
+    completions = []
+    for row, end in enumerate(ends.tolist()):
+        ids = tokens[row, end:end + max_tokens].tolist()
+        length = (*ids, END).index(END) + 1
+        completions.append((ids[:length], logprobs[row, :length].tolist(), support[row, :length].tolist()))
+    groups = iter(completions)
+    return [list(islice(groups, prompt["group_size"])) for prompt in prompts]

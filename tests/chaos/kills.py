@@ -1,12 +1,15 @@
 """Start one command of the project and kill it, at a named instant, at a random one, or not at all."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {"rollout": ("rollout",), "turn": ("rollout", "--turn", "2"), "score": ("score",),
             "train": ("train",),
             "compact": ("warehouse", "compact"), "report": ("reports", "build")}
+# But for what `train` needs, which few of them run.
+PRELOADED = ["rollout.cli", "rollout.run", "score.cli", "score.run", "train.cli", "warehouse.cli",
+             "tests.building.scripted"]
 
 
 class Step(NamedTuple):
@@ -46,12 +52,12 @@ class Ended(NamedTuple):
 
 def to_the_end(step: Step, warehouse: Warehouse) -> Ended:
     """Run the command undisturbed."""
-    return _run(step, warehouse, ["--list"])
+    return _fork(step, warehouse, ["--list"])
 
 
 def at_next_instant(step: Step, warehouse: Warehouse, passed: Path) -> Ended:
     """Kill -9 at the first named instant that the file `passed` does not list yet; it does then."""
-    return _run(step, warehouse, ["--die-once", str(passed)])
+    return _fork(step, warehouse, ["--die-once", str(passed)])
 
 
 def at_random(step: Step, warehouse: Warehouse, seconds: float, draw: random.Random) -> Ended:
@@ -61,7 +67,14 @@ def at_random(step: Step, warehouse: Warehouse, seconds: float, draw: random.Ran
     alone, as when the system runs out of memory.
     """
     instant, group = draw.uniform(0.05, seconds), draw.random() < 0.5
-    return _run(step, warehouse, ["--list"], kill_after=instant, group=group)
+    process, began = start(step, warehouse), time.monotonic()
+    try:
+        output, _ = process.communicate(timeout=instant)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    return Ended(process.returncode, output, time.monotonic() - began)
 
 
 def orphans(warehouse: Warehouse) -> list[str]:
@@ -75,28 +88,42 @@ def orphans(warehouse: Warehouse) -> list[str]:
         time.sleep(0.2)
 
 
-def start(step: Step, warehouse: Warehouse, option: tuple[str, ...] = ("--list",)) -> subprocess.Popen[str]:
+def start(step: Step, warehouse: Warehouse) -> subprocess.Popen[str]:
     """Start the command in a process group of its own."""
+    words = _words(step, warehouse, ["--list"])
+    return subprocess.Popen([sys.executable, "-m", "tests.chaos.commands", *words], cwd=ROOT, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def _fork(step: Step, warehouse: Warehouse, option: list[str]) -> Ended:
+    """Run the command in a process forked from one that has imported what commands need, and no more."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    began = time.monotonic()
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = context.Process(target=_run, args=(_words(step, warehouse, option), output.name))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return Ended(process.exitcode, output.read(), time.monotonic() - began)
+
+
+def _run(words: list[str], output: str) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1) for number in (1, 2))      # noqa: SIM115
+    sys.argv = ["tests.chaos.commands", *words]
+    runpy.run_module("tests.chaos.commands", run_name="__main__")
+
+
+def _words(step: Step, warehouse: Warehouse, option: list[str]) -> list[str]:
     command, *words = COMMANDS[step.name]
     engine = ["--real-engine"] if step.real else []
     named = ["--iteration", str(step.iteration)] if step.name != "report" else []
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.commands", *engine, *option, command, *words,
-         str(warehouse.root), *named],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-
-
-def _run(step: Step, warehouse: Warehouse, option: list[str], *, kill_after: float | None = None,
-         group: bool = True) -> Ended:
-    began = time.monotonic()
-    process = start(step, warehouse, tuple(option))
-    try:
-        output, _ = process.communicate(timeout=kill_after)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-    return Ended(process.returncode, output, time.monotonic() - began)
+    return [*engine, *option, command, *words, str(warehouse.root), *named]
 
 
 def _content(path: Path) -> bytes:

@@ -17,7 +17,9 @@ from warehouse.store.json_files import json_bytes, read_json
 DOCUMENTS = ("completions/iteration=0/purpose=train/manifest.json", f"{SAMPLES}/manifest.json",
              "completions/iteration=1/purpose=train/settings.json", "train/iteration=0/manifest.json",
              "policies/1/policy.json", "warehouse.json", "intent.json")
-CONTENTS = ("[]", "{}", "5", '{"facts": {}, "parts": [{"name": 5}]}', "{", "", "\x00\xff")
+CONTENTS = ("[]", "{}", '{"facts": {}, "parts": [{"name": 5}]}', "{", "\x00\xff", *(
+    pytest.param(content, marks=pytest.mark.slow("another that is no object, or no JSON"))
+    for content in ("5", "")))
 
 
 @pytest.fixture(scope="module")

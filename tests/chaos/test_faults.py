@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_while_a_training_runs_stops_it_with_what_it_saved(
     whole = sampled.tiny_run(tmp_path / "whole")
     sampled.sample_rows(whole, 0)
     tight = runs.copy_run(whole, tmp_path / "tight")
-    options = [*sampled.OPTIONS, "--threads", "1"]
+    options = [*sampled.OPTIONS, *sampled.SAVING, "--threads", "1"]
     taken: list[int] = []
 
     def usage(_: Path) -> SimpleNamespace:
@@ -167,10 +167,10 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
         save(*arguments)
     with monkeypatch.context() as filling:
         filling.setattr(Checkpoints, "save", on_a_full_disk)
-        stopped = CliRunner().invoke(train, [str(warehouse.root), *sampled.OPTIONS])
+        stopped = sampled.run_train(warehouse, *sampled.SAVING)
     assert stopped.exit_code == 1 and "is full (" in stopped.output, stopped.output
     fillers[0].unlink()
-    assert CliRunner().invoke(train, [str(warehouse.root), *sampled.OPTIONS]).exit_code == 0
+    assert sampled.run_train(warehouse).exit_code == 0
 
 
 @pytest.mark.parametrize(("error", "sentence"), [

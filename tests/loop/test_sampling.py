@@ -25,7 +25,7 @@ prepare_environment()
 from rollout.engines.engine import EngineSettings, Request, Sampling
 from rollout.engines.vllm_engine import VllmEngine
 engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", max_num_seqs=16))
-ways = {"plain": Sampling(300, 0.0), "cut": Sampling(300, 0.0, stop_loops=8),
+ways = {"plain": Sampling(150, 0.0), "cut": Sampling(150, 0.0, stop_loops=8),
         "truncated": Sampling(40, top_k=8, top_p=0.9)}
 requests = [Request(index, [(index + 7) * place % 250 for place in range(8)], index) for index in range(16)]
 told = {name: [dataclasses.asdict(each) for each in sorted(

@@ -285,9 +285,16 @@ def test_kl_to_the_base_holds_the_policy_near_it(run, stale, tmp_path):
     assert distance(run) < 0.7 * distance(free)
 
 
-def test_full_fine_tuning_with_kl_starts_at_zero_kl(stale, tmp_path):
-    run = tiny_run(tmp_path / "full")
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Three groups of the base policy; never to be written to."""
+    run = tiny_run(tmp_path_factory.mktemp("runs") / "small")
     sample_rows(run, 0, num_groups=3)
+    return run
+
+
+def test_full_fine_tuning_with_kl_starts_at_zero_kl(small, tmp_path):
+    run = copy_run(small, tmp_path / "full")
     result = run_train(run, "--full", "--kl-beta", "1", "--updates-per-batch", "1", "--loss", "grpo")
     assert result.exit_code == 0, result.output
     step, = run.read("train_steps", iteration=0).to_pylist()
@@ -296,9 +303,8 @@ def test_full_fine_tuning_with_kl_starts_at_zero_kl(stale, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", [[], ["--full"]])
-def test_half_precision_trains_towards_the_same_adapter(tmp_path, dtype, kind):
-    run = tiny_run(tmp_path / "half")
-    sample_rows(run, 0, num_groups=3)
+def test_half_precision_trains_towards_the_same_adapter(small, tmp_path, dtype, kind):
+    run = copy_run(small, tmp_path / "half")
     result = run_train(run, *kind, "--dtype", dtype, "--max-mismatch", "1")
     assert result.exit_code == 0, result.output
     steps = run.read("train_steps", iteration=0).to_pylist()
@@ -360,7 +366,7 @@ def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, stale, tmp_p
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
         return original(*arguments, **options)
     monkeypatch.setattr(train.update.steps, "accumulate", full)
-    result = run_train(run, "--checkpoint-seconds", "1000")
+    result = run_train(run)
     assert result.exit_code == 1 and "Lower --tokens-per-batch, now 1024" in result.stderr
     monkeypatch.undo()
     monkeypatch.setattr(train.update.steps, "accumulate",
@@ -369,17 +375,8 @@ def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, stale, tmp_p
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(whole, 2), 1e-4)
 
 
-@pytest.fixture
-def new_runs(tmp_path):
-    """Two runs with the same iteration 0 of 8 groups, 6 of them with a signal."""
-    runs = [tiny_run(tmp_path / name) for name in "ab"]
-    for warehouse in runs:
-        sample_rows(warehouse, 0)
-    return runs
-
-
-def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_next(new_runs):
-    waiting, plain = new_runs
+def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_next(scored, tmp_path):
+    waiting, plain = (copy_run(scored, tmp_path / name) for name in "ab")
     result = run_train(waiting, "--until-signal", "7")
     assert result.exit_code == 0, result.output
     assert "6 of 8 groups have a signal, fewer than --until-signal 7" in result.stdout
@@ -406,8 +403,8 @@ def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_
     assert {row["iteration"] for row in waiting.read("train_samples", iteration=2).to_pylist()} == {2}
 
 
-def test_after_five_rollouts_it_trains_on_what_there_is(new_runs):
-    run = new_runs[0]
+def test_after_five_rollouts_it_trains_on_what_there_is(scored, tmp_path):
+    run = copy_run(scored, tmp_path / "run")
     for iteration in range(5):
         if iteration:
             sample_rows(run, iteration, num_groups=1)

@@ -13,18 +13,11 @@ from safetensors.torch import load_file
 import train.update.steps
 from tests.building.many import FSDP, in_processes
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, SAVING, sample_rows
 from train.cli import train as train_command
 from train.model.sharding import merge_programs
 from train.update.accelerator import GONE, Processes, end_if_stuck
 from warehouse.store.errors import StageError
-
-
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    run = tiny_run(tmp_path_factory.mktemp("runs") / "scored")
-    sample_rows(run, 0)
-    return run
 
 
 def weights(run, version=1):
@@ -79,7 +72,7 @@ def test_a_killed_process_ends_the_others_in_a_sentence_and_any_number_goes_on(s
             os.kill(os.getpid(), signal.SIGKILL)
         return take_step(learner, step, *arguments)
     monkeypatch.setattr(train.update.steps, "take_step", killed)
-    assert train_in(2, shared) == [1, -signal.SIGKILL]
+    assert train_in(2, shared, *SAVING) == [1, -signal.SIGKILL]
     error, = (line for line in complained(shared).splitlines() if "Error" in line)
     assert error.startswith("Error: Another process of this training has ended") and "run the same" in error
     monkeypatch.undo()

@@ -14,10 +14,24 @@ from warehouse.sql.database import connect, rows_of
 
 @pytest.fixture(scope="module")
 def trained(scored, tmp_path_factory):
-    """Policy 1 after one step at a learning rate of 1e-6, and iteration 1 sampled by it."""
+    """Policy 1 after one step at a learning rate of 1e-6."""
     warehouse = copy_run(scored, tmp_path_factory.mktemp("runs") / "trained")
     assert run_train(warehouse, "--learning-rate", "1e-6", "--updates-per-batch", "1").exit_code == 0
     return warehouse
+
+
+@pytest.fixture(scope="module")
+def sampled_again(trained, tmp_path_factory):
+    """With iteration 1 sampled by policy 1; never to be written to."""
+    warehouse = copy_run(trained, tmp_path_factory.mktemp("runs") / "again")
+    sample_rows(warehouse, 1)
+    return warehouse
+
+
+@pytest.fixture
+def next_run(sampled_again, tmp_path):
+    """A copy of that."""
+    return copy_run(sampled_again, tmp_path / "next")
 
 
 def refused(warehouse, *arguments, code=1):
@@ -101,35 +115,31 @@ def test_half_precision_says_what_its_table_cannot_tell(run):
 
 
 @pytest.mark.parametrize("updates", ["1", "3"])
-def test_an_ess_below_the_limit_before_the_first_step_writes_nothing(trained, tmp_path, updates):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
-    rewrite(run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
+def test_an_ess_below_the_limit_before_the_first_step_writes_nothing(next_run, updates):
+    rewrite(next_run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
         min(0.0, value - 3 * (place % 2)) for place, value in enumerate(row["behaviour_logprobs"])]})
     stale = ["--max-mismatch", "9", "--updates-per-batch", updates]
-    assert "below --min-ess 0.9 before the first step" in refused(run, *stale, "--min-ess", "0.9")
-    result = run_train(run, *stale, "--min-ess", "0.01", "--max-drift", "1e-9")
+    assert "below --min-ess 0.9 before the first step" in refused(next_run, *stale, "--min-ess", "0.9")
+    result = run_train(next_run, *stale, "--min-ess", "0.01", "--max-drift", "1e-9")
     assert result.exit_code == 0
     assert ("--max-drift judges every step but the first" in result.stdout) == (updates == "1")
 
 
-def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_started_from(trained, tmp_path):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
-    rewrite(run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
+def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_started_from(next_run):
+    rewrite(next_run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
         value - 1 for value in row["behaviour_logprobs"]]})
-    result = run_train(run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
+    result = run_train(next_run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
                     "--max-drift", "1e-6")
     assert result.exit_code == 0, result.output
-    step, = run.read("train_steps", iteration=1).to_pylist()
+    step, = next_run.read("train_steps", iteration=1).to_pylist()
     assert step["policy_kl"] < 1e-9 and step["ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
 def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mode(trained, tmp_path):
-    facts = []
+    facts, stale = [], copy_run(trained, tmp_path / "stale")
+    sample_rows(stale, 1, sampled_by=0)
     for more in ([], ["--kl-beta", "1e-9"], ["--mask-truncated"]):  # from the step's own forward, or before
-        run = copy_run(trained, tmp_path / "-".join(["run", *more]))
-        sample_rows(run, 1, sampled_by=0)
+        run = copy_run(stale, tmp_path / "-".join(["run", *more]))
         result = run_train(run, "--updates-per-batch", "1", *more)
         assert result.exit_code == 0, result.output
         step, = run.read("train_steps", iteration=1).to_pylist()
@@ -149,35 +159,29 @@ def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mo
     assert facts[0] == pytest.approx(facts[1], rel=1e-4)
 
 
-def test_vetoed_rows_with_a_kl_are_rows_that_the_step_used(trained, tmp_path):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
+def test_vetoed_rows_with_a_kl_are_rows_that_the_step_used(next_run):
     options = ["--veto", "5", "--updates-per-batch", "1"]       # every rho is below 5: all rows are vetoed
-    assert run_train(run, *options, "--kl-beta", "0.1").exit_code == 0
-    rows = run.read("train_samples", iteration=1).to_pylist()
+    assert run_train(next_run, *options, "--kl-beta", "0.1").exit_code == 0
+    rows = next_run.read("train_samples", iteration=1).to_pylist()
     assert {(row["drop_reason"], row["optimizer_step"]) for row in rows} == {(None, 0)}
     assert {row["kept_fraction"] for row in rows} == {0.0}
 
 
-def test_a_missing_optimizer_is_said(trained, tmp_path):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
-    (run.policy_dir(1) / "optimizer.pt").unlink()
-    assert "optimizer.pt is missing" in refused(run)
-    policy = run.policy(1)
+def test_a_missing_optimizer_is_said(next_run):
+    (next_run.policy_dir(1) / "optimizer.pt").unlink()
+    assert "optimizer.pt is missing" in refused(next_run)
+    policy = next_run.policy(1)
     policy.pop("files")     # as version 0.2.0 wrote it
-    (run.policy_dir(1) / "policy.json").write_text(json.dumps(policy))
-    result = run_train(run)
+    (next_run.policy_dir(1) / "policy.json").write_text(json.dumps(policy))
+    result = run_train(next_run)
     assert result.exit_code == 0
     assert "optimizer.pt is missing: AdamW starts with fresh moments" in result.stdout
 
 
-def test_a_learning_rate_of_0_beyond_the_schedule_is_not_silent(trained, tmp_path):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
+def test_a_learning_rate_of_0_beyond_the_schedule_is_not_silent(next_run):
     linear = ["--schedule", "linear", "--total-steps"]
-    assert "ended at --total-steps 1" in refused(run, *linear, "1")
-    result = run_train(run, *linear, "3")
+    assert "ended at --total-steps 1" in refused(next_run, *linear, "1")
+    result = run_train(next_run, *linear, "3")
     assert result.exit_code == 0 and "the learning rate reaches 0 at step 3" in result.stdout
 
 
@@ -225,13 +229,11 @@ def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
     assert run.policy(1)["settings"]["max_completion_length"] == 10
 
 
-def test_a_policy_whose_adapter_is_gone_is_refused(trained, tmp_path):
-    run = copy_run(trained, tmp_path / "run")
-    sample_rows(run, 1)
-    for path in run.policy_dir(1).iterdir():
+def test_a_policy_whose_adapter_is_gone_is_refused(next_run):
+    for path in next_run.policy_dir(1).iterdir():
         if path.name != "policy.json":
             path.unlink()       # pruned: no new adapter takes its place without a word
-    assert "cannot be loaded" in refused(run)
+    assert "cannot be loaded" in refused(next_run)
 
 
 def test_export_keeps_the_dtype_of_the_training(trained, tmp_path):

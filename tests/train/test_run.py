@@ -23,6 +23,7 @@ from tests.building.runs import change_document, copy_run
 from tests.building.sampled import (
     END,
     OPTIONS,
+    SAVING,
     SCORER,
     load_policy,
     rewrite,
@@ -179,7 +180,7 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(trained
 
     monkeypatch.setattr(owner, point, kill)
     with pytest.raises(Killed):
-        CliRunner().invoke(train_command, [str(run.root), *OPTIONS], catch_exceptions=False)
+        CliRunner().invoke(train_command, [str(run.root), *OPTIONS, *SAVING], catch_exceptions=False)
     monkeypatch.undo()
     result = run_train(run, "--iteration", "0")
     assert result.exit_code == 0, result.output
@@ -202,7 +203,7 @@ def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(trained, ru
         signal.raise_signal(signal.SIGTERM)
         return result
     monkeypatch.setattr(train.update.steps, "take_step", take_step)
-    result = run_train(run, "--checkpoint-seconds", "1000")
+    result = run_train(run)
     assert result.exit_code == 75, result.output
     assert "with 1 of 3 steps taken and saved" in result.stderr
     monkeypatch.undo()

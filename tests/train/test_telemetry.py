@@ -1,22 +1,13 @@
 """What `train --track` sends, read back from TensorBoard's files."""
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner, Result
 
 import train.update.steps
-from tests.building.sampled import OPTIONS, rewrite, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, rewrite
 from train.cli import train as train_command
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Warehouse:
-    warehouse = tiny_run(tmp_path / "demo")
-    sample_rows(warehouse, 0, num_groups=5)
-    return warehouse
 
 
 def invoke(warehouse: Warehouse, *words: str) -> Result:
@@ -35,7 +26,7 @@ def sent(warehouse: Warehouse) -> dict[str, list[tuple[int, float]]]:
 def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehouse,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    asked = ["--track", "tensorboard", "--updates-per-batch", "5", "--checkpoint-seconds", "1000"]
+    asked = ["--track", "tensorboard", "--updates-per-batch", "5"]
     whole = train.update.steps.take_step
 
     def killed_at_2(learner, step, *rest):

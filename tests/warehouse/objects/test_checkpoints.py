@@ -13,7 +13,7 @@ import train.update.steps
 import warehouse.objects.working_copy as working_copy
 from tests.building.object_server import keys
 from tests.building.runs import copy_run
-from tests.building.sampled import run_train, sample_rows, tiny_run
+from tests.building.sampled import SAVING, run_train, sample_rows, tiny_run
 from tests.building.stored import on_machine
 from warehouse.objects.mirror import mirror_run
 from warehouse.store.commit import TWINS
@@ -49,7 +49,7 @@ def train_counting(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> int
     with monkeypatch.context() as patched:
         patched.setattr(train.update.steps, "take_step",
                         lambda *arguments: (taken.append(1), take_step(*arguments))[1])
-        ended = run_train(warehouse, "--iteration", "0")
+        ended = run_train(warehouse, "--iteration", "0", *SAVING)
     assert ended.exit_code == 0, ended.output
     return len(taken)
 
@@ -61,7 +61,7 @@ def killed_at(place: str, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch)
             raise Killed
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(working_copy, "reached", die)
-        run_train(warehouse)
+        run_train(warehouse, *SAVING)
 
 
 @pytest.mark.parametrize(("place", "kept", "left"), [
