@@ -45,7 +45,7 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
     """Print one line of JSON."""
     began, processes = time.perf_counter(), Processes()
     device = processes.device
-    loading._load_pretrained = lambda *_, dtype, **__: random_model(model, dtype, device)
+    loading.load_base = lambda *_, dtype, **__: random_model(model, loading.DTYPES[dtype], device)
     options: dict[str, Any] = {"dtype": dtype, "device": device, "sharding": processes.sharding}
     policy = loading.load_full("", **options) if full else loading.load_lora(
         "", None, seed=0, rank=16, alpha=32, rslora=False, targets="all-linear", **options)

@@ -44,7 +44,7 @@ def main(model: str, lora_rank: int, dtype: str) -> None:
         lap("the GPU's context")
     make_model(folder, model, lora_rank)
     lap("writing the model, not of a stage")
-    loading._load_pretrained = _timed(loading._load_pretrained)
+    loading.load_base = _timed(loading.load_base)
     loading.fuse_adapter, loading.fuse_norms = _timed(loading.fuse_adapter), _timed(loading.fuse_norms)
     loading._choose_attention = _timed(loading._choose_attention)
     policy = new_policy(folder, folder / "adapter", dtype)

@@ -3,7 +3,7 @@
 # goes on where it stopped; after an alarm, go back with `warehouse rollback`, or WATCH="--ignore SIGNAL" goes on.
 # `warehouse warm` keeps imports and engine loaded for all iterations; with ROLLHOUSE_WARM=off each command loads anew.
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
-# Programs run while others are still sampled (`score --follow`).
+# Programs run while others are still sampled (`score --follow`), and `train --follow` loads meanwhile.
 # --ahead: while `train` works, the next iteration is sampled by the policy before (one step off-policy) and scored.
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
@@ -21,7 +21,8 @@ if [[ $run == *://* ]]; then # its working copy, brought up to date
   files=${ROLLHOUSE_CACHE:-$HOME/.cache/rollhouse}/${run/:\/\///}
   warehouse sql "$run" --in-place "SELECT 1" >/dev/null
 fi
-rescues=0 to_train=() ahead="" sampling="" scoring="" summing="" since=()
+rescues=0 to_train=() ahead="" since=() watching="" summing=""
+sampling=() scoring=() training=() turn=()     # processes by iteration
 shift 2
 while (($#)); do
   case $1 in
@@ -33,67 +34,98 @@ while (($#)); do
   shift
 done
 
+trained() { [ -e "$files/train/iteration=$1/manifest.json" ]; }
+
 begin() { # ITERATION [OPTIONS]: sample it, and run its programs as they are sampled
   rollout "$run" --iteration "$1" --spill-seconds 1 "${@:2}" &
-  sampling=$!
-  score "$run" --iteration "$1" --follow "$sampling" &
-  scoring=$!
+  sampling[$1]=$!
+  score "$run" --iteration "$1" --follow "${sampling[$1]}" &
+  scoring[$1]=$!
 }
 
-sample_ahead() { # ITERATION, by the policy before its own, which is being trained
-  sampling=""
-  [ -e "$files/train/iteration=$1/manifest.json" ] || begin "$1" --policy-version $(($1 - 1)) >"$told/$1" 2>&1
+stand_by() { # ITERATION: load what its training needs, and train once its turn, a process, has ended
+  tail --pid=$$ -f /dev/null &
+  turn[$1]=$!
+  disown
+  train "$run" --iteration "$1" "${to_train[@]}" --follow "${turn[$1]}" &
+  training[$1]=$!
+}
+
+begin_ahead() { # ITERATION, by the policy before its own, which is being trained
+  trained "$1" && return
+  begin "$1" --policy-version $(($1 - 1)) >"$told/$1" 2>&1
+  stand_by "$1"
 }
 
 await() { # PROCESS; where it fails, what was told aside is told
   wait "$1" && return
   local code=$?
-  stop_sampling
-  cat "$told/$i" 2>/dev/null || true
+  stop
+  tell
   exit "$code"
 }
 
-stop_sampling() { # what was sampled and scored is kept
-  local running
+tell() {
+  [ ! -e "$told/$i" ] || cat "$told/$i"
+}
+
+stop() { # what was sampled and scored is kept, and a train that stands by has nothing to say
+  local running n
+  for n in "${!turn[@]}"; do
+    disown "${training[n]}"
+    kill -KILL "${training[n]}" "${turn[n]}"
+  done 2>/dev/null
   running=$(jobs -pr)
   # shellcheck disable=SC2086
   [[ -z $running ]] || { kill $running 2>/dev/null; wait $running || true; }
-  sampling=""
+  sampling=() scoring=() training=() turn=()
 }
 
 watch_alarms() { # of the iterations not yet watched: later ones judge a dip anew that is long over
-  local said code=0 back
   # shellcheck disable=SC2086
-  said=$(warehouse watch "$run" "${since[@]}" ${WATCH:-}) || code=$?
+  warehouse watch "$run" "${since[@]}" ${WATCH:-} >"$told/alarms" &
+  watching=$!
   since=(--since $((i + 1)))
-  ((code)) || return 0
+}
+
+heed_alarms() {
+  [[ -n $watching ]] || return 0
+  local code=0 back said
+  wait "$watching" || code=$?
+  watching=""
   wait "$summing" || true
+  ((code)) || return 0
+  said=$(<"$told/alarms")
   echo "$said"
   back=$(sed -n 's/.*go back: warehouse rollback .* --to \([0-9]*\)$/\1/p' <<<"$said")
   # A smaller step is no help where what was sampled is not what is trained.
   if ((code != 3 || rescues == 0)) || [[ -z $back || $said == *"Mend the "* ]]; then exit "$code"; fi
   rescues=$((rescues - 1))
-  stop_sampling
+  stop
   rm -f "$told"/*       # of what goes aside
   warehouse rollback "$run" --to "$back"
 }
 
 told=$(mktemp -d)
-trap 'stop_sampling; rm -rf "$told"' EXIT
+trap 'stop; rm -rf "$told"' EXIT
 for ((i = 0; i < iterations; i++)); do
-  [ -e "$files/train/iteration=$i/manifest.json" ] && continue   # trained: leave it alone
-  [[ -n $sampling ]] || begin "$i"
-  await "$sampling"
-  own=$scoring
-  sampling=""
-  [[ -z $ahead ]] || ((i + 1 == iterations)) || sample_ahead $((i + 1))
-  await "$own"
-  [ ! -e "$told/$i" ] || cat "$told/$i"
+  trained "$i" && continue      # leave it alone
+  [[ -n ${sampling[i]:-} ]] || { begin "$i"; stand_by "$i"; }
+  await "${sampling[i]}"
+  [[ -z $ahead ]] || ((i + 1 == iterations)) || begin_ahead $((i + 1))
+  heed_alarms                   # of the iteration before
+  trained "$i" && continue      # or left untrained
+  await "${scoring[i]}"
+  tell
+  kill -KILL "${turn[i]}"
+  unset "turn[i]"
   failed=0
-  train "$run" --iteration "$i" "${to_train[@]}" || failed=$?
+  wait "${training[i]}" || failed=$?
   { ((failed)) || exec warehouse summary "$run" --iteration "$i" --line; } &
   summing=$!
   ((failed > 1)) || watch_alarms        # no gradient at all may be a collapse, too
-  wait "$summing" || true
-  ((failed == 0)) || [ -e "$files/train/iteration=$i/manifest.json" ] || exit "$failed"
+  # Where the next iteration is sampled already, the one after it is begun before the watch is over.
+  [[ -n $ahead ]] && ((failed == 0)) && ! kill -0 "${sampling[i + 1]:-}" 2>/dev/null || heed_alarms
+  ((failed == 0)) || trained "$i" || exit "$failed"
 done
+heed_alarms

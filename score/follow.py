@@ -1,10 +1,7 @@
 """Scoring beside a rollout: programs run as completions end, so that a part is judged when it is whole."""
 
-import os
-import select
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from score.sandbox.pool import usable_cores
 from score.sandbox.program import Program
 from score.verdicts.completions import Questions
 from score.verdicts.judge import plans_of
+from warehouse.stages.children import Followed
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
@@ -43,18 +41,15 @@ class Sampling:
 
     def __init__(self, warehouse: Warehouse, process: int, shard: Shard, stop: StopRequest,
                  say: Callable[[str], None], **keys: Any) -> None:
-        self.warehouse, self.process, self.shard, self.keys = warehouse, process, shard, keys
+        self.warehouse, self.shard, self.keys = warehouse, shard, keys
+        self.sampler = Followed(process)
         self.stop, self.say, self.title = stop, say, f"iteration {keys['iteration']} ({keys['purpose']})"
         self.read: set[Path] = set()
         self.told = time.monotonic()
-        self.descriptor: int | None = None
-        with suppress(ProcessLookupError, FileNotFoundError, OverflowError):     # ended, or never was one
-            self.descriptor = os.pidfd_open(process)
 
     def is_over(self) -> bool:
         """True once nothing more will come."""
-        return (self.descriptor is None or bool(select.select([self.descriptor], [], [], 0)[0])
-                or self.warehouse.stage("rollout", **self.keys).is_complete())
+        return self.sampler.has_ended() or self.warehouse.stage("rollout", **self.keys).is_complete()
 
     def wait_for_plan(self) -> None:
         """Until the prompts are stored, which is when sampling begins; StageError if that never happens."""
@@ -62,8 +57,8 @@ class Sampling:
             if self.is_over():
                 if self.warehouse.parts("prompts", **self.keys):
                     return
-                raise StageError(f"Process {self.process} ended before it sampled anything of {self.title}. "
-                                 "See what it said, then run `rollout` and `score` again.")
+                raise StageError(f"Process {self.sampler.process} ended before it sampled anything of "
+                                 f"{self.title}. See what it said, then run `rollout` and `score` again.")
             self.check()
             time.sleep(LOOK_SECONDS)
 
@@ -93,8 +88,8 @@ class Sampling:
                                "parts that were scored are kept. Run `score` again once it is done.")
         if time.monotonic() - self.told > TELL_SECONDS:
             self.told = time.monotonic()
-            self.say(f"score of {self.title} waits: process {self.process} runs, and has saved no further "
-                     f"completion for {TELL_SECONDS:.0f} s")
+            self.say(f"score of {self.title} waits: process {self.sampler.process} runs, and has saved no "
+                     f"further completion for {TELL_SECONDS:.0f} s")
 
     def _unread(self, paths: list[Path]) -> list[Path]:
         return [path for path in paths if path not in self.read

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,8 @@ class TrainCommand(TitledCommand):
 @click.option("--min-ess", type=FiniteRange(min=0, max=1),
               help="Stop before a step whose ESS / n of pi/mu is below this.")
 @option_group("Run, stop and resume")
+@click.option("--follow", type=click.IntRange(min=1), multiple=True, metavar="PID",
+              help="Load while process PID works on the rows of --iteration on this machine; repeatable.")
 @click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")
 @click.option("--time-limit", type=NOT_NEGATIVE,
@@ -197,7 +200,8 @@ class TrainCommand(TitledCommand):
 @click.option("--track", help="Send the numbers of rollout, score and train to tensorboard, "
               "wandb, trackio or mlflow.")
 @shows_errors
-def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -> None:
+def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int, ...],
+          **options: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.
 
     RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished
@@ -207,6 +211,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    from train.follow import stand_by
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.care.prune import prune_policies
@@ -214,6 +219,10 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
     settings = Settings(**options)
     check_settings(settings)
     warehouse = open_run(run)
+    ahead, started = None, warm.started
+    if follow:
+        ahead, settings = stand_by(warehouse, iteration, settings, follow, click.echo)
+        warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:
             click.echo("nothing to train: every scored iteration is trained")
@@ -236,7 +245,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -
         return
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
-        train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo)
+        train_iteration(warehouse, inputs, settings, started=started, say=click.echo, ahead=ahead)
 
 
 def refuse_other_options(stage: Any, settings: Any) -> None:

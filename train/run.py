@@ -12,7 +12,7 @@ from train.model.saving import whole_policy
 from train.rows.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
 from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
-from train.start import check_fits, check_sharding, load_optimizer, load_policy
+from train.start import Ahead, check_fits, load_optimizer, load_policy, open_processes
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, forwardable, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens
@@ -32,7 +32,7 @@ MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on wh
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
-                    say: Callable[[str], None]) -> None:
+                    say: Callable[[str], None], ahead: Ahead | None = None) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
 
     Raises MismatchError before the first update if the engine served other weights than it says, and
@@ -45,7 +45,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
           track(warehouse, inputs, settings, processes) as tracker):
-        policy = load_policy(warehouse, inputs, settings, processes)
+        policy = ((ahead and ahead.take(inputs.parent, settings, processes))
+                  or load_policy(warehouse, inputs.parent, settings, processes))
         check_fits(policy, inputs)
         settings = with_batch_size(settings, policy, inputs, processes)
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
@@ -71,15 +72,6 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     if processes.first:
         finish(warehouse, inputs, learner, steps, whole, probe, clock, say)
     processes.close()
-
-
-def open_processes(settings: Settings) -> Processes:
-    """The processes that train together, each with the threads it was given."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    processes = Processes(settings.device)
-    check_sharding(processes, settings)
-    return processes
 
 
 def with_batch_size(settings: Settings, policy: Policy, inputs: Inputs, processes: Processes) -> Settings:

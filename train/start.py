@@ -1,11 +1,14 @@
 """The policy and the optimizer that a stage starts from, checked against its rows."""
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
-from train.model.loading import load_full, load_lora
+from train.model.loading import load_base, load_full, load_lora
 from train.model.policy import Policy
 from train.model.saving import OPTIMIZER
 from train.model.sharding import part_like
@@ -13,23 +16,19 @@ from train.rows.inputs import Inputs
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
 from warehouse.store.errors import StageError
+from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 
+ROOM = 3        # times the weights: a GPU has to have that free before others are done with it
 
-def load_policy(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Policy:
-    """The policy that the stage starts from, on the device, or this process's part of it."""
-    device, sharding = processes.device, processes.sharding
-    folder, trained = warehouse.policy_dir(inputs.iteration), inputs.parent["kind"] != "base"
-    revision = warehouse.facts.get("model_revision")
-    if settings.full and trained:
-        return load_full(str(folder), dtype=settings.dtype, device=device, sharding=sharding)
-    if settings.full:
-        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision,
-                         sharding=sharding)
-    return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
-                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
-                     rslora=settings.rslora, targets=settings.lora_targets,
-                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding)
+
+def open_processes(settings: Settings) -> Processes:
+    """The processes that train together, each with the threads it was given."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    processes = Processes(settings.device)
+    check_sharding(processes, settings)
+    return processes
 
 
 def check_sharding(processes: Processes, settings: Settings) -> None:
@@ -40,6 +39,80 @@ def check_sharding(processes: Processes, settings: Settings) -> None:
         if wrong:
             raise StageError(f"{option} needs all weights in one process, and the config of `accelerate "
                              "launch` shares them (FSDP). Leave one out.")
+
+
+def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings, processes: Processes,
+                loaded: nn.Module | None = None) -> Policy:
+    """The policy `parent` on the device, or this process's part of it; `loaded` is the base, if it is."""
+    device, sharding = processes.device, processes.sharding
+    folder, trained = warehouse.policy_dir(parent["policy_version"]), parent["kind"] != "base"
+    revision = warehouse.facts.get("model_revision")
+    if settings.full and trained:
+        return load_full(str(folder), dtype=settings.dtype, device=device, sharding=sharding)
+    if settings.full:
+        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision,
+                         sharding=sharding)
+    return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
+                     seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
+                     rslora=settings.rslora, targets=settings.lora_targets,
+                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding, loaded=loaded)
+
+
+class Ahead:
+    """What of the policy is loaded before its rows are there (`train --follow`): the base, or all of it.
+
+    Nothing is said or written. What fails is left to the stage itself, which tries again and says why.
+    """
+
+    def __init__(self, warehouse: Warehouse, iteration: int, settings: Settings) -> None:
+        self.warehouse, self.iteration, self.settings = warehouse, iteration, settings
+        self.base: nn.Module | None = None
+        self.policy: Policy | None = None
+        self.parent: dict[str, Any] = {}
+        alone = "WORLD_SIZE" not in os.environ
+        self._steps = self._load() if alone and not (settings.full or settings.load_in_4bit) else iter(())
+
+    def go_on(self) -> None:
+        """Load what can be loaded by now."""
+        with contextlib.suppress(StageError, OSError, LookupError, ValueError, RuntimeError, MemoryError):
+            next(self._steps, None)
+
+    def take(self, parent: dict[str, Any], settings: Settings, processes: Processes) -> Policy | None:
+        """The policy, if what was loaded is what the rows are trained in; it is given away once."""
+        base, policy, self.base, self.policy = self.base, self.policy, None, None
+        if settings.dtype != self.settings.dtype:
+            return None
+        if policy and parent["sha256"] == self.parent["sha256"]:
+            return policy
+        return load_policy(self.warehouse, parent, settings, processes, base) if base else None
+
+    def _load(self) -> Iterator[None]:
+        """Load in the order in which it becomes possible; nothing lies on the GPU while the rows are sampled.
+
+        From then on it does where others leave room, and once the policy is there.
+        """
+        keys: dict[str, Any] = {"iteration": self.iteration, "purpose": self.settings.purpose}
+        while self.settings.dtype == "auto":
+            if parts := sorted(self.warehouse.folder("completions", **keys).glob("part-*.parquet")):
+                [*_, dtype] = read_parts(parts[:1], "completions", ["dtype"])["dtype"].to_pylist()
+                self.settings = self.settings.replace(dtype=dtype)
+            yield
+        base = self.base = load_base(self.warehouse.model, self.warehouse.facts.get("model_revision"),
+                                     dtype=self.settings.dtype)
+        while not (self.warehouse.stage("rollout", **keys).is_complete()
+                   and (self.warehouse.policy_dir(self.iteration) / "policy.json").exists()):
+            yield
+        processes = open_processes(self.settings)
+        while not has_room(processes.device, base):
+            yield
+        self.parent, self.base = self.warehouse.policy(self.iteration), None     # it becomes part of it
+        self.policy = load_policy(self.warehouse, self.parent, self.settings, processes, base)
+
+
+def has_room(device: torch.device, base: nn.Module) -> bool:
+    """Whether a GPU has several times the bytes of the weights left beside what others have on it."""
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in base.parameters())
+    return device.type != "cuda" or torch.cuda.mem_get_info(device)[0] > ROOM * weights
 
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:

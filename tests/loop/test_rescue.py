@@ -13,6 +13,7 @@ STAGE = """#!/bin/bash
 echo "{name} $*" >> "$LOG"
 """
 TRAIN = """#!/bin/bash
+while [[ -e /proc/${@: -1} ]]; do sleep 0.01; done
 echo "train $*" >> "$LOG"
 [[ $3 == "$EMPTY" ]] && exit 1
 mkdir -p "$1/train/iteration=$3" && touch "$1/train/iteration=$3/manifest.json"

@@ -24,13 +24,14 @@ warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there w
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
               alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
-              revision: str | None = None, sharding: Sharding | None = None) -> Policy:
+              revision: str | None = None, sharding: Sharding | None = None,
+              loaded: nn.Module | None = None) -> Policy:
     """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
 
-    `revision` is the commit of a base that comes from the hub.
+    `revision` is the commit of a base that comes from the hub; `loaded` what `load_base` gave for it.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
-    model = _load_pretrained(base, revision, dtype=DTYPES[dtype], load_in_4bit=load_in_4bit)
+    model = loaded or load_base(base, revision, dtype=dtype, load_in_4bit=load_in_4bit)
     if parent is not None:
         try:
             adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
@@ -54,19 +55,19 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
 def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
               sharding: Sharding | None = None) -> Policy:
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
-    model = _load_pretrained(weights, revision, dtype=torch.float32)
+    model = load_base(weights, revision, dtype="float32")
     autocast = None if dtype == "float32" else DTYPES[dtype]
     return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast,
                                     sharding=sharding))
 
 
-def _load_pretrained(source: str, revision: str | None, *, dtype: torch.dtype, load_in_4bit: bool = False
-                ) -> nn.Module:
-    options: dict[str, Any] = {"dtype": dtype, "revision": revision, "attn_implementation": "sdpa"}
+def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bool = False) -> nn.Module:
+    """A model as it is stored, in main memory (in 4 bits on the GPU); StageError if there is none."""
+    options: dict[str, Any] = {"dtype": DTYPES[dtype], "revision": revision, "attn_implementation": "sdpa"}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                                                            bnb_4bit_compute_dtype=dtype)
+                                                            bnb_4bit_compute_dtype=DTYPES[dtype])
     try:
         try:
             return AutoModelForCausalLM.from_pretrained(source, **options)

@@ -21,10 +21,7 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
         _check_unanswered(warehouse, iteration, purpose)
         _check_left(warehouse, iteration, purpose)
     training = warehouse.stage("train", iteration=iteration)
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    folders = [] if purpose is None else [
-        warehouse.folder("prompts", **keys), warehouse.folder("completions", **keys),
-        warehouse.folder("samples", **keys, scorer="all").parent]
+    folders = [] if purpose is None else folders_of(warehouse, iteration, purpose)
     if purpose is None or is_training(purpose) or purpose == warehouse.trained_purpose(iteration):
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
@@ -37,11 +34,23 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     if not folders:
         raise StageError(f"Iteration {iteration} has nothing of that to discard. `warehouse summary` lists "
                          "what there is.")
-    stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{time.time_ns() % 1_000_000:06d}"
-    target = warehouse.root / "discarded" / stamp
+    target = new_target(warehouse)
     carry_out(warehouse.root, "discard",
               [("move", folder, target / folder.relative_to(warehouse.root)) for folder in folders])
     return target
+
+
+def folders_of(warehouse: Warehouse, iteration: int, purpose: str) -> list[Path]:
+    """What the plan and the rows of a purpose lie in; they may not be there."""
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    return [warehouse.folder("prompts", **keys), warehouse.folder("completions", **keys),
+            warehouse.folder("samples", **keys, scorer="all").parent]
+
+
+def new_target(warehouse: Warehouse) -> Path:
+    """A folder of RUN/discarded that is not there yet."""
+    stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{time.time_ns() % 1_000_000:06d}"
+    return warehouse.root / "discarded" / stamp
 
 
 def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> None:

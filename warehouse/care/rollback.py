@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from warehouse.care.discard import folders_of, new_target
 from warehouse.store.commit import flush_folder, saying_why
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
@@ -15,23 +16,27 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
 
     If nothing was sampled from the newest policy, its folder is set aside under another name and its
     version is given to a copy of `to`. Otherwise its iteration stays as it is, untrained, and the copy
-    becomes the next version.
+    becomes the next version; what the newest policy has sampled ahead of that is discarded.
     """
     versions = warehouse.policy_versions()
     if to not in versions:
         raise StageError(f"There is no policy {to}; there are {versions[0]} to {versions[-1]}. Name one of "
                          "those with --to.")
     newest = max(versions)
-    if to != newest and warehouse.policy(newest).get("rolled_back_to") == to and (
-            newest not in warehouse.iterations("completions")):
+    sampled = warehouse.purposes("completions", newest)
+    if to != newest and warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
                 f"next: rollout {warehouse.root} --iteration {newest}"]
     if to == newest:
         raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
     warehouse.verify_policy(to)
-    if newest in warehouse.iterations("completions"):
+    if sampled:
         version, steps = newest + 1, _skip_training(warehouse, newest, to)
         said = f"iteration {newest} stays as it is and is not trained on"
+        target, ahead = new_target(warehouse), _sampled(warehouse, version)
+        steps += [("move", folder, target / folder.relative_to(warehouse.root)) for folder in ahead]
+        if ahead:
+            said += f"; what was sampled ahead of iteration {version} is kept in {target}"
     else:
         aside = _free_name(warehouse.policy_dir(newest))
         version, steps = newest, [("move", warehouse.policy_dir(newest), aside)]
@@ -49,6 +54,13 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     carry_out(warehouse.root, "rollback", [*steps, ("move", copied, warehouse.policy_dir(version))])
     return [f"policy {version} now has the weights of policy {to}; {said}",
             f"next: rollout {warehouse.root} --iteration {version}"]
+
+
+def _sampled(warehouse: Warehouse, iteration: int) -> list[Path]:
+    """What there is of an iteration's rollouts to train on."""
+    purposes = {*warehouse.turns(iteration, table="prompts"), *warehouse.turns(iteration)}
+    return [folder for purpose in sorted(purposes) for folder in folders_of(warehouse, iteration, purpose)
+            if folder.exists()]
 
 
 def _skip_training(warehouse: Warehouse, iteration: int, to: int) -> list[Step]:

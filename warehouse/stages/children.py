@@ -1,7 +1,9 @@
-"""Processes that end with their parent."""
+"""Processes that end with their parent, and processes whose end is waited for."""
 
 import contextlib
 import ctypes
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -39,3 +41,22 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
+
+
+class Followed:
+    """A process of this machine that is waited for; one that is gone, or never was, has ended."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self.descriptor: int | None = None
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, OverflowError):
+            self.descriptor = os.pidfd_open(process)
+
+    def fileno(self) -> int:
+        """What becomes readable as it ends, for `select`."""
+        assert self.descriptor is not None, "it has ended"
+        return self.descriptor
+
+    def has_ended(self) -> bool:
+        """True once the process is gone."""
+        return self.descriptor is None or bool(select.select([self], [], [], 0)[0])

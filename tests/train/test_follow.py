@@ -1,0 +1,181 @@
+"""`train --follow`: loads while others work, and then trains as `train` does afterwards."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import train.follow
+import train.start
+from tests.building.runs import copy_run
+from tests.building.sampled import run_train
+
+
+@pytest.fixture
+def worker():
+    """A process that takes the place of those that make the rows."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def follow(warehouse, worker, meanwhile, *arguments):
+    """The command, and what happens while it waits; the worker ends with that."""
+    def work():
+        try:
+            meanwhile()
+        finally:
+            worker.kill()
+    with ThreadPoolExecutor() as aside:
+        worked = aside.submit(work)
+        done = run_train(warehouse, "--iteration", "1", "--follow", str(worker.pid), *arguments)
+        worked.result()
+    return done
+
+
+def wait_until(true):
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within half a minute")
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """What is loaded, in order: bases and policies."""
+    order = []
+    def noting(name, load):
+        def noted(*arguments, **options):
+            order.append(name + (" of what was loaded" if options.get("loaded") else ""))
+            return load(*arguments, **options)
+        return noted
+    for name in ("load_base", "load_lora"):
+        monkeypatch.setattr(train.start, name, noting(name, getattr(train.start, name)))
+    return order
+
+
+def adapter(warehouse):
+    return (warehouse.policy_dir(2) / "adapter_model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(stale, tmp_path_factory):
+    warehouse = copy_run(stale, tmp_path_factory.mktemp("runs") / "demo")
+    assert run_train(warehouse, "--iteration", "1").exit_code == 0
+    return warehouse
+
+
+def aside(warehouse, *names):
+    """Take files and folders of a run away; what puts them back."""
+    for name in names:
+        shutil.move(warehouse.root / name, warehouse.root.parent / name.replace("/", "-"))
+    return lambda: [shutil.move(warehouse.root.parent / name.replace("/", "-"), warehouse.root / name)
+                    for name in names]
+
+
+ROWS, POLICY = "samples/iteration=1", "policies/1"
+
+
+@pytest.mark.parametrize("dtype", [(), ("--dtype", "auto")], ids=["named", "of the rows"])
+def test_what_can_be_loaded_is_and_the_policy_is_that_of_a_train_afterwards(
+        stale_run, undisturbed, worker, loaded, dtype):
+    rows, policy = aside(stale_run, ROWS), aside(stale_run, POLICY)
+
+    def work():
+        wait_until(lambda: loaded == ["load_base"])
+        policy()
+        wait_until(lambda: loaded[1:] == ["load_lora of what was loaded"])
+        rows()
+    done = follow(stale_run, worker, work, *dtype)
+    assert done.exit_code == 0, done.output
+    assert adapter(stale_run) == adapter(undisturbed) and len(loaded) == 2
+    assert stale_run.policy(2)["settings"] == undisturbed.policy(2)["settings"]
+
+
+def test_nothing_is_put_on_a_device_while_the_rows_are_sampled_or_without_room(
+        stale_run, worker, loaded, monkeypatch):
+    rows, manifest = aside(stale_run, ROWS), "completions/iteration=1/purpose=train/manifest.json"
+    complete, asked, room = aside(stale_run, manifest), [], []
+    monkeypatch.setattr(train.start, "has_room", lambda *_: asked.append(loaded[:]) or bool(room))
+    looks = []
+    monkeypatch.setattr(train.start.Ahead, "go_on", lambda self, go_on=train.start.Ahead.go_on: (
+        go_on(self), looks.append(1)))
+
+    def work():
+        wait_until(lambda: len(looks) > 3)
+        assert loaded == ["load_base"] and not asked
+        complete()
+        wait_until(lambda: len(asked) > 3)
+        assert loaded == ["load_base"]
+        room.append(True)
+        wait_until(lambda: len(loaded) == 2)
+        rows()
+    done = follow(stale_run, worker, work)
+    assert done.exit_code == 0 and loaded == ["load_base", "load_lora of what was loaded"], done.output
+
+
+def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undisturbed, worker, loaded,
+                                                             monkeypatch):
+    rows, replaced = aside(stale_run, ROWS), []
+    load_policy = train.start.load_policy
+
+    def load_another(*arguments, **options):
+        policy = load_policy(*arguments, **options)
+        if not replaced:
+            replaced.append(arguments[1])
+            for parameter in policy.trainable().values():
+                parameter.data.zero_()
+            arguments[1]["sha256"] = "of another policy"
+        return policy
+    monkeypatch.setattr(train.start, "load_policy", load_another)
+
+    def work():
+        wait_until(lambda: replaced)
+        rows()
+    assert follow(stale_run, worker, work).exit_code == 0
+    assert adapter(stale_run) == adapter(undisturbed)
+
+
+def test_the_errors_are_those_of_a_train_afterwards(stale_run, worker, loaded):
+    aside(stale_run, ROWS)
+    (stale_run.root / "model" / "config.json").unlink()
+    done = follow(stale_run, worker, lambda: wait_until(lambda: loaded))
+    expected = run_train(stale_run, "--iteration", "1")
+    assert (done.exit_code, done.output) == (expected.exit_code, expected.output) and done.exit_code == 1
+    assert "Iteration 1 is not scored." in done.output
+
+
+def test_one_iteration_is_followed_and_a_process_that_is_gone_has_ended(stale_run, undisturbed):
+    done = run_train(stale_run, "--follow", "1")
+    assert done.exit_code == 1 and "Name it with --iteration." in done.output
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    done = run_train(stale_run, "--iteration", "1", "--follow", str(ended.pid), "--follow", str(10 ** 12))
+    assert done.exit_code == 0 and adapter(stale_run) == adapter(undisturbed)
+
+
+@pytest.mark.parametrize("by", ["signal", "time limit"])
+def test_told_to_stop_while_it_waits_it_stops_and_writes_nothing(stale_run, worker, loaded, by):
+    aside(stale_run, ROWS)
+    before = sorted(stale_run.root.rglob("*"))
+
+    def stop():
+        if by == "signal":
+            wait_until(lambda: len(loaded) == 2)
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+    done = follow(stale_run, worker, stop, *(["--time-limit", "0"] if by == "time limit" else []))
+    assert done.exit_code == 75 and "before the rows of iteration 1 were there" in done.output, done.output
+    assert sorted(stale_run.root.rglob("*")) == before
+
+
+def test_it_says_that_it_waits_where_nothing_comes(stale_run, worker, monkeypatch):
+    monkeypatch.setattr(train.follow, "TELL_SECONDS", 0.2)
+    done = follow(stale_run, worker, lambda: time.sleep(1.5))
+    assert done.exit_code == 0
+    assert f"train of iteration 1 waits: process {worker.pid} runs, and nothing" in done.output
