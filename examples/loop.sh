@@ -114,7 +114,7 @@ for ((i = 0; i < iterations; i++)); do
   await "${sampling[i]}"
   [[ -z $ahead ]] || ((i + 1 == iterations)) || begin_ahead $((i + 1))
   heed_alarms                   # of the iteration before
-  trained "$i" && continue      # or left untrained
+  [[ -n ${scoring[i]:-} ]] || { i=$((i - 1)); continue; }       # after a rescue: anew, or left untrained
   await "${scoring[i]}"
   tell
   kill -KILL "${turn[i]}"

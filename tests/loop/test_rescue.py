@@ -117,12 +117,15 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before_while_that_is_traine
         f"score RUN --iteration {i}" for i in range(4)]
 
 
-@pytest.mark.parametrize("stage", ["rollout", "score"])
+@pytest.mark.parametrize("stage", ["rollout", "score", "train"])
 def test_an_alarm_ends_what_is_ahead(tmp_path: Path, stage: str) -> None:
-    sleeping = STAGE.format(name=stage) + f'[[ $3 == 3 ]] && exec -a {tmp_path}/asleep sleep 60\nexit 0\n'
+    sleeping = f'[[ $3 == 3 ]] && touch $LOG-begun && exec -a {tmp_path}/asleep sleep 60\n'
     slow = TRAIN.replace("\n[[", "\n[[ $3 == 2 ]] && sleep 0.5\n[[", 1)
-    code, calls = loop(tmp_path, "--ahead", fires="2", train=slow, **{stage: sleeping})
-    assert code == 3 and f"{stage} RUN --iteration 3" in [" ".join(call.split()[:4]) for call in calls]
+    stages = {"train": slow, stage: STAGE.format(name=stage) + sleeping + "exit 0\n"}
+    if stage == "train":        # which stands by
+        stages[stage] = slow.replace("while", f"{sleeping}while", 1)
+    code, _ = loop(tmp_path, "--ahead", fires="2", **stages)
+    assert code == 3 and (tmp_path / "log-begun").exists()
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
 
 
@@ -145,15 +148,52 @@ def test_a_score_that_fails_ends_the_loop_and_what_is_ahead(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     asleep = f"exec -a {tmp_path}/asleep sleep 60\n"
-    stages = make_stages(tmp_path, rollout=STAGE.format(name="rollout") + asleep,
-                         score=STAGE.format(name="score") + asleep)
+    stages = make_stages(tmp_path, **{name: STAGE.format(name=name) + asleep
+                                      for name in ("rollout", "score", "train")})
     with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages,
                           start_new_session=True) as process:
         for _ in range(400):
             asleep_now = subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout
-            if asleep_now.count(b"\n") == 2:
+            if asleep_now.count(b"\n") == 3:
                 break
             time.sleep(0.05)
         process.send_signal(number)
         assert process.wait(30) in (-number, 128 + number)
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
+
+
+def test_a_training_stands_by_while_its_rows_are_sampled_and_waits_for_its_turn(tmp_path: Path) -> None:
+    waiting = STAGE.format(name="rollout") + 'until [[ -e $LOG-by-$3 ]]; do sleep 0.01; done\n'
+    code, calls = loop(tmp_path, rollout=waiting, train=TRAIN.replace("while", "touch $LOG-by-$3\nwhile"))
+    assert code == 0 and [call for call in calls if call.split()[0] in ("rollout", "train", "warehouse")] == [
+        call for i in range(4) for call in (f"rollout RUN --iteration {i}", f"train RUN --iteration {i}",
+                                            f"warehouse watch RUN{f' --since {i}' if i else ''}")]
+
+
+def beside_the_watch() -> dict[str, str]:
+    """Stages whose watch ends only once the iteration after the next is sampled, where that is to come."""
+    rollout = STAGE.format(name="rollout") + 'echo "sampled $3"\necho $$ > $LOG-rollout-$3\n'
+    train = TRAIN + """echo "trained $3"
+ahead=$LOG-rollout-$(($3 + 1))      # until that is over, and the loop has heard of it
+until [[ $3 == 3 || ( -s $ahead && ! -e /proc/$(<$ahead) ) ]]; do sleep 0.01; done
+"""
+    watch = """if [[ $1 == watch ]] && ((latest < 3)); then
+  until [[ -e $LOG-rollout-$((latest + 1)) ]]; do sleep 0.01; done
+fi
+if [[ $1 == watch """
+    return {"rollout": rollout, "train": train, "warehouse": WAREHOUSE.replace("if [[ $1 == watch ", watch)}
+
+
+def test_ahead_a_new_policy_samples_before_the_watch_is_over_and_all_is_told_in_order(tmp_path: Path) -> None:
+    code, calls = loop(tmp_path, "--ahead", **beside_the_watch())
+    assert code == 0 and sum(call.startswith("warehouse watch") for call in calls) == 4
+    assert (tmp_path / "printed").read_text().splitlines() == [
+        line for i in range(4) for line in (f"sampled {i}", f"trained {i}")]
+
+
+def test_after_a_rescue_ahead_nothing_is_sampled_by_the_policy_that_is_gone(tmp_path: Path) -> None:
+    code, calls = loop(tmp_path, "--ahead", "--rescue", fires="1", **beside_the_watch())
+    back = calls.index("warehouse rollback RUN --to 1")
+    assert code == 0 and "rollout RUN --iteration 3 --policy-version 2" in calls[:back]
+    assert [call for call in calls[back:] if call.startswith("rollout")] == [
+        "rollout RUN --iteration 2", "rollout RUN --iteration 3 --policy-version 2"]
