@@ -171,6 +171,10 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(str(stopped), err=True)
             sys.exit(STOPPED_EXIT_CODE)
         except Exception as error:
+            if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
+                raise click.ClickException(f"{error.filename} cannot be used: {error.strerror}. Mend that, "
+                                           "then run the same command again; what was written before is "
+                                           "kept.") from error
             if not lacks_memory(error):
                 raise
             raise click.ClickException(f"There is not enough memory ({first_line(error)}). Give this command "

@@ -23,12 +23,16 @@ ROOT = Path(__file__).parents[2]
 @click.option("--augment", "augmentation", default="none")
 @click.option("--split", "splits", multiple=True)
 @click.option("--shuffle-pairs", is_flag=True)
-@click.option("--fail", type=click.Choice(["no", "stage", "stop"]), default="no")
+@click.option("--fail", type=click.Choice(["no", "stage", "stop", "file", "bug"]), default="no")
 @shows_errors
 def command(run: Path, fail: str, **values: Any) -> None:
     """A command with an option of every kind."""
     if fail == "stage":
         raise StageError("This is wrong. Do that.")
+    if fail == "file":
+        Path("/dev/null/x").stat()
+    if fail == "bug":
+        raise OSError("no file is to blame")
     if fail == "stop":
         raise StageStopped("Stopped. Run it again.")
     click.echo(values)
@@ -135,6 +139,13 @@ def test_help_names_no_bound_that_is_none() -> None:
     option = click.Option(["--penalty"], type=FiniteRange(), show_default=True, default=1.0)
     shown = option.get_help_record(click.Context(click.Command("x")))
     assert shown and "any number" in shown[1] and "None" not in shown[1]
+
+
+def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: Path) -> None:
+    told = call(tmp_path, "", "--fail", "file")
+    assert told.exit_code == 1 and told.stderr.startswith(
+        "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
+    assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
 
 
 def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
