@@ -67,6 +67,8 @@ def drill() -> Iterator[Plan]:
         for kinds, mark in ((BROKEN, ""), (HARDER, ", harder")):
             for kind, ill in kinds.items():
                 well = replace(ill, train=(*ill.train, *HELD)) if "switched off" in kind else WELL
+                if UNGUARDED[-1] in ill.train:               # nothing of them changes where the run breaks
+                    well = replace(well, train=trained(*UNGUARDED))
                 yield Plan("drill", kind + mark, seed, well, ill, onset=0 if kind in FROM_THE_START else 3)
         for kind, stages in HEALTHY.items():
             yield Plan("healthy", kind, seed, stages, model="model-noised" if kind == "noised" else "model")

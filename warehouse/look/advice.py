@@ -82,6 +82,9 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
     """What `rollout` and `train` were told otherwise than before, in the iteration or that before it."""
     rows = rows_of(connection, r"""
+        SELECT iteration, string_agg(
+            concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
+                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
         FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
               FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
                     FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
@@ -89,10 +92,8 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
                     FROM rolled_mismatch GROUP BY iteration)
               WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
         WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 1 AND $1
-              AND NOT regexp_matches(name, 'sha256|version|^serve$') ORDER BY ALL""", [iteration])
-    return [f"Set otherwise from iteration {row['iteration']} on: {row['stage']} "
-            f"{row['name'].replace('per_shard', 'per_batch')} {row['value']} (was {row['former']})."
-            for row in rows]
+              AND NOT regexp_matches(name, 'sha256|version|^serve$') GROUP BY 1 ORDER BY 1""", [iteration])
+    return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
 
 
 def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:

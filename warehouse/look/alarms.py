@@ -93,10 +93,9 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """How many signals fire or are raised, in a line; none where none is."""
     firing = [alarm for alarm in alarms if alarm.fired]
-    counts = [f"{len(firing)} {'signal' if len(firing) == 1 else 'signals'} since iteration "
-              f"{firing[0].first_iteration}"] if firing else []
-    once = len(alarms) - len(firing)
-    counts += [f"{once} {'signal' if once == 1 else 'signals'} raised once"] if once else []
+    told = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
+            (len(alarms) - len(firing), "raised once")]
+    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in told if number]
     return [f"{', '.join(counts)}: warehouse watch {warehouse.root}"] if counts else []
 
 

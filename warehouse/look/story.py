@@ -3,6 +3,7 @@
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from warehouse.look.advice import changed_settings
 from warehouse.look.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
 from warehouse.look.render import short_share
 from warehouse.sql.database import Connection, rows_of
@@ -44,7 +45,9 @@ def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
         rows = list(group)
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
-        lines.append(_training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing))
+        said = _training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing)
+        begun = min((alarm.first_iteration for alarm in firing if purpose == "train"), default=-1)
+        lines.append(" ".join([said, *changed_settings(connection, begun)]))
     return lines or ["Nothing is judged yet: nothing is scored."]
 
 

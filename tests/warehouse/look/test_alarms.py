@@ -17,6 +17,7 @@ from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.look.advice import _paid, alarm_lines, changed_settings
 from warehouse.look.alarms import Alarm, _examples, raised_alarms
+from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -471,8 +472,7 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
     said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 4, 5)] == [[], said, said, []]
     assert changed_settings(connection, 7) == [
-        "Set otherwise from iteration 7 on: rollout staleness 3 (was 0).",
-        "Set otherwise from iteration 7 on: train updates_per_batch 32 (was 4)."]
+        "Set otherwise from iteration 7 on: rollout staleness 3 (was 0), train updates_per_batch 32 (was 4)."]
 
 
 def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: Path) -> None:
@@ -482,8 +482,10 @@ def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: P
     connection.execute("""CREATE TABLE kept AS FROM stages; CREATE OR REPLACE VIEW stages AS
         SELECT * REPLACE (CASE WHEN stage = 'train' THEN json_object('kl_beta', iteration // 3 * 5) END
                           AS settings) FROM kept""")
-    lines = alarm_lines(run, connection, raised_alarms(connection), 0)
-    assert lines[0] == "No alarm." and "Set otherwise from iteration 3 on: train kl_beta 5 (was 0)." in lines
+    alarms, said = raised_alarms(connection), "Set otherwise from iteration 3 on: train kl_beta 5 (was 0)."
+    lines = alarm_lines(run, connection, alarms, 0)
+    assert lines[0] == "No alarm." and said in lines
+    assert story_lines(run, connection, [alarm._replace(fired=True) for alarm in alarms])[0].endswith(said)
 
 
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ CREATE OR REPLACE VIEW collapse AS
 SELECT stats.*, coalesce(raised.flags, []) AS flags
 FROM iteration_stats AS stats
 LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
-    ON raised.iteration = stats.iteration AND raised.purpose = stats.purpose;
+    USING (iteration, purpose);
 
 -- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once, and so does
 -- what is raised where pass@1 falls or programs fail: two numbers say it. A rollback ends every row: what was raised
