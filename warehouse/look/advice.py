@@ -80,7 +80,7 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 
 
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
-    """What `rollout` and `train` were told otherwise than before, in the iteration or that before it."""
+    """The last two changes of what `rollout` and `train` were told, in the ten iterations up to this one."""
     rows = rows_of(connection, r"""
         SELECT iteration, string_agg(
             concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
@@ -91,8 +91,9 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
                     UNION ALL SELECT 'rollout', iteration, 'staleness', max(staleness)::VARCHAR
                     FROM rolled_mismatch GROUP BY iteration)
               WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
-        WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 1 AND $1
-              AND NOT regexp_matches(name, 'sha256|version|^serve$') GROUP BY 1 ORDER BY 1""", [iteration])
+        WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 9 AND $1
+              AND NOT regexp_matches(name, 'sha256|version|^serve$')
+        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
     return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
 
 

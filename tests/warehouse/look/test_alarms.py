@@ -470,9 +470,11 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         CREATE TABLE rolled_mismatch AS
             FROM (VALUES (6, 0), (7, 1), (7, 3)) mismatch(iteration, staleness)""")
     said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
-    assert [changed_settings(connection, iteration) for iteration in (2, 3, 4, 5)] == [[], said, said, []]
-    assert changed_settings(connection, 7) == [
-        "Set otherwise from iteration 7 on: rollout staleness 3 (was 0), train updates_per_batch 32 (was 4)."]
+    later = ("Set otherwise from iteration 7 on: rollout staleness 3 (was 0), "
+             "train updates_per_batch 32 (was 4).")
+    assert [changed_settings(connection, iteration) for iteration in (2, 3, 6)] == [[], said, said]
+    assert [changed_settings(connection, iteration) for iteration in (7, 12, 13, 17)] == [
+        [*said, later], [*said, later], [later], []]
 
 
 def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: Path) -> None:
