@@ -45,25 +45,26 @@ def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
         rows = list(group)
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
-        said = _training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing)
-        begun = min((alarm.first_iteration for alarm in firing if purpose == "train"), default=-1)
-        lines.append(" ".join([said, *changed_settings(connection, begun)]))
+        lines.append(_training(connection, rows, firing) if purpose == "train"
+                     else _evaluation(purpose, rows, firing))
     return lines or ["Nothing is judged yet: nothing is scored."]
 
 
-def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     first, last = rows[0]["iteration"], rows[-1]["iteration"]
     change = _change(rows, "solving")
     if firing:
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
         best = max(row["solving_plain"] for row in rows)
+        told = "".join(f" {line}" for line in changed_settings(connection, since))
         if any(alarm.signal in ("solving_falls", "reward_falls") for alarm in firing):
             return (f"Collapsed since iteration {since}: pass@1 {short_share(best)} at best, "
-                    f"{short_share(change.last)} at iteration {last}. In the order of causes: {names}.")
+                    f"{short_share(change.last)} at iteration {last}. In the order of causes: {names}.{told}")
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
-        return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
+        return (f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: "
+                f"{change}.{told}")
     if first == last:
         return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")

@@ -71,8 +71,7 @@ def iteration_line(connection: Connection, inventory: Inventory, iteration: int,
     pieces.append(f"truncated {short_share(row['truncated_share'])}")
     if row["mismatch_kl"] is not None:
         pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
-    pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES
-               if row[stage] is not None]
+    pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
     return "  ".join(pieces)
 
 
@@ -142,9 +141,8 @@ def _trends(rows: list[dict[str, Any]]) -> list[str]:
         values = [row[key] for row in rows]
         known = [value for value in values if value is not None]
         if known:
-            label = name.format(k=rows[-1]["max_k"])
-            lines.append(f"{label:<10} {sparkline(values)}  {_short(key, known[0])} → "
-                         f"{_short(key, known[-1])}")
+            lines.append(f"{name.format(k=rows[-1]['max_k']):<10} {sparkline(values)}  "
+                         f"{_short(key, known[0])} → {_short(key, known[-1])}")
     return lines
 
 
