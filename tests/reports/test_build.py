@@ -61,7 +61,7 @@ def test_every_figure_is_drawn(page: str) -> None:
 
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
-    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 10 to 24 signals each." in page
+    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 10 to 25 signals each." in page
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     text = build_report(run.root).read_text()

@@ -25,7 +25,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
-        lines += [f"    {line}" for line in alarm.errors]
+        lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
         lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
     advice = advice_lines(warehouse, connection, alarms)
     if advice:
