@@ -1,6 +1,7 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.building.object_server import keys
 from tests.building.runs import change_document, small_run
 from tests.building.stored import on_machine, sample, weights
 from tests.chaos.loop import contents
+from tests.test_old_runs import ROOT, SCORER
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
 from warehouse.care.rollback import roll_back
@@ -46,6 +48,17 @@ def test_a_mirrored_run_is_the_same_run_there_and_back(
     back.verify_policy(1)
     assert back.iterations("completions") == [0, 1]
     assert mirror_run(address, str(back.root)).startswith("0 files copied")
+
+
+def test_a_run_of_version_0_2_0_is_read_in_a_store(
+        address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "tests" / "fixtures" / "run-0.2.0", tmp_path / "run")
+    mirror_run(str(tmp_path / "run"), address)
+    there = on_machine("a", address, tmp_path, monkeypatch)
+    assert check_run(there).problems == []
+    assert contents(there) == contents(open_warehouse(tmp_path / "run"))
+    assert there.read("samples", ["reward"], iteration=1, purpose="train", scorer=SCORER).num_rows == 12
+    TWINS.clear()
 
 
 @pytest.mark.slow("two rollouts")

@@ -1,6 +1,7 @@
 """Runs in an object store: what one machine commits every other sees, and nobody loses a row."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.prompts.selection import training_visits
+from score.cli import score
 from tests.building.object_server import STORE, keys
 from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
@@ -51,6 +53,24 @@ def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path:
     assert contents(third) == contents(alone)
     assert check_run(third).problems == []
     assert not [key for key in keys(f"{STORE}/{third.root.name}") if ".tmp-" in key or "spill" in key]
+
+
+@pytest.mark.slow("two scores, each with lanes of its own")
+def test_what_a_rollout_left_that_score_follows_is_scored_and_the_rest_later_on_another_machine(
+        machine, address: str) -> None:
+    sample(machine("a"), Shard(0, 2))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    done = CliRunner().invoke(score, [address, "--iteration", "0", "--follow", str(ended.pid)])
+    assert done.exit_code == 75 and "its complete parts are scored" in done.output
+    assert len([key for key in keys(address) if re.fullmatch("samples/.*/part-.*", key)]) == 2
+    other = machine("b")
+    sample(other, Shard(1, 2))
+    assert CliRunner().invoke(score, [address]).exit_code == 0
+    third = machine("c")
+    scorer, = third.scorers(0, "train")
+    rows = third.read("samples", ["task_id", "sample_index"], **KEYS, scorer=scorer).to_pylist()
+    assert len(rows) == len({(row["task_id"], row["sample_index"]) for row in rows}) == 32
 
 
 def test_sql_reads_columns_where_they_lie_and_brings_no_part(machine, address: str) -> None:
