@@ -24,7 +24,7 @@ from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import prepare_environment
 from rollout.options import engine_version, on_cpu, rank_of_adapters
-from warehouse.options import HELP, shows_errors
+from warehouse.options import HELP, run_folder, shows_errors
 from warehouse.stages.children import SECONDS_TO_END, child
 from warehouse.stages.clock import bar_interval
 from warehouse.store.errors import StageError
@@ -37,7 +37,7 @@ LINES_SHOWN = 30
 
 
 @click.command(context_settings=HELP)
-@click.argument("run", type=click.Path(path_type=Path))
+@run_folder
 @click.option("--port", type=int, default=None, help="Port to listen on. [default: a free one]")
 @shows_errors
 def main(run: Path, port: int | None) -> None:

@@ -14,6 +14,7 @@ from train.objective.loss_table import LOSSES
 from warehouse.options import (
     HELP,
     FiniteRange,
+    RunFolder,
     TitledCommand,
     iteration_option,
     open_run,
@@ -32,7 +33,7 @@ LOADS = ("train.run",)     # what `warehouse warm` imports beforehand
 
 
 @click.command(context_settings={"show_default": True} | HELP)
-@click.argument("run", type=click.Path())
+@click.argument("run", type=RunFolder())
 @click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder to write.")

@@ -10,7 +10,7 @@ import click
 
 from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks
 from warehouse.look.commands import gaps, results, show, watch
-from warehouse.options import open_run, run_argument, shows_errors, strict_option, with_version
+from warehouse.options import open_run, run_argument, run_folder, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
 from warehouse.transfer.commands import export_command, import_command, mirror
 
@@ -25,7 +25,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_folder
 @click.option("--model", required=True, help="Folder or hub id of the base model.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
               help="Tasks to train on; give it several times for several sources.")

@@ -143,7 +143,18 @@ class FiniteRange(click.FloatRange):
         return "any number" if self.min is None and self.max is None else super()._describe_range()
 
 
-run_argument = click.argument("run", type=click.Path(), is_eager=True, callback=_load_config)
+class RunFolder(click.Path):
+    """A run's folder or address; not the folder that a variable which is not set would mean."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error where it is empty."""
+        if not value:
+            self.fail("it is empty. Name the folder of the run; this one is `.`.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+run_folder = click.argument("run", type=RunFolder(path_type=Path))      # without its config file
+run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_load_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
                                 help="Iteration to work on; what is due when left out.")
 purpose_option = click.option("--purpose", default=None,

@@ -6,10 +6,7 @@ from typing import Any
 
 import click
 
-from warehouse.options import TitledCommand, option_group, shows_errors
-
-run_folder = click.argument("run", type=click.Path(path_type=Path))      # without its config file
-
+from warehouse.options import RunFolder, TitledCommand, option_group, run_folder, shows_errors
 
 limit_options = option_group(
     "Limits of a program",
@@ -92,7 +89,7 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 
 
 @click.command("try", cls=TitledCommand)
-@click.argument("run", type=click.Path(path_type=Path), is_eager=True, callback=limits_of_score)
+@click.argument("run", type=RunFolder(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
 @click.option("--reward", default=None, help="Reward to compute; as `score` would when left out.")

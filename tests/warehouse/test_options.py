@@ -148,6 +148,16 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
 
 
+@pytest.mark.parametrize("words", [["init", "", "--model", "m", "--tasks", "synthetic:1"], ["summary", ""],
+                                   ["tasks", "list", ""]])
+def test_the_folder_of_a_variable_that_is_not_set_is_not_this_one(words: list[str], tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 2 and "it is empty. Name the folder of the run" in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
     failed, stopped = call(tmp_path, "", "--fail", "stage"), call(tmp_path, "", "--fail", "stop")
     assert (failed.exit_code, failed.output) == (1, "Error: This is wrong. Do that.\n")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import open_run, run_argument, shows_errors
+from warehouse.options import open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
@@ -110,7 +110,7 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_folder
 @click.option("--split", "splits", multiple=True, help="Of this split alone; may be repeated.")
 @shows_errors
 def list_command(run: Path, splits: tuple[str, ...]) -> None:
@@ -120,7 +120,7 @@ def list_command(run: Path, splits: tuple[str, ...]) -> None:
 
 
 @tasks.command("add")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_folder
 @click.option("--tasks", "trained", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
 @shows_errors
@@ -134,7 +134,7 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
 
 
 @tasks.command("replace")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_folder
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE..")
 @shows_errors
 def replace_command(run: Path, sources: tuple[str, ...]) -> None:
