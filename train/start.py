@@ -10,7 +10,7 @@ from torch import nn
 
 from train.model.loading import load_base, load_full, load_lora
 from train.model.policy import Policy
-from train.model.saving import OPTIMIZER
+from train.model.saving import OPTIMIZER, read_adapter
 from train.model.sharding import part_like
 from train.rows.inputs import Inputs
 from train.rows.settings import Settings
@@ -59,7 +59,7 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings
 
 
 class Ahead:
-    """What of the policy is loaded before its rows are there (`train --follow`): the base, or all of it.
+    """What of the policy is loaded before its rows are there (`train --follow`): the base, or a new policy.
 
     Nothing is said or written. What fails is left to the stage itself, which tries again and says why.
     """
@@ -68,7 +68,6 @@ class Ahead:
         self.warehouse, self.iteration, self.settings = warehouse, iteration, settings
         self.base: nn.Module | None = None
         self.policy: Policy | None = None
-        self.parent: dict[str, Any] = {}
         alone = "WORLD_SIZE" not in os.environ
         self._steps = self._load() if alone and not (settings.full or settings.load_in_4bit) else iter(())
 
@@ -78,18 +77,20 @@ class Ahead:
             next(self._steps, None)
 
     def take(self, parent: dict[str, Any], settings: Settings, processes: Processes) -> Policy | None:
-        """The policy, if what was loaded is what the rows are trained in; it is given away once."""
+        """The policy `parent`, if what was loaded is what the rows are trained in; it is given away once."""
         base, policy, self.base, self.policy = self.base, self.policy, None, None
         if settings.dtype != self.settings.dtype:
             return None
-        if policy and parent["sha256"] == self.parent["sha256"]:
-            return policy
-        return load_policy(self.warehouse, parent, settings, processes, base) if base else None
+        if base:
+            return load_policy(self.warehouse, parent, settings, processes, base)
+        folder = self.warehouse.policy_dir(parent["policy_version"])
+        return policy if policy and (parent["kind"] == "base" or read_adapter(policy, folder)) else None
 
     def _load(self) -> Iterator[None]:
         """Load in the order in which it becomes possible; nothing lies on the GPU while the rows are sampled.
 
-        From then on it does where others leave room, and once the policy is there.
+        From then on it does where others leave room: a policy that has not learned anything yet, since the
+        one to train may still be under way.
         """
         keys: dict[str, Any] = {"iteration": self.iteration, "purpose": self.settings.purpose}
         while self.settings.dtype == "auto":
@@ -99,14 +100,13 @@ class Ahead:
             yield
         base = self.base = load_base(self.warehouse.model, self.warehouse.facts.get("model_revision"),
                                      dtype=self.settings.dtype)
-        while not (self.warehouse.stage("rollout", **keys).is_complete()
-                   and (self.warehouse.policy_dir(self.iteration) / "policy.json").exists()):
+        while not self.warehouse.stage("rollout", **keys).is_complete():
             yield
         processes = open_processes(self.settings)
         while not has_room(processes.device, base):
             yield
-        self.parent, self.base = self.warehouse.policy(self.iteration), None     # it becomes part of it
-        self.policy = load_policy(self.warehouse, self.parent, self.settings, processes, base)
+        self.base = None        # it becomes part of the policy
+        self.policy = load_policy(self.warehouse, self.warehouse.policy(0), self.settings, processes, base)
 
 
 def has_room(device: torch.device, base: nn.Module) -> bool:

@@ -84,13 +84,11 @@ ROWS, POLICY = "samples/iteration=1", "policies/1"
 @pytest.mark.parametrize("dtype", [(), ("--dtype", "auto")], ids=["named", "of the rows"])
 def test_what_can_be_loaded_is_and_the_policy_is_that_of_a_train_afterwards(
         stale_run, undisturbed, worker, loaded, dtype):
-    rows, policy = aside(stale_run, ROWS), aside(stale_run, POLICY)
+    missing = aside(stale_run, ROWS, POLICY)
 
     def work():
-        wait_until(lambda: loaded == ["load_base"])
-        policy()
-        wait_until(lambda: loaded[1:] == ["load_lora of what was loaded"])
-        rows()
+        wait_until(lambda: loaded == ["load_base", "load_lora of what was loaded"])
+        missing()
     done = follow(stale_run, worker, work, *dtype)
     assert done.exit_code == 0, done.output
     assert adapter(stale_run) == adapter(undisturbed) and len(loaded) == 2
@@ -119,26 +117,29 @@ def test_nothing_is_put_on_a_device_while_the_rows_are_sampled_or_without_room(
     assert done.exit_code == 0 and loaded == ["load_base", "load_lora of what was loaded"], done.output
 
 
-def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undisturbed, worker, loaded,
+@pytest.mark.parametrize("what", ["dtype", "shape of the adapter"])
+def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undisturbed, worker, loaded, what,
                                                              monkeypatch):
-    rows, replaced = aside(stale_run, ROWS), []
-    load_policy = train.start.load_policy
+    rows, load_policy = aside(stale_run, ROWS), train.start.load_policy
 
-    def load_another(*arguments, **options):
-        policy = load_policy(*arguments, **options)
-        if not replaced:
-            replaced.append(arguments[1])
-            for parameter in policy.trainable().values():
-                parameter.data.zero_()
-            arguments[1]["sha256"] = "of another policy"
-        return policy
-    monkeypatch.setattr(train.start, "load_policy", load_another)
+    def load_another(warehouse, parent, settings, *rest):
+        if len(loaded) == 1:
+            settings = settings.replace(lora_alpha=4.0)
+        return load_policy(warehouse, parent, settings, *rest)
+
+    if what == "dtype":
+        go_on = train.start.Ahead.go_on
+        monkeypatch.setattr(train.start.Ahead, "go_on", lambda self: (
+            setattr(self, "settings", self.settings.replace(dtype="bfloat16")), go_on(self)))
+    else:
+        monkeypatch.setattr(train.start, "load_policy", load_another)
 
     def work():
-        wait_until(lambda: replaced)
+        wait_until(lambda: len(loaded) == 2)
         rows()
     assert follow(stale_run, worker, work).exit_code == 0
     assert adapter(stale_run) == adapter(undisturbed)
+    assert loaded == ["load_base", "load_lora of what was loaded", "load_lora"]
 
 
 def test_the_errors_are_those_of_a_train_afterwards(stale_run, worker, loaded):

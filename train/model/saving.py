@@ -74,7 +74,31 @@ def _save_adapter(policy: Policy, folder: Path, base: str, weights: dict[str, Te
     state = get_peft_model_state_dict(policy.model, state_dict=weights)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())},
               str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+    (folder / ADAPTER_CONFIG).write_text(_adapter_config(policy, base))
+
+
+def _adapter_config(policy: Policy, base: str) -> str:
     config = policy.model.peft_config["default"].to_dict()  # type: ignore[operator, index, union-attr]
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     config |= {"base_model_name_or_path": base, "inference_mode": True}
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
+    return json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+
+
+def read_adapter(policy: Policy, folder: Path) -> bool:
+    """Give a policy the weights that `save_policy` wrote; False, with nothing changed, if they do not fit."""
+    from peft import get_peft_model_state_dict
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    try:
+        config = (folder / ADAPTER_CONFIG).read_text()
+        stored = load_file(str(folder / ADAPTER_WEIGHTS), device=str(policy.device))
+        base = json.loads(config)["base_model_name_or_path"]
+    except (OSError, SafetensorError, ValueError, LookupError):
+        return False
+    own = get_peft_model_state_dict(policy.model)
+    if config != _adapter_config(policy, base) or {name: tensor.shape for name, tensor in own.items()} != {
+            name: tensor.shape for name, tensor in stored.items()}:
+        return False
+    for name, tensor in own.items():
+        tensor.detach().copy_(stored[name])
+    return True
