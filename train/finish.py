@@ -69,6 +69,7 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
     save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
     if probe:
         (scratch / PROBE).write_text(json.dumps(probe) + "\n")
+    torch.serialization.set_crc32_options(False)        # policy.json has a hash of the file
     torch.save(whole.optimizer, scratch / OPTIMIZER)
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
     hashes = file_hashes(scratch)
