@@ -17,8 +17,8 @@ def fuzz(*options: str) -> str:
 
 
 def test_some_damaged_files_and_strange_inputs_are_answered_in_a_sentence() -> None:
-    told = fuzz("--faults", "6", "--inputs", "30", "--seed", "1")
-    assert [line.split(",")[0] for line in told.splitlines()] == ["6 faults", "30 inputs"], told
+    told = fuzz("--faults", "3", "--inputs", "12", "--seed", "1")
+    assert [line.split(",")[0] for line in told.splitlines()] == ["3 faults", "12 inputs"], told
 
 
 @pytest.mark.slow("a hundred faults, each with a copy of the run and three commands")
