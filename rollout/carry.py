@@ -19,7 +19,7 @@ SAME = (*(field.name for field in fields(Sampling)), "quantization")     # for t
 
 
 class Ending:
-    """Whether a rollout, or a worker's share of one, should end although completions are under way.
+    """Whether a rollout, or a worker's share of it, should end although completions are under way.
 
     Never before a group is whole: an iteration without one has nothing to train on. `closed` are the groups
     of the parts that an earlier run of the command wrote, each as often as it has completions.
@@ -98,7 +98,7 @@ def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int)
 
 
 def place_behind(fresh: list[Row], waiting: list[Row], iteration: int) -> list[Row]:
-    """Rows of the plan for groups that wait: their samples are numbered behind the task's fresh ones."""
+    """Rows of the plan for groups that wait, their samples numbered behind the task's fresh groups."""
     ends: dict[str, int] = {}
     for row in fresh:
         ends[row["task_id"]] = max(ends.get(row["task_id"], 0), (row["group_index"] + 1) * row["group_size"])
@@ -130,7 +130,7 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
 
 
 def check_engine(begun: dict[Key, Row], engine: Engine) -> None:
-    """StageError where the engine computes in another precision than the one that began the groups."""
+    """StageError where the engine computes in another precision than the engine that began the groups."""
     for dtype in {row["dtype"] for row in begun.values()} - {engine.dtype or None}:
         raise StageError(f"Completions were carried over that an engine in {dtype} began, this one runs in "
                          f"{engine.dtype}: a group is sampled in one way. Give --dtype {dtype}, with "

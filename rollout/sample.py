@@ -167,7 +167,7 @@ def _and_its_failure(sampled: Iterator[Sampled | Request | None],
 
 
 def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> Exception:
-    """StageStopped when told to stop, which tells the engine's failure if there is one; else the failure."""
+    """StageStopped when told to stop, which tells the engine's failure if it failed; else that failure."""
     if failure and not stop.asked():
         return failure
     told = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""
@@ -195,7 +195,7 @@ def _key(member: Member) -> Key:
 
 def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
                     drawn: Row | None) -> Row:
-    """The row of a completion that is finished, or of what is drawn of one so far."""
+    """The row of a completion that is finished, or of what is drawn of it so far."""
     prompt, sample = member
     row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
            "num_prompt_tokens": prompt["num_prompt_tokens"],

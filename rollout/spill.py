@@ -20,11 +20,11 @@ from warehouse.store.parts import spills_of
 from warehouse.store.schema import arrow_schema
 
 Key = tuple[str, int]  # (task_id, sample_index)
-MOST_FILES = 32        # of a part; then all its rows are saved in one
+MOST_FILES = 32        # of a part; then all its rows are saved in a single file
 
 
 class Spill:
-    """The completions of one part by key, those of earlier runs and those added: `rows` are finished.
+    """The completions of a part by key, those of earlier runs and those added: `rows` are finished.
 
     `drawn` are those of which the beginning is known. Of earlier runs only rows of `wanted` keys with the
     values `same` are taken: one policy and one engine sample a rollout. `begun` are of earlier iterations.
@@ -53,7 +53,7 @@ class Spill:
         return (prompt["task_id"], sample) in self.rows
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take one completion, or the beginning of one: the first whole one stays, else the longest."""
+        """Take a completion, or its beginning: the first that is whole stays, else the longest beginning."""
         key = key_of(row)
         if key in self.rows:
             return
@@ -65,7 +65,7 @@ class Spill:
         self.fresh[key] = row
 
     def save(self) -> None:
-        """Commit what is new in a file; or all rows in one that takes the place of many."""
+        """Commit what is new in a file; or all rows in a file that takes the place of many."""
         if not self.fresh or self.part.exists():
             return
         merged = self.files if len(self.files) >= MOST_FILES else []
@@ -91,7 +91,7 @@ def key_of(row: dict[str, Any]) -> Key:
 
 
 def _rows_of(path: Path) -> list[dict[str, Any]]:
-    """Rows of one spill; none, and a line on stderr, if it is damaged: sampled again, with the same seeds."""
+    """Rows of a spill; none, and a line on stderr, if it is damaged: sampled again, with the same seeds."""
     try:
         return pq.read_table(path, page_checksum_verification=True).to_pylist()
     except FileNotFoundError:

@@ -11,9 +11,10 @@ from typing import Any
 
 from rollout.engines.engine import Engine, EngineSettings
 from rollout.engines.environment import prepare_environment
+from rollout.engines.installed import engine_version
 from rollout.engines.merged import changes_something, merged_weights
 from rollout.job import Job
-from rollout.options import RolloutOptions, engine_version, rank_of_adapters
+from rollout.options import RolloutOptions, rank_of_adapters
 from rollout.prompts.plan import Plan
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes

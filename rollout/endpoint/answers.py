@@ -47,7 +47,7 @@ class Answers:
             raise StageError(f"{path} is damaged. Remove it: its request is then asked again.") from error
 
     def keep(self, asked: dict[str, Any], answer: Answer) -> Answer:
-        """Store an answer beside its request; the stored one, which another run may have got first."""
+        """Store an answer beside its request; what is stored now, which another run may have got first."""
         path = self._path(asked)
         if path is not None:
             commit_json(path, {"request": asked, "answer": answer._asdict()})

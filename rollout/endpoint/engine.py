@@ -24,7 +24,7 @@ from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
 LONG_WAKING = 2.0                    # seconds that are worth a line
-BATCHES_AHEAD = 2                    # that a server has: one that it samples, one that waits
+BATCHES_AHEAD = 2                    # that a server has: the batch that it samples, and the next
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
 Answer = TypeVar("Answer")
 
@@ -56,9 +56,9 @@ class EndpointEngine:
         self.loop.close()
 
     def serving(self, kind: str, asked: str) -> str | None:
-        """How a policy of a kind is served, 'adapter' or 'merged'; None for one that is no adapter.
+        """How a policy of a kind is served, 'adapter' or 'merged'; None for a policy that is no adapter.
 
-        A server that takes adapters keeps its base for them; one that takes none is given whole weights.
+        A server that takes adapters keeps its base for them; a server without is given whole weights.
         """
         able = "adapter" if self.takes_adapters else "merged"
         if (kind == "lora" and asked not in ("auto", able)) or (kind == "full" and self.takes_adapters):
@@ -184,7 +184,7 @@ class EndpointEngine:
                     work.finish(request, replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
-        """Wait for a server that failed; one that was started anew is checked and loaded again."""
+        """Wait for a server that failed; a server that was started anew is checked and loaded again."""
         async with server.recovering:
             if server.life != life or server.lost:
                 return

@@ -9,9 +9,9 @@ from warehouse.store.errors import StageError
 
 
 class Unavailable(Exception):
-    """The server did not answer, or not as one that still works; another one may.
+    """The server did not answer, or not as a server that still works; another server may.
 
-    `status` is that of its answer, if there was one; `after` how many seconds it wants to be left alone.
+    `status` is that of its answer, if it gave any; `after` how many seconds it wants to be left alone.
     """
 
     def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:

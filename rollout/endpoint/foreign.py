@@ -115,7 +115,7 @@ class ForeignEngine:
         """The service's answer, not before the time for which it wants to be left alone."""
         await asyncio.sleep(self.resting_until - time.monotonic())
         body = {name: value for name, value in asked.items() if name not in ("url", "index")}
-        limit_name = self.limit_name            # other hands may learn a better one meanwhile
+        limit_name = self.limit_name            # other hands may learn a better name meanwhile
         body[limit_name] = body.pop("max_tokens")
         try:
             told = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
@@ -168,7 +168,7 @@ class ForeignEngine:
             "the others with --tasks-sql (a --cache keeps what was paid for).")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
-        """The service's refusal without the key, and the way out where there is one."""
+        """The service's refusal without the key, and the way out where it is known."""
         said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
         way_out = KEPT
         if refusal.status in (401, 403):
@@ -189,7 +189,7 @@ def _parameters(sampling: Sampling) -> dict[str, Any]:
 
 
 def _read(told: Any) -> Answer:
-    """The one choice of an answer; Unavailable for what is none, or only the beginning of one."""
+    """The single choice of an answer; Unavailable for what is no answer, or only its beginning."""
     try:
         choice, usage = told["choices"][0], told.get("usage") or {}
         text, reason = choice["message"]["content"] or "", choice["finish_reason"]

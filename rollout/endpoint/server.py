@@ -131,7 +131,7 @@ class Server:
     async def load(self, settings: EngineSettings) -> None:
         """Have it serve base, adapter or other weights of the same shape, named after what they are.
 
-        A server that takes adapters keeps its base as it is; one that takes none is given the weights.
+        A server that takes adapters keeps its base as it is; a server without is given the weights.
         """
         models = (await self.ask("/v1/models", seconds=PATIENCE))["data"]
         self.serving = self.base = next(card["id"] for card in models if not card.get("parent"))
@@ -228,7 +228,7 @@ def _parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any
 
 
 async def open_session(key: str) -> aiohttp.ClientSession:
-    """Connections to any number of servers, with the key that they want where there is one."""
+    """Connections to any number of servers, with the key that they want, if any."""
     return aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"} if key else {},
                                  connector=aiohttp.TCPConnector(limit=0))
 

@@ -66,7 +66,7 @@ class Draw:
 
 
 class Work:
-    """Requests are taken in the order given; one that is given back is the next to be taken."""
+    """Requests are taken in the order given; a request that is given back is the next to be taken."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.waiting, self.returned = iter(requests), deque[Request]()
@@ -104,7 +104,7 @@ class Work:
         self._end(request)
 
     def leave_out(self, request: Request, refusal: StageError) -> None:
-        """Go on without a request that is refused; raises that where one prompt after the other is."""
+        """Go on without a request that is refused; raises it where prompt after prompt is refused."""
         self.refused.append(request)
         if not self.answered and len({each.messages for each in self.refused}) >= MOST_REFUSALS:
             raise refusal

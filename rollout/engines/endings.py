@@ -15,7 +15,7 @@ from rollout.prompts.plan import seed_of
 FENCE = "```"                    # what ends a code block, and what begins it
 # The scorer's own expression: what it reads as the program.
 CLOSED_CODE = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
-LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees as long ones
+LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees pieces as long
 REASONS = {"stop": "stop", "length": "length", "repetition": "loop"}  # vLLM's word: ours
 
 
@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
 def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int]:
     """What an engine is asked for: token ids, seed, and how many tokens at most.
 
-    A completion that goes on draws from a seed of its own: the first one again would draw the same numbers.
+    A completion that goes on draws from a seed of its own: the first seed again would draw the same numbers.
     """
     num_drawn = len(request.drawn_ids)
     seed = seed_of(request.seed, "from", num_drawn) if num_drawn else request.seed
@@ -111,7 +111,7 @@ def end_of_loop(ids: Sequence[int], times: int) -> int | None:
     """Tokens after which the rule ends a completion; None if it never does."""
     tokens, ends = np.asarray(ids), []
     for period in range(1, min(LONGEST_LOOP, len(tokens) // times) + 1):
-        needed = period * (times - 1)    # positions in a row that equal the one a period earlier
+        needed = period * (times - 1)    # positions in a row that equal the position a period earlier
         differs = np.concatenate([[True], tokens[period:] != tokens[:-period]])
         position = np.arange(len(differs))
         run = position - np.maximum.accumulate(np.where(differs, position, 0))

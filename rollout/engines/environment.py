@@ -4,7 +4,7 @@ import logging
 import os
 import warnings
 
-from rollout.options import on_cpu
+from rollout.engines.installed import on_cpu
 
 DEFAULTS = {
     "OMP_WAIT_POLICY": "passive",            # spinning threads make a shared machine ten times slower

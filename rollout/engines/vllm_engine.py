@@ -161,7 +161,7 @@ def _start(settings: EngineSettings, more: dict[str, Any]) -> LLM:
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:
         if "Model Runner V2" in str(error) and os.environ.get(RUNNER) == "1":
-            os.environ[RUNNER] = "0"        # a model or an option that only the first one serves
+            os.environ[RUNNER] = "0"        # a model or an option that only the first runner serves
             return _start(settings, more)
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
             raise StageError(f"The engine found too little free memory: {_first_line(error)} "

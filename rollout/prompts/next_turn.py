@@ -70,7 +70,7 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: Encoder) -> Next
 def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
     """Segments of a text's tokens: those that begin in one of the `contents` are of its kind, else template.
 
-    Contents are (kind, text) in the order in which they stand; one that the template changed is not known.
+    Contents are (kind, text) in the order in which they stand; what the template changed is not known.
     """
     spans, start = [], 0
     for kind, content in contents:
@@ -90,7 +90,7 @@ def segment(start: int, length: int, kind: str) -> Segment:
 
 
 def join(*several: list[Segment]) -> list[Segment]:
-    """Lists of segments one behind the other; neighbours of one kind become one."""
+    """Lists of segments one behind the other; neighbours of a kind are joined."""
     whole: list[Segment] = []
     for segments in several:
         for each in segments:

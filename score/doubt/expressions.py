@@ -1,14 +1,14 @@
 """Expressions of a test made false on purpose: what stands in the place of which node."""
 
 import ast
-import builtins
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from score.doubt.errors import ANY_ERROR, unrelated_errors
 from score.doubt.likely import likely, likely_others
-from score.doubt.literals import NEAR, altered, last_name, unrelated, value_of
+from score.doubt.literals import NEAR, alter, last_name, unrelated, value_of
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 Edit = dict[int, ast.AST]            # what stands in the place of a node, by the node's id
@@ -30,10 +30,7 @@ NEAR_VALUE = ("lambda v: not v if isinstance(v, bool) else v - 1 if type(v) is i
               "v[::-1] if type(v) in (str, bytes, list, tuple) and v[::-1] != v else "
               "type(v)(list(v)[1:]) if type(v) in (set, frozenset) and v else (v, None)")
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
-OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError",
-                "RuntimeError", "EOFError", "ImportError", "BufferError")
-MOST_VALUES, MANY_VALUES = 5, 64      # in the place of one that is expected
-ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
+MOST_VALUES, MANY_VALUES = 5, 64      # in the place of the value that is expected
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Expressions:
                 yield from self.wrong(value)
         elif isinstance(test, ast.BoolOp):
             parts = [next(self.wrong(value), {}) for value in test.values]
-            yield {key: node for part in parts for key, node in part.items()} if all(parts) else negated(test)
+            yield {key: node for part in parts for key, node in part.items()} if all(parts) else negate(test)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yield {id(test): test.operand}
         elif isinstance(test, ast.Compare):
@@ -76,7 +73,7 @@ class Expressions:
         elif isinstance(test, ast.Call):
             yield from self.wrong_truth(test)
         elif not isinstance(test, ast.Constant):
-            yield negated(test)
+            yield negate(test)
 
     def wrong_truth(self, call: ast.Call) -> Iterator[Edit]:
         """Edits of a call whose result is true: of what it compares, where it does."""
@@ -84,7 +81,7 @@ class Expressions:
         inner = call.args[0] if len(call.args) == 1 else None
         if name == "all" and isinstance(inner, (ast.GeneratorExp, ast.ListComp)) and not (
                 inner.generators[1:] or inner.generators[0].ifs):
-            yield from self.guarded(self.wrong(inner.elt), inner.generators[0].iter)
+            yield from self.guard(self.wrong(inner.elt), inner.generators[0].iter)
         elif name == "all" and isinstance(inner, (ast.List, ast.Tuple)):
             for item in inner.elts:
                 yield from self.wrong(item)
@@ -93,7 +90,7 @@ class Expressions:
         elif name in EQUAL_CALLS and (edits := self.other_value(call.args[:2], far=name in CLOSE_CALLS)):
             yield from edits
         else:
-            yield negated(call)
+            yield negate(call)
 
     def wrong_call(self, call: ast.Call) -> Iterator[Edit]:
         """Edits of a call that raises where it finds something wrong, as the methods of unittest do."""
@@ -101,7 +98,7 @@ class Expressions:
         if name in EQUAL_CALLS:
             sides = call.args[:2]
             far = name in CLOSE_CALLS or name == "assertCountEqual"
-            yield from self.other_value(sides, far=name in CLOSE_CALLS) or self.recomputed(sides, far=far)
+            yield from self.other_value(sides, far=name in CLOSE_CALLS) or self.recompute(sides, far=far)
         elif name in RAISES:
             yield from self.other_error(call)
         elif name in OPPOSITE_CALLS and isinstance(call.func, ast.Attribute):
@@ -111,9 +108,9 @@ class Expressions:
         """Edits of a comparison: another expected value, else the opposite."""
         operator, sides = test.ops[0], [test.comparators[-1], test.left]
         if isinstance(operator, ast.Eq) and all(isinstance(each, ast.Eq) for each in test.ops):
-            yield from self.other_value(sides, far=False) or self.recomputed(sides, far=has_approx(sides))
+            yield from self.other_value(sides, far=False) or self.recompute(sides, far=has_approx(sides))
         elif len(test.ops) > 1:
-            yield negated(test)
+            yield negate(test)
         elif isinstance(operator, ast.Is) and isinstance(sides[0], ast.Constant):
             others = [value for value in (True, False, None) if value is not sides[0].value]
             yield {id(sides[0]): ast.Constant(self.draw.choice(others))}
@@ -154,7 +151,7 @@ class Expressions:
         the right test and against each of these.
         """
         own = set(map(id, ast.walk(literal)))
-        tries = (altered(literal, self.draw, far=far) for _ in range(2 * most))
+        tries = (alter(literal, self.draw, far=far) for _ in range(2 * most))
         drawn = [other for other in tries if other is not None]
         fresh = [other for other in drawn if not any(
             ast.dump(node) in self.present and id(node) not in own
@@ -174,13 +171,13 @@ class Expressions:
                     if other is not None}
         return list(distinct.values())[:MANY_VALUES]
 
-    def guarded(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
+    def guard(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:
         """Edits below a loop, which fails where there is nothing to loop over."""
         as_list = ast.Call(ast.Name("list", ast.Load()), [items], [])
         guard = {} if self.names.has_items(items) else sure(as_list, items)
         yield from ({**edit, **guard} for edit in edits)
 
-    def recomputed(self, sides: list[ast.expr], *, far: bool) -> Iterator[Edit]:
+    def recompute(self, sides: list[ast.expr], *, far: bool) -> Iterator[Edit]:
         """Two other values of the side without the program, or else of each."""
         others = [side for side in sides if not self.own_names & {
             node.id for node in ast.walk(side) if isinstance(node, ast.Name)}]
@@ -196,7 +193,7 @@ class Expressions:
             return None
         if isinstance(inside, (ast.List, ast.Tuple, ast.Set)) and inside.elts:
             members = {ast.dump(item) for item in inside.elts}
-            others = [altered(item, self.draw, far=True) for item in inside.elts]
+            others = [alter(item, self.draw, far=True) for item in inside.elts]
             if all(other is not None and ast.dump(other) not in members for other in others):
                 return dict(zip(map(id, inside.elts), others, strict=True))  # type: ignore[arg-type]
         if isinstance(test.left, ast.Constant) and isinstance(test.left.value, str):
@@ -221,9 +218,9 @@ class Expressions:
     def other_error(self, call: ast.Call) -> Iterator[Edit]:
         """`raises(E)` with another exception."""
         if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
-            yield from self.replaced_error(call.args[0])
+            yield from self.replace_error(call.args[0])
 
-    def replaced_error(self, kind: ast.expr) -> Iterator[Edit]:
+    def replace_error(self, kind: ast.expr) -> Iterator[Edit]:
         """Another exception that is no base and no subclass of this one."""
         if last_name(kind) in ANY_ERROR:
             return
@@ -232,13 +229,6 @@ class Expressions:
             self.secrets[id(kind)] = Secret(kind, error=last_name(kind))
         # of a class of the tests' or the program's own nothing is known
         yield {id(kind): ast.Name(self.draw.choice(names or ["BufferError"]), ast.Load())}
-
-
-def unrelated_errors(name: str) -> list[str]:
-    """Exceptions that are no base and no subclass of a builtin one."""
-    known = getattr(builtins, name, None)
-    return [other for other in OTHER_ERRORS if isinstance(known, type) and not issubclass(
-        known, getattr(builtins, other)) and not issubclass(getattr(builtins, other), known)]
 
 
 def has_approx(sides: list[ast.expr]) -> bool:
@@ -253,6 +243,6 @@ def sure(value: ast.expr, place: ast.expr | None = None) -> Edit:
     return {id(place or value): ast.BoolOp(ast.Or(), [value, error])}
 
 
-def negated(test: ast.expr) -> Edit:
+def negate(test: ast.expr) -> Edit:
     """The opposite of an expression."""
     return {id(test): ast.UnaryOp(ast.Not(), test)}

@@ -29,7 +29,7 @@ def likely(node: ast.expr, present: Values, draw: random.Random, *, ordered: boo
         other = other_order(node, draw) if ordered and len(node.args) == 1 and not node.keywords else None
         return [] if other is None else [other]
     return [other for other in (
-        exchanged(node, draw) if ordered else None, replaced(node, present, draw), shortened(node, draw))
+        reorder(node, draw) if ordered else None, replace_constant(node, present, draw), shorten(node, draw))
         if other is not None and is_other(node, other)]
 
 
@@ -42,7 +42,7 @@ def likely_others(node: ast.expr, value: Any, known: Values) -> list[ast.expr]:
 
 
 def likely_values(value: Any, known: Values) -> list[Any]:
-    """Other texts or numbers than one that is expected: those `known`, and what is often answered."""
+    """Other texts or numbers than what is expected: those `known`, and what is often answered."""
     if type(value) not in (str, int, float):
         return []
     others = sorted(each for each in known if type(each) is type(value))[:MOST_KNOWN]
@@ -64,7 +64,7 @@ def other_order(call: ast.Call, draw: random.Random) -> ast.expr | None:
             return None
         backwards = ast.keyword("reverse", ast.Constant(True))
         return ast.Call(call.func, call.args, [backwards]) if values != values[::-1] else None
-    other = exchanged(items, draw) if name in SEQUENCES and isinstance(items, (ast.List, ast.Tuple)) else None
+    other = reorder(items, draw) if name in SEQUENCES and isinstance(items, (ast.List, ast.Tuple)) else None
     return ast.Call(call.func, [other], []) if other is not None and is_other(items, other) else None
 
 
@@ -76,7 +76,7 @@ def is_other(node: ast.expr, other: ast.expr) -> bool:
         return False
 
 
-def exchanged(node: ast.expr, draw: random.Random) -> ast.expr | None:
+def reorder(node: ast.expr, draw: random.Random) -> ast.expr | None:
     """Two items of a list or tuple, two values of a dictionary or two letters of a text the other way."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         letters = list(node.value)
@@ -101,7 +101,7 @@ def exchange(items: list[Any], draw: random.Random) -> bool:
     return bool(places)
 
 
-def replaced(node: ast.expr, present: Values, draw: random.Random) -> ast.expr | None:
+def replace_constant(node: ast.expr, present: Values, draw: random.Random) -> ast.expr | None:
     """A constant of the literal replaced by another of its type."""
     if isinstance(node, ast.Constant):
         values = [each for each in present if type(each) is type(node.value) and each != node.value]
@@ -109,12 +109,12 @@ def replaced(node: ast.expr, present: Values, draw: random.Random) -> ast.expr |
         return ast.Constant(draw.choice(values)) if values and is_certain else None
     if isinstance(node, (ast.List, ast.Tuple)):
         for place in draw.sample(range(len(node.elts)), len(node.elts)):
-            if (item := replaced(node.elts[place], present, draw)) is not None:
+            if (item := replace_constant(node.elts[place], present, draw)) is not None:
                 return type(node)([*node.elts[:place], item, *node.elts[place + 1:]], node.ctx)
     return None
 
 
-def shortened(node: ast.expr, draw: random.Random) -> ast.expr | None:
+def shorten(node: ast.expr, draw: random.Random) -> ast.expr | None:
     """A set without one of its items."""
     if not isinstance(node, ast.Set) or len(node.elts) < 2:
         return None

@@ -17,7 +17,7 @@ SAME_ITEMS: dict[str, Any] = {"array": list, "asarray": list, "deque": list, "li
 ALPHABETS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 
 
-def altered(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.expr | None:
+def alter(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.expr | None:
     """An expression of another value, as like it as can be; None where that cannot be told from the text.
 
     With `far`, numbers differ by more than their size.
@@ -25,7 +25,7 @@ def altered(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.ex
     if isinstance(node, ast.Constant):
         return other_constant(node.value, draw, far=far)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        operand = altered(node.operand, draw, far=True)
+        operand = alter(node.operand, draw, far=True)
         return None if operand is None else ast.UnaryOp(node.op, operand)
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return other_items(node, draw, far=far)
@@ -41,7 +41,7 @@ def unrelated(node: ast.expr, draw: random.Random) -> ast.expr | None:
 
     None where there is none that is another for certain, however they are compared.
     """
-    if altered(node, draw) is None:
+    if alter(node, draw) is None:
         return None
     if isinstance(node, ast.Call):
         inner = unrelated(node.args[0], draw)
@@ -50,7 +50,7 @@ def unrelated(node: ast.expr, draw: random.Random) -> ast.expr | None:
     for each in ast.walk(other):
         if isinstance(each, ast.Constant):
             each.value = unrelated_value(each.value, draw)
-    return other if constants_of(other) != constants_of(node) else altered(node, draw, far=True)
+    return other if constants_of(other) != constants_of(node) else alter(node, draw, far=True)
 
 
 def unrelated_value(value: Any, draw: random.Random) -> Any:
@@ -74,7 +74,7 @@ def constants_of(node: ast.expr) -> list[str]:
 
 
 def value_of(node: ast.expr) -> Any:
-    """The value of a literal, and of the list, tuple, set or array that is made of one; else ValueError."""
+    """The value of a literal, and of a list, tuple, set or array made of literals; else ValueError."""
     try:
         if isinstance(node, ast.Call) and node.args and last_name(node.func) in SAME_ITEMS:
             return SAME_ITEMS[last_name(node.func)](value_of(node.args[0]))
@@ -104,13 +104,13 @@ def other_constant(value: Any, draw: random.Random, *, far: bool) -> ast.expr | 
 
 
 def near_number(value: float, digits: int, draw: random.Random) -> float:
-    """A number as long as this one and not far from it: what is true of this one may be true of that too."""
+    """A number as long as this and not far from it: what is true of this may be true of that too."""
     step = draw.choice([1, 2, 3]) * max(10.0 ** -digits, abs(value) / 50)
     return round(value - step if value > step and draw.random() < 0.5 else value + step, digits)
 
 
 def other_text(text: str, draw: random.Random) -> str:
-    """The text with another character of the same class in some place; one more where there is none."""
+    """The text with another character of the same class in some place, or a character more."""
     places = [(index, letters) for index, letter in enumerate(text) for letters in ALPHABETS
               if letter in letters]
     if not places:
@@ -121,14 +121,14 @@ def other_text(text: str, draw: random.Random) -> str:
 
 
 def other_items(node: Any, draw: random.Random, *, far: bool) -> ast.expr | None:
-    """A list, tuple or set with one of its literals altered, to what is not in it; an empty one gets one."""
+    """A list, tuple or set with a literal altered, to what is not in it; what is empty gets items."""
     if not node.elts:
-        # two of them, because arrays of one are equal to those of none
+        # two items, because arrays of one item are equal to those of none
         return type(node)([ast.Constant(0), ast.Constant(1)], *([node.ctx] if hasattr(node, "ctx") else []))
     present = {ast.dump(item) for item in node.elts}
     for place in draw.sample(range(len(node.elts)), len(node.elts)):
         for _ in range(20):
-            item = altered(node.elts[place], draw, far=far)
+            item = alter(node.elts[place], draw, far=far)
             if item is not None and (ast.dump(item) not in present or not isinstance(node, ast.Set)):
                 items = [*node.elts[:place], item, *node.elts[place + 1:]]
                 return type(node)(items, *([node.ctx] if hasattr(node, "ctx") else []))
@@ -140,7 +140,7 @@ def other_dict(node: ast.Dict, draw: random.Random, *, far: bool) -> ast.expr | 
     if not node.keys:
         return ast.Dict([ast.Constant(0)], [ast.Constant(0)])
     for place in draw.sample(range(len(node.values)), len(node.values)):
-        if (item := altered(node.values[place], draw, far=far)) is not None:
+        if (item := alter(node.values[place], draw, far=far)) is not None:
             return ast.Dict(node.keys, [*node.values[:place], item, *node.values[place + 1:]])
     return None
 
@@ -155,10 +155,10 @@ def other_call(node: ast.Call, draw: random.Random, *, far: bool) -> ast.expr | 
     far = far or name in NEAR
     places = range(1) if name in NEAR else draw.sample(range(len(node.args)), len(node.args))
     for place in places:
-        if place < len(node.args) and (item := altered(node.args[place], draw, far=far)) is not None:
+        if place < len(node.args) and (item := alter(node.args[place], draw, far=far)) is not None:
             return ast.Call(node.func, [*node.args[:place], item, *node.args[place + 1:]], node.keywords)
     for place, keyword in enumerate(node.keywords if name not in NEAR else []):
-        if (item := altered(keyword.value, draw, far=far)) is not None:
+        if (item := alter(keyword.value, draw, far=far)) is not None:
             changed = ast.keyword(keyword.arg, item)
             return ast.Call(node.func, node.args,
                             [*node.keywords[:place], changed, *node.keywords[place + 1:]])
@@ -170,7 +170,7 @@ def larger_set(node: ast.Call, draw: random.Random) -> ast.expr | None:
     [items, *_rest] = node.args
     if isinstance(items, (ast.List, ast.Tuple, ast.Set)) and items.elts:
         present = {ast.dump(item) for item in items.elts}
-        for item in (altered(draw.choice(items.elts), draw) for _ in range(20)):
+        for item in (alter(draw.choice(items.elts), draw) for _ in range(20)):
             if item is not None and ast.dump(item) not in present:
                 return ast.Call(node.func, [ast.List([*items.elts, item], ast.Load())], node.keywords)
     if isinstance(items, ast.Constant) and isinstance(items.value, str):

@@ -51,12 +51,12 @@ class Doubts:
         self.tree, self.family, draw = ast.parse(source), family, random.Random(source)
         self.sites = Sites(self.tree, own_name, draw)
         edits = list(self.sites.edits_in(self.tree.body))
-        self.right = self.written({})
+        self.right = self.write({})
         secrets = self.sites.expressions.secrets
         wrong = {}
         for edit in draw.sample(edits, min(len(edits), MOST_VARIANTS)):
             secret = next((secrets[place] for place in edit if place in secrets), None)
-            test = WrongTest(self.written(edit), secret, partial(self.many, edit, secret))
+            test = WrongTest(self.write(edit), secret, partial(self.many, edit, secret))
             wrong[test.source] = test
         self.wrong = [test for text, test in sorted(wrong.items()) if text != self.right] or [
             WrongTest(f"{self.right}\nassert False")]
@@ -64,14 +64,14 @@ class Doubts:
     def many(self, edit: Edit, secret: Secret | None) -> list[str]:
         """The source with many values in the place of a secret."""
         known = [value for source in self.family for value in values_of(source)]
-        return [self.written({**edit, id(secret.node): other})
+        return [self.write({**edit, id(secret.node): other})
                 for other in self.sites.expressions.more(secret, known)] if secret else []
 
-    def written(self, edit: Edit) -> str:
+    def write(self, edit: Edit) -> str:
         """The source with an edit; answers that are compared with what is written out are kept."""
         kept: Edit = {key: ast.Call(ast.Name(KEEP, ast.Load()), [answer], [])
                       for key, answer in self.sites.expressions.answers.items()}
-        return ast.unparse(ast.fix_missing_locations(replaced(self.tree, {**kept, **edit})))
+        return ast.unparse(ast.fix_missing_locations(apply_edit(self.tree, {**kept, **edit})))
 
 
 def values_of(source: str) -> list[Any]:
@@ -82,15 +82,15 @@ def values_of(source: str) -> list[Any]:
         return []
 
 
-def replaced(node: Any, edit: Edit) -> Any:
+def apply_edit(node: Any, edit: Edit) -> Any:
     """A copy of a tree with some nodes replaced."""
     if isinstance(node, list):
-        return [replaced(item, edit) for item in node]
+        return [apply_edit(item, edit) for item in node]
     if not isinstance(node, ast.AST):
         return node
     if id(node) in edit:
         return edit[id(node)]
-    return type(node)(**{name: replaced(value, edit) for name, value in ast.iter_fields(node)})
+    return type(node)(**{name: apply_edit(value, edit) for name, value in ast.iter_fields(node)})
 
 
 class Sites:
@@ -125,7 +125,7 @@ class Sites:
                 yield from self.edits_in(statement.body)
             return
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
-            yield from self.expressions.guarded(self.edits_in(statement.body), statement.iter)
+            yield from self.expressions.guard(self.edits_in(statement.body), statement.iter)
             return
         elif isinstance(statement, ast.If):
             yield from ({**edit, **sure(statement.test)} for edit in self.edits_in(statement.body))
@@ -144,7 +144,7 @@ class Sites:
         if any(always_fails(last) for last in (statement.body[-1:] + statement.orelse[-1:])):
             for handler in statement.handlers[:1]:
                 if isinstance(handler.type, (ast.Name, ast.Attribute)):
-                    yield from self.expressions.replaced_error(handler.type)
+                    yield from self.expressions.replace_error(handler.type)
                     yield from self.edits_in(handler.body)
         elif not statement.handlers:
             yield from self.edits_in(statement.body)

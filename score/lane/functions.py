@@ -68,7 +68,7 @@ def run_calls(code: CodeType, payload: bytes) -> bytes:
     """Call a function with each list of arguments; per call what came back, or the error it raised."""
     order = json.loads(payload)
     function = function_of(run_module(code, "program", {}, order.get("setup", "")), order["entry_point"])
-    answers = [answer_call(function, *plain_data.untagged(call, 0))[:2] for call in order["calls"]]
+    answers = [answer_call(function, *plain_data.untag(call))[:2] for call in order["calls"]]
     return json.dumps(answers).encode()
 
 
@@ -80,7 +80,7 @@ def answer_call(function: Callable[..., Any], arguments: list[Any], keywords: di
     """
     try:
         value = function(*arguments, **keywords)
-        return ["value", plain_data.tagged(value, 0), plain_data.tagged(sent_back, 0)]
+        return ["value", plain_data.tag(value), plain_data.tag(sent_back)]
     except MemoryError:
         raise
     except plain_data.NotPlain as error:
@@ -185,8 +185,8 @@ def call_program(*arguments: Any, **keywords: Any) -> Any:
         kind, first, second = json.loads(link.receive())
         link.has_answered = True
         if kind == "value":
-            update_in_place(arguments, plain_data.untagged(second, 0))
-            link.answered = (plain_data.untagged(first, 0),)
+            update_in_place(arguments, plain_data.untag(second))
+            link.answered = (plain_data.untag(first),)
             return link.answered[0]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         link.is_lost = True

@@ -39,7 +39,7 @@ def run_together(code: CodeType, payload: bytes) -> bytes:
 def forms_of(answers: list[Any]) -> list[Any]:
     """What is written for those of the values that are plain data."""
     try:
-        return [plain_data.tagged(answer, 0) for answer in answers]
+        return [plain_data.tag(answer) for answer in answers]
     except Exception:
         return []
 

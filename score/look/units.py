@@ -95,6 +95,6 @@ def shorten(value: Any) -> str:
 def _value(tagged: Any) -> Any:
     """A result without the tags by which it crossed."""
     try:
-        return plain_data.untagged(tagged, 0, hashing=False)
+        return plain_data.untag(tagged, hashing=False)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return tagged

@@ -46,7 +46,7 @@ class FunctionTask:
         """What a program is told; made once, for it may be long and each of its programs holds it."""
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
-            order["calls"] = [plain_data.tagged([call.arguments, call.keywords], 0) for call in self.calls]
+            order["calls"] = [plain_data.tag([call.arguments, call.keywords]) for call in self.calls]
         return as_bytes(order)
 
     @cached_property
@@ -139,7 +139,7 @@ def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
     if not isinstance(result, list) or len(result) != 2 or result[0] != "value":
         return False
     try:
-        value = plain_data.untagged(result[1], 0, hashing=False)
+        value = plain_data.untag(result[1], hashing=False)
         if task.any_order and isinstance(value, (list, tuple)):
             value = plain_data.Unordered(value)
         return same(value, call.expected, task.tolerance)

@@ -42,7 +42,7 @@ class GradedKind:
 
 def grading(module: str, arguments: list[Any], **program: Any) -> Program:
     """The call of a module's `grade`, as a program."""
-    order = {"entry_point": "grade", "setup": "", "calls": [plain_data.tagged([arguments, {}], 0)]}
+    order = {"entry_point": "grade", "setup": "", "calls": [plain_data.tag([arguments, {}])]}
     return Program(JobKind.CALL, f"from {module} import grade\n", json.dumps(order).encode(), **program)
 
 
@@ -50,7 +50,7 @@ def share_of(result: Any) -> tuple[float, str]:
     """What a grader's process says: a share from 0 to 1 and a text; 0 where the library raised an error."""
     try:
         [[kind, answer]] = result
-        share, given = plain_data.untagged(answer, 0) if kind == "value" else (0.0, "")
+        share, given = plain_data.untag(answer) if kind == "value" else (0.0, "")
         return (float(share) if 0 <= share <= 1 else 0.0), str(given)
     except (ValueError, TypeError, KeyError):
         return 0.0, ""

@@ -49,7 +49,7 @@ class Checker:
         """The checker with what the script wrote."""
         if outcome.error_class is not None:
             return []
-        call = plain_data.tagged([[self.given, outcome.result, self.expected], {}], 0)
+        call = plain_data.tag([[self.given, outcome.result, self.expected], {}])
         order = json.dumps({"entry_point": "check", "calls": [call]})
         return [Program(JobKind.CALL, self.source, order.encode())]
 

@@ -41,7 +41,7 @@ def answer_of(outcome: Outcome) -> tuple[Any, Any, Any]:
     """The share, the rewards and the metrics that a grader gives; None, what went wrong and None."""
     try:
         [[_, given]] = outcome.result
-        share, rewards, metrics = plain_data.untagged(given, 0)
+        share, rewards, metrics = plain_data.untag(given)
         numbers = [] if share is None else [share, sum(rewards.values()), *rewards.values(),
                                             *metrics.values()]
         if all(map(math.isfinite, numbers)):

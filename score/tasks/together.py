@@ -107,7 +107,7 @@ def knows(outcome: Outcome, secret: Secret | None) -> bool:
         # As long as what is expected at most, or its keys may be many that collide.
         if len(json.dumps(answer)) > 100 + 4 * len(plain_data.dumps(expected)):
             return False
-        value = plain_data.untagged(answer, 0)
+        value = plain_data.untag(answer)
         return bool(value == expected) or (secret.far and is_near(value, expected))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return False

@@ -24,18 +24,18 @@ class Unordered(list[Any]):
 
 def dumps(value: Any) -> bytes:
     """The value as tagged JSON; NotPlain for what has no plain form."""
-    return json.dumps(tagged(value, 0), separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(tag(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 def loads(content: bytes) -> Any:
     """The value that `dumps` was given; ValueError for anything that it cannot have written."""
     try:
-        return untagged(json.loads(content), 0)
+        return untag(json.loads(content))
     except (TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"not plain data: {type(error).__name__}") from None
 
 
-def tagged(value: Any, depth: int) -> Any:
+def tag(value: Any, depth: int = 0) -> Any:
     """What is written for a value, subclasses of the plain types as their base."""
     if depth > MAX_DEPTH:
         raise TooLarge(f"data nested more than {MAX_DEPTH} deep")
@@ -48,45 +48,45 @@ def tagged(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {TAG: "float", "v": repr(float(value))}
     if isinstance(value, (list, deque)):
-        return [tagged(item, depth + 1) for item in list(value)]
+        return [tag(item, depth + 1) for item in list(value)]
     for kind, name in ((tuple, "tuple"), (frozenset, "frozenset"), (set, "set")):
         if isinstance(value, kind):
-            return {TAG: name, "v": [tagged(item, depth + 1) for item in value]}
+            return {TAG: name, "v": [tag(item, depth + 1) for item in value]}
     if isinstance(value, dict):
-        pairs = [[tagged(key, depth + 1), tagged(item, depth + 1)] for key, item in value.items()]
+        pairs = [[tag(key, depth + 1), tag(item, depth + 1)] for key, item in value.items()]
         return {TAG: "dict", "v": pairs}
     if isinstance(value, complex):
-        return {TAG: "complex", "v": [tagged(value.real, depth + 1), tagged(value.imag, depth + 1)]}
+        return {TAG: "complex", "v": [tag(value.real, depth + 1), tag(value.imag, depth + 1)]}
     if isinstance(value, (bytes, bytearray)):
         return {TAG: "bytes", "v": bytes(value).hex()}
     if hasattr(value, "tolist") and type(value).__module__.startswith("numpy"):     # arrays and scalars
-        return tagged(value.tolist(), depth + 1)
+        return tag(value.tolist(), depth + 1)
     if isinstance(value, range):
         return {TAG: "range", "v": [value.start, value.stop, value.step]}
     if hasattr(value, "as_integer_ratio"):          # Decimal and Fraction, which lanes have not imported
         try:
             above, below = value.as_integer_ratio()
         except (ValueError, OverflowError):
-            return tagged(float(value), depth)
-        return tagged(above if below == 1 else above / below, depth)
+            return tag(float(value), depth)
+        return tag(above if below == 1 else above / below, depth)
     raise NotPlain(f"a value of type {type(value).__name__} is no plain data")
 
 
-def untagged(value: Any, depth: int, *, hashing: bool = True) -> Any:
+def untag(value: Any, depth: int = 0, *, hashing: bool = True) -> Any:
     """The value behind its tagged form; without hashing, sets are Unordered and keys text."""
     if depth > 2 * MAX_DEPTH:
         raise ValueError("nested too deep")
     if isinstance(value, list):
-        return [untagged(item, depth + 1, hashing=hashing) for item in value]
+        return [untag(item, depth + 1, hashing=hashing) for item in value]
     if not isinstance(value, dict):
         return value
     kind, inner = value[TAG], value["v"]
     if kind in SCALARS:
         return SCALARS[kind](inner)
     if kind == "dict":
-        pairs = [untagged(pair, depth + 1, hashing=hashing) for pair in inner]
+        pairs = [untag(pair, depth + 1, hashing=hashing) for pair in inner]
         return dict(pairs) if hashing else dict_by_text(pairs)
-    items = (untagged(item, depth + 1, hashing=hashing) for item in inner)
+    items = (untag(item, depth + 1, hashing=hashing) for item in inner)
     if kind == "complex":
         return complex(*items)
     return COLLECTIONS[kind](items) if hashing or kind == "tuple" else Unordered(items)

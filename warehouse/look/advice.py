@@ -120,7 +120,9 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
     elif paid:
         lines.append(f"Mend the reward first, or it happens again: {paid}.")
     elif causes:
-        lines.append("Smaller steps first (--learning-rate, --updates-per-batch), or it happens again: "
+        way_out = ("Fewer rows of earlier iterations first (--replay)" if set(causes) == {"reuse"} else
+                   "Smaller steps first (--learning-rate, --updates-per-batch)")
+        lines.append(f"{way_out}, or it happens again: "
                      f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
     sound = first if causes else _policy_before(warehouse, first)
     if sound >= newest:

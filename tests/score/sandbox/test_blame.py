@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from score.checks import check_unscored
 from score.cli import score
 from score.isolation.lockdown import Layer
 from score.lane import functions
-from score.run import check_unscored
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits

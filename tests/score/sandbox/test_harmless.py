@@ -56,11 +56,11 @@ def test_nested_results_are_no_answer(depth):
 
 
 def test_the_deepest_plain_data_is_an_answer():
-    from score.wire.plain_data import MAX_DEPTH, tagged
+    from score.wire.plain_data import MAX_DEPTH, tag
     value: object = 1
     for _ in range(MAX_DEPTH):
         value = {0: value}
-    assert decode_json(json.dumps([["value", tagged(value, 0), []]]).encode())
+    assert decode_json(json.dumps([["value", tag(value), []]]).encode())
 
 
 @pytest.mark.parametrize("text", [

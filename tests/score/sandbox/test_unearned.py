@@ -188,7 +188,7 @@ def test_a_right_program_fails_every_wrong_test_and_is_seen_to_know_the_answer(v
             kept = [None]
             with pytest.raises(AssertionError):
                 exec(source, {"f": lambda: value, "_answer_": lambda it, kept=kept: kept.append(it) or it})
-            outcome = Outcome(result=["", "", plain_data.tagged(kept[-1], 0)])
+            outcome = Outcome(result=["", "", plain_data.tag(kept[-1])])
             assert knows(outcome, wrong.secret)
     exec(doubts.right, {"f": lambda: value, "_answer_": lambda it: it})
 

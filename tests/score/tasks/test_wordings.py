@@ -37,7 +37,7 @@ def expects(value: Any, **more: Any) -> Any:
 
 def is_right(task: Any, value: Any) -> bool:
     """What becomes of a result that crossed as the lane sends it."""
-    sent = json.loads(json.dumps(plain_data.tagged(value, 0)))
+    sent = json.loads(json.dumps(plain_data.tag(value)))
     return is_expected(["value", sent], task.calls[0], task)
 
 

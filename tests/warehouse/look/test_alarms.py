@@ -15,7 +15,7 @@ from tests.building.runs import completion_row, prompt_row, write_rows
 from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.care.check import check_run
 from warehouse.cli import cli
-from warehouse.look.advice import _paid, alarm_lines, changed_settings
+from warehouse.look.advice import _paid, advice_lines, alarm_lines, changed_settings
 from warehouse.look.alarms import Alarm, _examples, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, empty_connection
@@ -423,6 +423,14 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     assert f"warehouse show {run.root} 2/eval/task-" in quiet.stdout
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
+
+
+def test_rows_that_are_used_too_often_are_mended_by_replaying_fewer(runs: dict[str, Warehouse]) -> None:
+    run, often = runs["healthy"], Alarm("reuse", "train", True, 5, 8, 4, 9.0, 8.0, True, "", [], [], True)
+    far = often._replace(signal="step_kl")
+    for alarms, option in (([often], "--replay"), ([often, far], "--learning-rate")):
+        [mend] = [line for line in advice_lines(run, connect(run), alarms) if "or it happens again" in line]
+        assert option in mend
 
 
 def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path: Path) -> None:

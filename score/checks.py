@@ -1,0 +1,61 @@
+"""What ends the stage `score`: nothing that could be scored, a signal, or a part that cannot be trusted."""
+
+from collections import Counter
+from pathlib import Path
+
+from score.progress import Progress
+from score.sandbox.outcomes import Outcome
+from score.wire.error_classes import ErrorClass
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+MAX_UNSCORED_SHARE = 0.01       # of a part's rows: more without a verdict are a broken machine
+MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong tasks; a few must not end a run
+
+
+def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
+    """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
+    rollouts = [(iteration, name) for iteration in warehouse.iterations("completions")
+                for name in warehouse.purposes("completions", iteration) if purpose in (None, name)]
+    if any(scorer in warehouse.scorers(*rollout) for rollout in rollouts):
+        return
+    missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
+    if rollouts:
+        raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
+    raise StageError(f"{missing}. Run `rollout {warehouse.root}` first.")
+
+
+def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:
+    """StageStopped when told to stop: between parts at once, inside `part` when the grace is over."""
+    if stop.due() if part else stop.asked():
+        dropped = f" and {part.name} dropped" if part else ""
+        raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of {progress.num_parts} "
+                           f"parts scored{dropped}. Run the same command again to go on.")
+
+
+def check_alike(stage: Stage, strangers: set[int]) -> None:
+    """StageError if a part of samples scores none of the completions' parts: they were merged or replaced."""
+    if strangers:
+        raise StageError(f"Part {min(strangers)} of {stage.title} belongs to no part of the completions any "
+                         "more. Run `warehouse repair` to put it aside, then `score` again.")
+
+
+def check_unscored(outcomes: list[Outcome], path: Path) -> None:
+    """StageError when too many programs of a part have no verdict, for want of machine or tests."""
+    without = [outcome for outcome in outcomes if outcome.infrastructure]
+    untestable = [outcome for outcome in without if outcome.error_class == ErrorClass.UNTESTABLE]
+    failed = [outcome for outcome in without if outcome.error_class != ErrorClass.UNTESTABLE]
+    of_all = f"of {len(outcomes)} programs of {path.name}"
+    if len(untestable) > max(1, MAX_UNTESTABLE_SHARE * len(outcomes)):
+        raise StageError(f"The tests of {len(untestable)} {of_all} cannot be run ("
+                         f"{untestable[0].error_message}). That is the tasks and neither the programs nor "
+                         "this machine, so the part was not written: correct them (`warehouse tasks "
+                         "replace`), then run `score` again.")
+    if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
+        counts = Counter(str(outcome.error_class) for outcome in failed)
+        classes = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        raise StageError(f"{len(failed)} {of_all} could not be run ({classes}; {failed[0].error_message}). "
+                         "That is this machine and not the programs, so the part was not written: free "
+                         "memory or processes, then run `score` again.")
