@@ -9,11 +9,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warehouse.stages.stop import StageStopped, first_line
 from warehouse.store.commit import TEMPORARY_MARK
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import Warehouse
+
+if TYPE_CHECKING:
+    from warehouse.store.run_folder import Warehouse
 
 MIB = 2**20
 RESERVE = 64 * MIB          # stays free, so that what is finished, and the manifest, can always be written
@@ -79,7 +82,7 @@ def lacks_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
 
 
-def sweep(warehouse: Warehouse) -> None:
+def sweep(warehouse: "Warehouse") -> None:
     """Remove temporary files and folders in a run of processes that died more than a day ago.
 
     Their age is told by the clock that dates the run's files, which on a network is the server's. Spills of
