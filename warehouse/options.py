@@ -1,5 +1,6 @@
 """Command-line pieces that all rooms share: the RUN argument, its config file, and how errors are shown."""
 
+import errno
 import functools
 import math
 import os
@@ -182,13 +183,19 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(str(stopped), err=True)
             sys.exit(STOPPED_EXIT_CODE)
         except Exception as error:
-            if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
-                raise click.ClickException(f"{error.filename} cannot be used: {error.strerror}. Mend that, "
-                                           "then run the same command again; what was written before is "
-                                           "kept.") from error
-            if not lacks_memory(error):
-                raise
-            raise click.ClickException(f"There is not enough memory ({first_line(error)}). Give this command "
-                                       "more, or less to do at a time, then run it again; what was written "
-                                       "before is kept.") from error
+            if told := _not_ours(error):
+                raise click.ClickException(f"{told}, then run the same command again; what was written "
+                                           "before is kept.") from error
+            raise
     return guarded
+
+
+def _not_ours(error: Exception) -> str:
+    """What the machine lacks or refuses, and the way out; '' for a bug."""
+    if lacks_memory(error):
+        return f"There is not enough memory ({first_line(error)}). Give more, or less to do at a time"
+    if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
+        return f"{error.filename} cannot be used: {error.strerror}. Mend that"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"What it prints cannot be written: {error.strerror}. Make room"
+    return ""

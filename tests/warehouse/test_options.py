@@ -1,6 +1,8 @@
 """RUN/config.toml: keys are the long options, flags win, mistakes are named."""
 
 import re
+import subprocess
+import sys
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,11 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
     assert told.exit_code == 1 and told.stderr.startswith(
         "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
+    with open("/dev/full", "w") as full:
+        printed = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli(['schema'])"],
+                                 stdout=full, stderr=subprocess.PIPE, text=True)
+    assert printed.returncode == 1 and printed.stderr.startswith(
+        "Error: What it prints cannot be written: No space left on device. Make room, then run")
 
 
 @pytest.mark.parametrize("words", [["init", "", "--model", "m", "--tasks", "synthetic:1"], ["summary", ""],

@@ -40,7 +40,7 @@ def write_answers(warehouse: Warehouse, connection: Connection, script: str, **o
                 raise StageError("SQL changes no row of the run, and what this makes is gone when the "
                                  "command ends. Select from it in the same script.")
             if text := write_answer(warehouse, connection, statement, **options):
-                print(text)
+                print(text, flush=True)
         except StageError as error:
             if len(statements) == 1:
                 raise
