@@ -197,5 +197,5 @@ def _not_ours(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
         return f"{error.filename} cannot be used: {error.strerror}. Mend that"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"What it prints cannot be written: {error.strerror}. Make room"
+        return f"There is no room for what it writes ({error.strerror}). Make some"
     return ""

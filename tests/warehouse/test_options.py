@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
         printed = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli(['schema'])"],
                                  stdout=full, stderr=subprocess.PIPE, text=True)
     assert printed.returncode == 1 and printed.stderr.startswith(
-        "Error: What it prints cannot be written: No space left on device. Make room, then run")
+        "Error: There is no room for what it writes (No space left on device). Make some, then run")
 
 
 @pytest.mark.parametrize("words", [["init", "", "--model", "m", "--tasks", "synthetic:1"], ["summary", ""],
