@@ -57,6 +57,15 @@ def untrain(run: Path) -> None:
     shutil.rmtree(run / TRAIN.format(1))
 
 
+def sample_ahead(run: Path) -> None:
+    """As after a training while whose watch policy 1 samples iteration 2, ahead, already."""
+    untrain(run)
+    for table in ("prompts", "completions"):
+        shutil.rmtree(run / table / "iteration=2", ignore_errors=True)
+        shutil.copytree(run / table / "iteration=1", run / table / "iteration=2")
+    (run / COMPLETIONS.format(2) / "manifest.json").unlink()
+
+
 def begin_training(run: Path) -> None:
     """A training of iteration 1 that has begun."""
     untrain(run)
@@ -116,7 +125,7 @@ def new_tasks(run: Path) -> None:
 SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}"
 CASES = (
     Case("rollback", "rollback {run} --to 1"),
-    Case("rollback of a sampled policy", "rollback {run} --to 0", untrain),
+    Case("rollback of a sampled policy", "rollback {run} --to 0", sample_ahead),
     Case("prune", "prune {run} --before 2 --yes"),
     Case("compact", "compact {run}"),
     Case("discard eval", "discard {run} --iteration 0 --purpose eval"),

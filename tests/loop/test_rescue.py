@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,14 @@ def test_a_score_that_fails_ends_the_loop_and_what_is_ahead(tmp_path: Path) -> N
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
 
 
+def wait_for(true: Callable[[], object]) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within half a minute")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     asleep = f"exec -a {tmp_path}/asleep sleep 60\n"
@@ -152,11 +161,8 @@ def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, numb
                                       for name in ("rollout", "score", "train")})
     with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages,
                           start_new_session=True) as process:
-        for _ in range(400):
-            asleep_now = subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout
-            if asleep_now.count(b"\n") == 3:
-                break
-            time.sleep(0.05)
+        wait_for(lambda: subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"],
+                                        capture_output=True).stdout.count(b"\n") == 3)
         process.send_signal(number)
         assert process.wait(30) in (-number, 128 + number)
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
@@ -197,3 +203,12 @@ def test_after_a_rescue_ahead_nothing_is_sampled_by_the_policy_that_is_gone(tmp_
     assert code == 0 and "rollout RUN --iteration 3 --policy-version 2" in calls[:back]
     assert [call for call in calls[back:] if call.startswith("rollout")] == [
         "rollout RUN --iteration 2", "rollout RUN --iteration 3 --policy-version 2"]
+
+
+def test_a_training_that_stands_by_goes_on_where_the_loop_is_killed(tmp_path: Path) -> None:
+    stages = make_stages(tmp_path, train=TRAIN.replace("while", "touch $LOG-stands-by\nwhile", 1),
+                         rollout=STAGE.format(name="rollout") + "exec sleep 5\n")
+    with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages) as process:
+        wait_for(lambda: (tmp_path / "log-stands-by").exists())
+        process.kill()
+    wait_for(lambda: "train" in (tmp_path / "log").read_text())
