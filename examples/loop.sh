@@ -72,8 +72,7 @@ tell() {
 stop() { # what was sampled and scored is kept, and a train that stands by has nothing to say
   local running n
   for n in "${!turn[@]}"; do
-    disown "${training[n]}"
-    kill -KILL "${training[n]}" "${turn[n]}"
+    disown "${training[n]}" && kill -KILL "${training[n]}" "${turn[n]}" || true
   done 2>/dev/null
   running=$(jobs -pr)
   # shellcheck disable=SC2086

@@ -222,7 +222,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     warehouse = open_run(run)
     ahead, started = None, warm.started
     if follow:
-        ahead, settings = stand_by(warehouse, iteration, settings, follow, click.echo)
+        ahead = stand_by(warehouse, iteration, settings, follow, click.echo)
         warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:

@@ -1,5 +1,6 @@
 """`train --follow`: what can be loaded is, while other processes still work on the rows to train on."""
 
+import contextlib
 import os
 import select
 import time
@@ -17,15 +18,12 @@ TELL_SECONDS = 120.0        # without anything new, until that is said
 
 
 def stand_by(warehouse: Warehouse, iteration: int | None, settings: Settings, processes: Sequence[int],
-             say: Callable[[str], None]) -> tuple[Any, Settings]:
-    """Wait until the processes have ended: what was loaded meanwhile, and the settings with the time left.
-
-    StageStopped when told to stop.
-    """
+             say: Callable[[str], None]) -> Any:
+    """Wait until the processes have ended; what was loaded meanwhile comes back. StageStopped by a signal."""
     if iteration is None:
         raise StageError("--follow trains one iteration once its rows are there. Name it with --iteration.")
     followed, told = [Followed(process) for process in processes], time.time()
-    with StopRequest(settings.time_limit) as stop:
+    with StopRequest() as stop:        # a time limit is of the training
         from train.run import Ahead  # which loads torch
         ahead = Ahead(warehouse, iteration, settings)
         while True:
@@ -42,13 +40,15 @@ def stand_by(warehouse: Warehouse, iteration: int | None, settings: Settings, pr
                 told = time.time()
                 say(f"train of iteration {iteration} waits: process {followed[0].process} runs, and nothing "
                     f"was written for {TELL_SECONDS:.0f} s")
-    left = stop.deadline and max(0.0, stop.deadline - time.monotonic())
-    return ahead, settings.replace(time_limit=left)
+    return ahead
 
 
 def last_written(warehouse: Warehouse, iteration: int) -> float:
     """When a file of the iteration, or of the training before it, was last put in its place."""
     roots = [warehouse.root / table / f"iteration={number}" for number in (iteration - 1, iteration)
              for table in ("completions", "samples", "train")]
-    folders = (folder for root in roots for folder, _, _ in os.walk(root))
-    return max((os.stat(folder).st_mtime for folder in folders), default=0.0)
+    latest = 0.0
+    for folder in (folder for root in roots for folder, _, _ in os.walk(root)):
+        with contextlib.suppress(FileNotFoundError):        # a checkpoint, which a later one has replaced
+            latest = max(latest, os.stat(folder).st_mtime)
+    return latest

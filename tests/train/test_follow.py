@@ -160,19 +160,23 @@ def test_one_iteration_is_followed_and_a_process_that_is_gone_has_ended(stale_ru
     assert done.exit_code == 0 and adapter(stale_run) == adapter(undisturbed)
 
 
-@pytest.mark.parametrize("by", ["signal", "time limit"])
-def test_told_to_stop_while_it_waits_it_stops_and_writes_nothing(stale_run, worker, loaded, by):
+def test_told_to_stop_while_it_waits_it_stops_and_writes_nothing(stale_run, worker, loaded):
     aside(stale_run, ROWS)
     before = sorted(stale_run.root.rglob("*"))
 
     def stop():
-        if by == "signal":
-            wait_until(lambda: len(loaded) == 2)
-            os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: len(loaded) == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.5)
-    done = follow(stale_run, worker, stop, *(["--time-limit", "0"] if by == "time limit" else []))
+    done = follow(stale_run, worker, stop)
     assert done.exit_code == 75 and "before the rows of iteration 1 were there" in done.output, done.output
     assert sorted(stale_run.root.rglob("*")) == before
+
+
+def test_the_time_limit_is_of_the_training(stale_run, worker):
+    done = follow(stale_run, worker, lambda: time.sleep(0.5), "--time-limit", "0")
+    assert done.exit_code == 75 and "before the rows" not in done.output, done.output
+    assert "the time limit of 0 s is over" in done.output
 
 
 def test_it_says_that_it_waits_where_nothing_comes(stale_run, worker, monkeypatch):
