@@ -47,12 +47,9 @@ def credit_turns(groups: Sequence[Group], settings: Settings) -> list[Group]:
     discount = DISCOUNT if settings.discount is None else settings.discount
     credits = iter(credited_rewards(keys, parents, [group.rollouts[place].reward for group, place in places],
                                     credit=settings.credit or "own", discount=discount))
-    credited = []
-    for group in groups:
-        rollouts = []
-        for rollout, (reward, place) in zip(group.rollouts, credits, strict=False):
-            rollouts.append(replace(rollout, reward=reward, earned_by=None if place is None else keys[place]))
-        credited.append(replace(group, rollouts=tuple(rollouts)))
+    credited = [replace(group, rollouts=tuple(
+        replace(rollout, reward=reward, earned_by=None if place is None else keys[place])
+        for rollout, (reward, place) in zip(group.rollouts, credits, strict=False))) for group in groups]
     return [group for group in credited if not settings.turns or turn_of(group.purpose) in settings.turns]
 
 

@@ -21,6 +21,7 @@ from train.rows.settings import Settings, correction_of
 from train.rows.turns import shared_prefixes
 
 M2PO_LIMIT = 0.04
+LEFT_OUT = ("empty", "truncated", "not_right")      # reasons for which the loss mask has no token of a row
 UNKNOWN = torch.empty(0)
 
 
@@ -152,8 +153,8 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings) ->
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
         row.advantages = advantage.expand(row.num_tokens)
-        row.trainable = row.num_tokens > 0 and not _left_out(row, settings)
         row.drop_reason = _drop_reason(row, settings)
+        row.trainable = row.drop_reason not in LEFT_OUT
     return batch
 
 
@@ -251,17 +252,13 @@ def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
         row.mask = row.mask * row_mask
 
 
-def _left_out(row: Row, settings: Settings) -> bool:
-    """Whether the loss mask leaves out a completion that has tokens."""
-    wrong = LOSSES[settings.loss].correct_only and not row.rollout.correct
-    return wrong or (settings.mask_truncated and row.rollout.truncated)
-
-
 def _drop_reason(row: Row, settings: Settings) -> str | None:
     if not row.num_tokens:
         return "empty"
-    if not row.trainable:
-        return "truncated" if settings.mask_truncated and row.rollout.truncated else "not_right"
+    if settings.mask_truncated and row.rollout.truncated:
+        return "truncated"
+    if LOSSES[settings.loss].correct_only and not row.rollout.correct:
+        return "not_right"
     if row.advantages.any() or has_other_terms(settings):
         return None
     return "missing_reward" if row.rollout.reward != row.rollout.reward else "zero_variance"
