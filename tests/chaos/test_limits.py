@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.building.runs import copy_run
 from tests.building.weather import build_run
 from tests.chaos.loop import new_run
 from tests.chaos.test_faults import fill, remount, small_disk
@@ -27,12 +28,19 @@ CARE = (["export", "{run}/../rows.jsonl", "--to", "jsonl"],
         ["discard", "--iteration", "2", "--purpose", "train"], ["compact"], ["rollback", "--to", "0"])
 
 
-def a_run(folder: Path) -> Warehouse:
-    """Three iterations, the last not trained, and an evaluation."""
-    warehouse = build_run(folder / "run", iterations=3, num_tasks=4, group_size=8)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """Three iterations, the last not trained, and an evaluation; copied, never written to."""
+    warehouse = build_run(tmp_path_factory.mktemp("limits") / "run", iterations=3, num_tasks=4, group_size=8)
     shutil.rmtree(warehouse.policy_dir(3))
     shutil.rmtree(warehouse.root / "train/iteration=2")
-    return open_warehouse(warehouse.root)
+    return warehouse
+
+
+def num_rows(warehouse: Warehouse) -> int:
+    return sum(warehouse.read("completions", ["task_id"], iteration=iteration, purpose=purpose).num_rows
+               for iteration in warehouse.iterations("completions")
+               for purpose in warehouse.purposes("completions", iteration))
 
 
 def run(warehouse: Warehouse, words: list[str]) -> Result:
@@ -52,8 +60,9 @@ def files_of(num_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("words", CARE[:3], ids=lambda words: " ".join(words[::3]))
-def test_files_that_may_not_be_large_are_one_sentence(tmp_path: Path, words: list[str]) -> None:
-    warehouse = a_run(tmp_path)
+def test_files_that_may_not_be_large_are_one_sentence(whole: Warehouse, tmp_path: Path,
+                                                          words: list[str]) -> None:
+    warehouse = copy_run(whole, tmp_path / "run")
     with files_of(1024):
         refused = run(warehouse, words)
     assert refused.exit_code == 1 and "raise `ulimit -f`" in refused.output, refused.output
@@ -64,10 +73,10 @@ def test_files_that_may_not_be_large_are_one_sentence(tmp_path: Path, words: lis
 
 
 @pytest.mark.parametrize("words", CARE, ids=lambda words: " ".join(words[::3]))
-def test_a_full_disk_stops_what_cares_for_a_run_and_loses_nothing(small_disk: Path,
+def test_a_full_disk_stops_what_cares_for_a_run_and_loses_nothing(whole: Warehouse, small_disk: Path,
                                                                   words: list[str]) -> None:
-    warehouse = a_run(small_disk)
-    rows = run(warehouse, ["sql", "SELECT count(*) FROM completions", "--format", "csv"]).output
+    warehouse = copy_run(whole, small_disk / "run")
+    rows = num_rows(warehouse)
     filler = fill(small_disk, leave=0)
     with contextlib.suppress(OSError), (small_disk / "rest").open("wb", buffering=0) as stream:
         while True:
@@ -75,15 +84,15 @@ def test_a_full_disk_stops_what_cares_for_a_run_and_loses_nothing(small_disk: Pa
     refused = run(warehouse, words)
     assert refused.exit_code == 1 and "the disk is full" in refused.output, refused.output
     filler.unlink()
-    assert run(warehouse, ["sql", "SELECT count(*) FROM completions", "--format", "csv"]).output == rows
+    assert num_rows(warehouse) == rows == 4 * 4 * 8
     assert check_run(open_warehouse(warehouse.root)).problems == []
     again = run(warehouse, words)
     assert again.exit_code == 0, again.output
 
 
 @pytest.mark.parametrize("words", CARE, ids=lambda words: " ".join(words[::3]))
-def test_a_read_only_disk_is_one_sentence(small_disk: Path, words: list[str]) -> None:
-    warehouse = a_run(small_disk)
+def test_a_read_only_disk_is_one_sentence(whole: Warehouse, small_disk: Path, words: list[str]) -> None:
+    warehouse = copy_run(whole, small_disk / "run")
     remount(small_disk, "ro")
     refused = run(warehouse, words)
     remount(small_disk, "rw")
@@ -116,11 +125,10 @@ def test_too_little_memory_is_one_sentence(error: Exception) -> None:
     assert said.exit_code == 1 and "There is not enough memory" in said.output, said.output
 
 
-def test_too_few_addresses_are_one_sentence_before_native_code_ends_the_process(tmp_path: Path) -> None:
-    warehouse = a_run(tmp_path)
+def test_too_few_addresses_are_one_sentence_before_native_code_ends_the_process(whole: Warehouse) -> None:
     for words in (["sql", "SELECT 1"], ["summary"], ["watch"]):
         command = [sys.executable, "-c", "from warehouse.cli import cli; cli()", words[0],
-                   str(warehouse.root), *words[1:]]
+                   str(whole.root), *words[1:]]
         said = subprocess.run(["bash", "-c", "ulimit -v 600000; exec \"$@\"", "-", *command],
                               capture_output=True, text=True)
         assert said.returncode == 1 and "DuckDB needs at least 1.2 GiB" in said.stderr, said
