@@ -61,12 +61,12 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
                              f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
                              f"--purpose {job.keys['purpose']}`, then run it again.")
-        elsewhere = job.missing(read_prompts(job), Shard())
+        elsewhere = job.missing(plan.rows, Shard())
         if elsewhere and not job.stage.is_complete():
             return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the "
                     "other shards"]
         seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
-        return finish(job, seconds, sampled)        # before an engine that stays falls asleep
+        return finish(job, plan, seconds, sampled)      # before an engine that stays falls asleep
 
 
 def plan_prompts(job: Job, encoder: Any) -> Plan:
@@ -103,13 +103,13 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     options, keys = job.options, job.keys
     if engine:
         check_engine(plan.begun, engine)
-    if not read_prompts(job):
+    if not job.warehouse.parts("prompts", **keys):
         check_waiting(job.warehouse, plan.rows, job.iteration)
     job.settle()
     commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
-    prompts = read_prompts(job)
-    parts = job.missing(prompts, options.shard)  # another worker's plan may have been first
+    prompts = plan.rows = read_prompts(job)     # another worker's plan may have been first
+    parts = job.missing(prompts, options.shard)
     if not engine or not parts:
         return 0.0, 0
     ending = None
@@ -123,12 +123,12 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
                         spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
 
 
-def finish(job: Job, seconds: dict[str, float], sampled: int) -> list[str]:
+def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> list[str]:
     """Write the manifest; the lines that say what was done."""
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
-    job.stage.complete(facts, range(num_parts(read_prompts(job), job.options.part_size)))
+    job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
     too_long = facts["prompts_too_long"]
     tasks = "1 task" if too_long == 1 else f"{too_long} tasks"
     left_out = f"; {tasks} left out: too long a prompt" if too_long else ""
