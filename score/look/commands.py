@@ -92,7 +92,8 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @click.argument("run", type=RunFolder(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
-@click.option("--reward", default=None, help="Reward to compute; as `score` would when left out.")
+@click.option("--reward", default=None,
+              help="Reward to compute; as `score` would when left out, but for a reward file.")
 @limit_options
 @lane_options
 @tier_options

@@ -15,6 +15,7 @@ from score.tasks.measures import Answer
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from score.verdicts.samples import verdict_row
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
@@ -34,7 +35,10 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)
     scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
                     graders=graders.versions)
-    code = file.read_text()
+    try:
+        code = file.read_text()
+    except ValueError as error:
+        raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
     items = [Item(task, Answer(code, code))]
     pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
                             imports=imports, preload=(*preload, *graders.modules), import_paths=import_path)
@@ -42,4 +46,7 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
-    return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))
+    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
+    if {"reward-file", "reward_file"} & read_config(run / "config.toml").get("score", {}).keys():
+        lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
+    return "\n".join(lines)
