@@ -39,8 +39,8 @@ class Mismatch(NamedTuple):
 
 def mismatch_table(batch: list[RowGroup]) -> list[Mismatch]:
     """One line per staleness, youngest first; tokens of one completion may be of several policies."""
-    ages = sorted({group.staleness for group in batch}.union(
-        *(row.staleness.unique().tolist() for group in batch for row in group.rows)))
+    of_tokens = [row.staleness for group in batch for row in group.rows]
+    ages = sorted({group.staleness for group in batch}.union(torch.cat(of_tokens).unique().tolist()))
     return [_mismatch(age, [row for group in batch for row in group.rows
                             if row.trainable and bool((row.staleness == age).any())]) for age in ages]
 
