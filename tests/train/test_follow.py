@@ -180,7 +180,9 @@ def test_the_time_limit_is_of_the_training(stale_run, worker):
 
 
 def test_it_says_that_it_waits_where_nothing_comes(stale_run, worker, monkeypatch):
+    asked, last_written = [], train.follow.last_written
     monkeypatch.setattr(train.follow, "TELL_SECONDS", 0.2)
-    done = follow(stale_run, worker, lambda: time.sleep(1.5))
+    monkeypatch.setattr(train.follow, "last_written", lambda *run: (asked.append(1), last_written(*run))[1])
+    done = follow(stale_run, worker, lambda: wait_until(lambda: len(asked) > 2))
     assert done.exit_code == 0
     assert f"train of iteration 1 waits: process {worker.pid} runs, and nothing" in done.output
