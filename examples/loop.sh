@@ -69,10 +69,10 @@ tell() {
   [ ! -e "$told/$i" ] || cat "$told/$i"
 }
 
-stop() { # what was sampled and scored is kept, and a train that stands by has nothing to say
+stop() { # what was sampled and scored is kept; a train that stands by has nothing to say, and gets no turn
   local running n
   for n in "${!turn[@]}"; do
-    disown "${training[n]}" && kill -KILL "${training[n]}" "${turn[n]}" || true
+    disown "${training[n]}" && kill -KILL "${training[n]}" || true
   done 2>/dev/null
   running=$(jobs -pr)
   # shellcheck disable=SC2086
