@@ -13,7 +13,6 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 GPU_DEFAULTS = {
-    "VLLM_USE_V2_MODEL_RUNNER": "1",         # draws all seeded requests in one kernel, not one by one
     "VLLM_USE_FLASHINFER_SAMPLER": "0",      # it takes no seeds
 }
 CPU_DEFAULTS = {

@@ -28,6 +28,7 @@ from warehouse.store.errors import StageError
 
 BATCHES_AHEAD = 4
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+RUNNER_IS_SET = RUNNER in os.environ        # by the user
 
 
 def load_encoder(model: str) -> PromptEncoder:
@@ -155,14 +156,21 @@ class Broken:
         self.outputs.append(output)
 
 
-def _start(settings: EngineSettings, more: dict[str, Any]) -> LLM:
+def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = True) -> LLM:
+    """An engine with vLLM's second model runner, which draws for all seeded requests in one kernel.
+
+    With adapters beside the base, on a CPU, and where the second does not support the model, vLLM chooses.
+    """
     options = vllm_options(settings, on_cpu=current_platform.is_cpu()) | more
+    if not RUNNER_IS_SET:
+        os.environ.pop(RUNNER, None)
+        if second and not settings.adapter_rank and not current_platform.is_cpu():
+            os.environ[RUNNER] = "1"
     try:
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:
-        if "Model Runner V2" in str(error) and os.environ.get(RUNNER) == "1":
-            os.environ[RUNNER] = "0"        # a model or an option that only the first runner serves
-            return _start(settings, more)
+        if second and "Model Runner V2" in str(error):
+            return _start(settings, more, second=False)
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
             raise StageError(f"The engine found too little free memory: {_first_line(error)} "
                              + _memory_advice()) from error

@@ -33,20 +33,22 @@ told = {name: [dataclasses.asdict(each) for each in sorted(
     for name, way in ways.items()} | {"prompts": [request.prompt_ids for request in requests]}
 
 import os
+from types import SimpleNamespace
 from rollout.engines import vllm_engine
 asked = []
 
 def refuse(**options):
-    asked.append(os.environ[vllm_engine.RUNNER])
-    raise ValueError("Model Runner V2 does not yet support: this" if asked[-1] == "1" else "neither does V1")
+    asked.append(os.environ.get(vllm_engine.RUNNER))
+    raise ValueError("Model Runner V2 does not yet support: this" if asked[-1] else "nor does the first")
 
-vllm_engine.LLM = refuse
-os.environ[vllm_engine.RUNNER] = "1"
-try:
-    vllm_engine._start(EngineSettings(sys.argv[1], None, 0, 400), {})
-except Exception as error:
-    refused = [asked, str(error)]
-print(json.dumps(told | {"refused": refused}))
+vllm_engine.LLM, vllm_engine.current_platform = refuse, SimpleNamespace(is_cpu=lambda: False)
+refused = []
+for rank in (0, 8):
+    try:
+        vllm_engine._start(EngineSettings(sys.argv[1], None, rank, 400), {})
+    except Exception as error:
+        refused.append(str(error))
+print(json.dumps(told | {"refused": refused, "asked": asked}))
 """
 
 
@@ -60,9 +62,11 @@ def sampled() -> dict[str, Any]:
 
 
 @pytest.mark.engine
-def test_a_model_that_only_the_first_runner_serves_is_started_with_it(sampled: dict[str, Any]) -> None:
-    assert sampled["refused"] == [["1", "0"], "The engine refuses these options: neither does V1. Correct "
-                                  "the options of `rollout`."]
+def test_an_engine_starts_with_the_second_runner_but_where_vllm_has_to_choose(
+        sampled: dict[str, Any]) -> None:
+    assert sampled["asked"] == ["1", None, None]        # refused, so without; with adapters at once so
+    assert sampled["refused"] == 2 * ["The engine refuses these options: nor does the first. Correct the "
+                                      "options of `rollout`."]
 
 
 def period_of_end(ids: list[int]) -> int | None:
