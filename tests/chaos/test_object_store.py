@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.building.engine import needs_same_rows
 from tests.building.object_server import STORE, keys, object_server
 from tests.building.runs import STARTER, arc_file
 from tests.chaos.kills import ROOT
@@ -86,6 +87,7 @@ def test_eight_workers_that_are_killed_at_random_lose_and_double_no_row(
 
 
 @pytest.mark.engine
+@needs_same_rows
 @pytest.mark.slow("the real engine three times, and a training")
 def test_a_real_iteration_on_two_machines_is_that_of_one(
         server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.building.engine import needs_same_rows
 from tests.building.runs import copy_run
 from tests.rollout.test_merged import run_with_adapter
 from warehouse.store.run_folder import Warehouse
@@ -76,6 +77,7 @@ def assert_same(rows: list[dict], others: list[dict]) -> None:
         assert row == other
 
 
+@needs_same_rows
 @pytest.mark.parametrize(("iteration", "more"), [
     (0, ()), (1, ()), (2, ("--policy-version", "1", "--stop-when-code-closes", "--stop-loops", "3"))])
 def test_the_rows_are_those_of_an_engine_in_the_process(
@@ -91,6 +93,7 @@ def test_the_rows_are_those_of_an_engine_in_the_process(
     assert_same(sampled(warehouse, iteration), sampled(alone, iteration))
 
 
+@needs_same_rows
 def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
         warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
     killed = copy_run(warehouse, tmp_path / "killed")
