@@ -1,4 +1,4 @@
-"""What the real engine promises where the tests run: on a GPU rounding depends on who else is in the batch."""
+"""What the real engine promises here: on a GPU rounding depends on who else is in the batch."""
 
 import pytest
 import torch
