@@ -72,11 +72,12 @@ tell() {
 stop() { # what was sampled and scored is kept; a train that stands by has nothing to say, and gets no turn
   local running n
   for n in "${!turn[@]}"; do
-    disown "${training[n]}" && kill -KILL "${training[n]}" || true
+    kill -KILL "${training[n]:-}" && wait "${training[n]}" || true
+    kill -KILL "${turn[n]}" || true
   done 2>/dev/null
   running=$(jobs -pr)
   # shellcheck disable=SC2086
-  [[ -z $running ]] || { kill $running 2>/dev/null; wait $running || true; }
+  [[ -z $running ]] || { kill $running 2>/dev/null || true; wait $running || true; }
   sampling=() scoring=() training=() turn=()
 }
 

@@ -1,6 +1,7 @@
 """The policy and the optimizer that a stage starts from, checked against its rows."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,18 +74,23 @@ class Ahead:
 
     def go_on(self) -> None:
         """Load what can be loaded by now."""
-        with contextlib.suppress(StageError, OSError, LookupError, ValueError, RuntimeError, MemoryError):
+        with contextlib.suppress(Exception):
             next(self._steps, None)
+            return
+        give_back_memory()
 
     def take(self, parent: dict[str, Any], settings: Settings, processes: Processes) -> Policy | None:
         """The policy `parent`, if what was loaded is what the rows are trained in; it is given away once."""
         base, policy, self.base, self.policy = self.base, self.policy, None, None
-        if settings.dtype != self.settings.dtype:
-            return None
-        if base:
-            return load_policy(self.warehouse, parent, settings, processes, base)
+        fits = settings.dtype == self.settings.dtype
         folder = self.warehouse.policy_dir(parent["policy_version"])
-        return policy if policy and (parent["kind"] == "base" or read_adapter(policy, folder)) else None
+        if fits and base:
+            return load_policy(self.warehouse, parent, settings, processes, base)
+        if fits and policy and (parent["kind"] == "base" or read_adapter(policy, folder)):
+            return policy
+        del base, policy
+        give_back_memory()
+        return None
 
     def _load(self) -> Iterator[None]:
         """Load in the order in which it becomes possible; nothing lies on the GPU while the rows are sampled.
@@ -107,6 +113,12 @@ class Ahead:
             yield
         self.base = None        # it becomes part of the policy
         self.policy = load_policy(self.warehouse, self.warehouse.policy(0), self.settings, processes, base)
+
+
+def give_back_memory() -> None:
+    """Free what a policy took that nobody holds any more but its own layers, on a GPU for others, too."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def has_room(device: torch.device, base: nn.Module) -> bool:

@@ -5,8 +5,9 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -49,9 +50,10 @@ def make_stages(folder: Path, fires: str = "", said: str = "", empty: str = "", 
 
 
 def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
-         empty: str = "", **stages: str) -> tuple[int, list[str]]:
+         empty: str = "", variables: Mapping[str, str] = MappingProxyType({}), **stages: str
+         ) -> tuple[int, list[str]]:
     """Run the loop with such stages: exit code and calls."""
-    environment, log = make_stages(folder, fires, said, empty, **stages), folder / "log"
+    environment, log = {**make_stages(folder, fires, said, empty, **stages), **variables}, folder / "log"
     with (folder / "printed").open("w") as printed:
         code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], timeout=50,
                               env=environment, stdout=printed, stderr=printed, check=False).returncode
@@ -166,6 +168,22 @@ def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, numb
         process.send_signal(number)
         assert process.wait(30) in (-number, 128 + number)
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
+
+
+def test_told_to_stop_while_it_starts_a_training_the_loop_ends_the_others(tmp_path: Path) -> None:
+    asleep = f"exec -a {tmp_path}/asleep sleep 60\n"
+    stages = make_stages(tmp_path, rollout=STAGE.format(name="rollout") + asleep)
+    (tmp_path / "env").write_text('disown() { builtin disown "$@"; kill -TERM $$; }\n')
+    done = subprocess.run(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], timeout=50, check=False,
+                          env=stages | {"BASH_ENV": str(tmp_path / "env")}, capture_output=True, text=True)
+    assert done.returncode in (-15, 143) and done.stderr == "", done.stderr
+    assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
+
+
+def test_a_rescue_goes_on_where_all_that_it_ends_has_just_ended(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text('jobs() { echo 999999999; }\n')
+    code, calls = loop(tmp_path, "--rescue", fires="2", variables={"BASH_ENV": str(tmp_path / "env")})
+    assert code == 0 and "train RUN --iteration 3 --lr-after-rollback 0.5" in calls
 
 
 def test_a_training_stands_by_while_its_rows_are_sampled_and_waits_for_its_turn(tmp_path: Path) -> None:

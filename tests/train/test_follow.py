@@ -5,9 +5,11 @@ import shutil
 import signal
 import subprocess
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 import train.follow
 import train.start
@@ -47,12 +49,16 @@ def wait_until(true):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """What is loaded, in order: bases and policies."""
-    order = []
+    """What is loaded, in order: bases and policies, and whether the memory holds another policy then."""
+    order, weights = [], []
     def noting(name, load):
         def noted(*arguments, **options):
-            order.append(name + (" of what was loaded" if options.get("loaded") else ""))
-            return load(*arguments, **options)
+            beside = any(weight() is not None for weight in weights)
+            order.append(name + (" of what was loaded" if options.get("loaded") else "")
+                         + (" beside another" if beside else ""))
+            made = load(*arguments, **options)
+            weights.extend(map(weakref.ref, made.model.parameters() if name == "load_lora" else ()))
+            return made
         return noted
     for name in ("load_base", "load_lora"):
         monkeypatch.setattr(train.start, name, noting(name, getattr(train.start, name)))
@@ -142,13 +148,37 @@ def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undistur
     assert loaded == ["load_base", "load_lora of what was loaded", "load_lora"]
 
 
-def test_the_errors_are_those_of_a_train_afterwards(stale_run, worker, loaded):
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_the_errors_are_those_of_a_train_afterwards(stale_run, worker, loaded, file):
     aside(stale_run, ROWS)
-    (stale_run.root / "model" / "config.json").unlink()
+    (stale_run.root / "model" / file).unlink()
+    (stale_run.root / "model" / file).write_text("")
     done = follow(stale_run, worker, lambda: wait_until(lambda: loaded))
     expected = run_train(stale_run, "--iteration", "1")
     assert (done.exit_code, done.output) == (expected.exit_code, expected.output) and done.exit_code == 1
     assert "Iteration 1 is not scored." in done.output
+
+
+def test_what_fails_on_a_gpu_leaves_nothing_there(stale_run, undisturbed, worker, monkeypatch):
+    rows, held, given_back, load_lora = aside(stale_run, ROWS), [], [], train.start.load_lora
+
+    def load(*arguments, **options):
+        policy = load_lora(*arguments, **options)
+        if not held:
+            held.extend(map(weakref.ref, policy.model.parameters()))
+            raise torch.OutOfMemoryError("of the GPU")
+        return policy
+    monkeypatch.setattr(train.start, "load_lora", load)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(
+        [weight() for weight in held if weight() is not None]))
+
+    def work():
+        wait_until(lambda: held)
+        wait_until(lambda: given_back)
+        rows()
+    done = follow(stale_run, worker, work)
+    assert done.exit_code == 0 and adapter(stale_run) == adapter(undisturbed), done.output
+    assert given_back[0] == []
 
 
 def test_one_iteration_is_followed_and_a_process_that_is_gone_has_ended(stale_run, undisturbed):

@@ -29,6 +29,10 @@ def broken(rows):
 
 def leaves(rows):
     raise SystemExit(3)
+
+def of_large_numbers(rows):
+    return [sum((row[name] * 2 ** 31).sum() for name in ("prompt_ids", "completion_ids")) / 2 ** 31
+            for row in rows]
 """
 
 
@@ -98,6 +102,16 @@ def test_an_advantage_per_token_is_stored_as_its_mean(run):
     for row in rows:
         centred = row["reward"] - math.fsum(rewards[row["group_id"]]) / len(rewards[row["group_id"]])
         assert row["advantage"] * len(row["old_logprobs"]) == pytest.approx(centred, abs=1e-6)
+
+
+def test_numbers_made_of_ids_have_room(run):
+    assert run_train(run, "--advantages", f"{run.root}/mine.py:of_large_numbers").exit_code == 0
+    prompts = {row["group_id"]: row["prompt_ids"] for row in run.read(
+        "prompts", iteration=1, purpose="train").to_pylist()}
+    ids = {(row["task_id"], row["sample_index"]): prompts[row["group_id"]] + row["completion_ids"]
+           for row in run.read("completions", iteration=1, purpose="train").to_pylist()}
+    rows = run.read("train_samples", iteration=1).to_pylist()
+    assert rows and all(row["advantage"] == sum(ids[row["task_id"], row["sample_index"]]) for row in rows)
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -35,8 +35,9 @@ def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
             "parent": group.parent, "group_id": group.group_id, "task_id": rollout.task_id,
             "sample_index": rollout.sample_index, "staleness": staleness,
             "reward": None if np.isnan(rollout.reward) else rollout.reward, "correct": rollout.correct,
-            "truncated": rollout.truncated, "prompt_ids": group.prompt_ids,
-            "completion_ids": rollout.completion_ids, "behaviour_logprobs": rollout.behaviour_logprobs}
+            "truncated": rollout.truncated, "prompt_ids": group.prompt_ids.astype(np.int64),
+            "completion_ids": rollout.completion_ids.astype(np.int64),  # products of two ids do not fit int32
+            "behaviour_logprobs": rollout.behaviour_logprobs}
 
 
 def _check_numbers(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
