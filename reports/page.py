@@ -66,9 +66,9 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
                          [alarm for alarm in alarms if not alarm.fired])) if group)
     quiet = "" if firing else "<b>No alarm.</b> "
     notes = "".join(f"<p>{escape(line)}</p>" for line in advice)
-    notes += "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
+    marks = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
     kind = "notice" if firing else "notice once" if alarms else "notice good"
-    return f'<div class="{kind}">{quiet}{lists}{notes}</div>'
+    return f'<div class="{kind}">{quiet}{notes}{lists}{marks}</div>'
 
 
 def _alarm_item(alarm: Alarm, shown: set[str]) -> str:

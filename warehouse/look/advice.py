@@ -17,7 +17,7 @@ PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetitio
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
-    """What to print: every alarm with its examples, what was raised once, what was judged, what to do."""
+    """What to print: what to do, every alarm with its examples, what was raised once, what was judged."""
     lines = []
     for alarm in alarms:
         if alarm is next((other for other in alarms if not other.fired), None):
@@ -26,13 +26,13 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {warehouse.root} --iteration {alarm.first_iteration}")
         lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
-        lines += [f"    warehouse show {warehouse.root} {name}" for name in alarm.names()]
+        if names := alarm.names():
+            also = f" (also {', '.join(names[1:])})" if names[1:] else ""
+            lines.append(f"    warehouse show {warehouse.root} {names[0]}{also}")
     advice = advice_lines(warehouse, connection, alarms)
-    if advice:
-        return [*lines, "", *advice]
-    if alarms:
-        lines += changed_settings(connection, alarms[0].first_iteration)
-    return ["No alarm.", *lines, *judged_lines(connection, since)]
+    if any(alarm.fired for alarm in alarms):
+        return [*advice, "", *lines]
+    return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
 
 
 def judged_lines(connection: Connection, since: int) -> list[str]:
@@ -98,10 +98,10 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
 
 
 def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
-    """What to mend, and the last policy that no alarm speaks against; no lines where none fired."""
+    """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
     firing = [alarm for alarm in alarms if alarm.fired]
     if not firing:
-        return []
+        return changed_settings(connection, alarms[0].first_iteration) if alarms else []
     first = min(alarm.first_iteration for alarm in firing)
     newest = max(warehouse.policy_versions(), default=0)
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
@@ -118,7 +118,8 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
                      f"what was trained. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
                      f"{first + 1} was trained on these samples.")
     elif paid:
-        lines.append(f"Mend the reward first, or it happens again: {paid}.")
+        lines.append(f"Mend the reward first, or it happens again: {paid}. Policies before learned from it, "
+                     "too.")
     elif causes:
         way_out = ("Fewer rows of earlier iterations first (--replay)" if set(causes) == {"reuse"} else
                    "Smaller steps first (--learning-rate, --updates-per-batch)")

@@ -3,7 +3,6 @@
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from warehouse.look.advice import changed_settings
 from warehouse.look.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
 from warehouse.look.render import short_share
 from warehouse.sql.database import Connection, rows_of
@@ -57,14 +56,13 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
         best = max(row["solving_plain"] for row in rows)
-        told = "".join(f" {line}" for line in changed_settings(connection, since))
         if any(alarm.signal in ("solving_falls", "reward_falls") for alarm in firing):
             return (f"Collapsed since iteration {since}: pass@1 {short_share(best)} at best, "
-                    f"{short_share(change.last)} at iteration {last}. In the order of causes: {names}.{told}")
+                    f"{short_share(change.last)} at iteration {last}. First to last: {names}.")
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
         return (f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: "
-                f"{change}.{told}")
+                f"{change}.")
     if first == last:
         return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")

@@ -3,6 +3,7 @@
 from itertools import count, pairwise
 from typing import Any
 
+from warehouse.look.advice import advice_lines
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.look.render import short_share
 from warehouse.look.story import story_lines
@@ -29,7 +30,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms)]
+    lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms),
+             *advice_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
         if len(train) > last:

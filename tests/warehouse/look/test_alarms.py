@@ -17,7 +17,6 @@ from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.look.advice import _paid, advice_lines, alarm_lines, changed_settings
 from warehouse.look.alarms import Alarm, _examples, raised_alarms
-from warehouse.look.story import story_lines
 from warehouse.sql.database import connect, empty_connection
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
@@ -86,7 +85,12 @@ def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> 
                                                 "purpose = "
                                                 "'train' AND task_id = ? AND sample_index = ?", [task, index])
         assert rows.fetchall() == [(True,)]
-    assert result.stdout.rstrip().endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
+    assert advice(result.stdout).endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
+
+
+def advice(text: str) -> str:
+    """What `watch` says first: what to do."""
+    return text.partition("\n\n")[0]
 
 
 def test_a_fall_is_told_with_the_errors_that_rose_with_it(runs: dict[str, Warehouse]) -> None:
@@ -190,9 +194,9 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     go_on(run, 9, Weather(tokens=70.0))
     twice = watch(run)
     assert twice.exit_code == 3
-    assert twice.stdout.startswith("length_up since iteration 8, 2 iterations until 9")
+    assert "\n\nlength_up since iteration 8, 2 iterations until 9" in twice.stdout
     # Policy 8 has the weights of policy 4, so the one before it is policy 3 and not the spoilt policy 7.
-    assert twice.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
+    assert advice(twice.stdout).endswith(f"warehouse rollback {run.root} --to 3")
 
 
 def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
@@ -202,7 +206,7 @@ def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
     assert "truncation since iteration 3, 3 iterations until 7" in watch(run).stdout
     late = watch(run, "--since", 7).stdout
     assert "truncation since iteration 6, 2 iterations until 7" in late
-    assert late.rstrip().endswith(f"warehouse rollback {run.root} --to 5")
+    assert advice(late).endswith(f"warehouse rollback {run.root} --to 5")
 
 
 @pytest.mark.parametrize("shape", ["wrong-adapter", "mismatch"])
@@ -210,14 +214,14 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
                                                                   shape: str) -> None:
     run = runs[shape]
     lines = watch(run).stdout.splitlines()
-    assert lines[1] == f"    warehouse gaps {run.root} --iteration {ONSET}"
-    assert lines[-2].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[-2]
-    assert lines[-1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
+    assert lines[0].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[0]
+    assert lines[1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
+    assert lines[4] == f"    warehouse gaps {run.root} --iteration {ONSET}"
     gaps = [abs(gap) for (gap,) in connect(run).execute("SELECT gap FROM token_gaps(5)").fetchall()]
     moved = sum(gap > 0.05 for gap in gaps)
     like = ", as with another policy" if shape == "wrong-adapter" else ""
     assert (f"{moved / len(gaps):.0%} of its tokens are off by 0.05 and more, "
-            f"{sum(gap > 5 for gap in gaps) / moved:.0%} of these by 5 and more{like}. ") in lines[-2]
+            f"{sum(gap > 5 for gap in gaps) / moved:.0%} of these by 5 and more{like}. ") in lines[0]
 
 
 def test_a_reward_that_pays_wrong_answers_is_mended_before_the_steps(runs: dict[str, Warehouse]) -> None:
@@ -287,9 +291,10 @@ def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
     dead = watch(run)
     assert dead.exit_code == 3
     assert {"truncation", "no_code", "solving_falls", "reward_falls"} <= fired(run).keys()
-    assert dead.stdout.rstrip().endswith(f"warehouse rollback {run.root} --to 3")
-    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
+    assert advice(dead.stdout).endswith(f"warehouse rollback {run.root} --to 3")
+    story, *said = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1:]
     assert story.startswith("Collapsed since iteration 4: pass@1 .") and ".00 at iteration 4" in story
+    assert "\n".join(said).startswith(advice(dead.stdout))
 
 
 @pytest.mark.parametrize("carries", [False, True])
@@ -437,7 +442,8 @@ def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path
     note = tmp_path / "note"
     assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
     assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
-    assert note.read_text().startswith("truncation since iteration 5") and note.read_text().endswith("\n")
+    assert note.read_text().startswith("Stop here, or go back: ") and note.read_text().endswith("\n")
+    assert "\n\ntruncation since iteration 5" in note.read_text()
 
 
 def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> None:
@@ -494,8 +500,8 @@ def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: P
                           AS settings) FROM kept""")
     alarms, said = raised_alarms(connection), "Set otherwise from iteration 3 on: train kl_beta 5 (was 0)."
     lines = alarm_lines(run, connection, alarms, 0)
-    assert lines[0] == "No alarm." and said in lines
-    assert story_lines(run, connection, [alarm._replace(fired=True) for alarm in alarms])[0].endswith(said)
+    assert lines[:2] == ["No alarm.", said]
+    assert advice_lines(run, connection, [alarm._replace(fired=True) for alarm in alarms])[0] == said
 
 
 def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: Path) -> None:
@@ -519,12 +525,12 @@ def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     go_on(run, 4, Weather(ratio_max=2472.0, policy_kl=8.7, grad_norm=16.9))
     assert fired(run) == {"step_ratio": 4, "step_kl": 4, "grad_norm": 4}
     lines = watch(run).stdout.splitlines()
-    assert lines[-2].startswith("Smaller steps first") and "policy 4 is sound; policy 5 was made" in lines[-2]
+    assert lines[0].startswith("Smaller steps first") and "policy 4 is sound; policy 5 was made" in lines[0]
     [[steps, size]] = connect(run).execute("SELECT count(*), avg(num_completions) FROM train_steps "
                                            "WHERE iteration = 4").fetchall()
-    assert lines[-2].endswith(f"by {steps} steps of {size:.0f} completions, KL 8.7 after the first, "
+    assert lines[0].endswith(f"by {steps} steps of {size:.0f} completions, KL 8.7 after the first, "
                               "8.7 at most.")
-    assert lines[-1].endswith(f"warehouse rollback {run.root} --to 4")
+    assert lines[1].endswith(f"warehouse rollback {run.root} --to 4")
 
 
 @pytest.mark.parametrize("name", BROKEN)

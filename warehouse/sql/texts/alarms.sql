@@ -128,7 +128,7 @@ SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held
        held.raised AND held.immediate AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
-              'KL(mu, pi_old) at staleness 0: the engine did not serve the weights that were trained'),
+              'KL(mu, pi_old) at staleness 0: what sampled is not what was trained (weights or tokenizer)'),
     signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
     signal_of('ess', ess, 0.3, false, 0.3, 'Effective sample size of pi_old / mu over tokens'),
