@@ -124,7 +124,7 @@ def write_picture(svg: str, output: Path) -> None:
     assert size
     with tempfile.TemporaryDirectory() as folder:
         page, picture = Path(folder) / "page.html", Path(folder) / "picture.png"
-        page.write_text(f"<style>body{{margin:0}}svg{{display:block}}</style>{svg}")
+        page.write_text(f"<style>body{{margin:0}}svg{{display:block}}</style>{svg}", encoding="utf-8")
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                    "--force-device-scale-factor=2", f"--user-data-dir={folder}/profile",
                    f"--window-size={round(float(size[1]))},{round(float(size[2]))}",

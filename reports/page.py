@@ -22,11 +22,11 @@ def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: Grid
          refresh: float | None = None) -> str:
     """A whole page in one file: no external request is possible, and only our own script may run."""
     again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
-    style, script = page_style(), files("reports").joinpath("page.js").read_text()
+    style, script = page_style(), files("reports").joinpath("page.js").read_text(encoding="utf-8")
     policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
               "base-uri 'none'; form-action 'none'")
     island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    template = Template(files("reports").joinpath("page.html").read_text())
+    template = Template(files("reports").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(policy=policy, refresh=again, title=escape(title), style=style,
                                subtitle=escape(subtitle), script=script, symbols=sheet.symbols(),
                                body=body, data=island)
@@ -34,7 +34,7 @@ def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: Grid
 
 def page_style() -> str:
     """The style sheet of every page, which also holds the colours of single pictures."""
-    return files("reports").joinpath("page.css").read_text()
+    return files("reports").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def figure_block(figure: Figure, chart: Chart | None) -> str:

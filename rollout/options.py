@@ -235,5 +235,5 @@ def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
         return 0
     newest = warehouse.policy_dir(warehouse.policy_versions()[-1]) / "adapter_config.json"
     if newest.exists():
-        return json.loads(newest.read_text())["r"]
+        return json.loads(newest.read_text(encoding="utf-8"))["r"]
     return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))

@@ -132,7 +132,7 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
     """
     options, stays, base = job.options, keeps_engine(job.options), name_base(job.warehouse)
     of_base = job.policy["kind"] == "base" or adapter
-    rank = json.loads((adapter / "adapter_config.json").read_text())["r"] if adapter else 0
+    rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"] if adapter else 0
     if stays:
         rank = rank or rank_of_adapters(job.warehouse, options)
         longest = max(longest, options.max_prompt_tokens or 0)

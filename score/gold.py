@@ -153,7 +153,7 @@ def read_answers(gold: Path) -> dict[str, Answer]:
     """Solutions by task, from lines with task_id and `code` (a program) or `text` (a whole answer)."""
     answers = {}
     try:
-        lines = gold.read_text().splitlines()
+        lines = gold.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise StageError(f"{gold} cannot be read: {error}. Name a file of solutions.") from error
     for number, line in enumerate(lines, start=1):

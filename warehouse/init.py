@@ -45,6 +45,11 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         return _same_run(open_warehouse(run), facts, config)
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
     _remove_unfinished(warehouse)
+    try:
+        warehouse.root.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:          # as in /proc, which takes no folder
+        raise StageError(f"{warehouse.root} cannot be made: its filesystem takes no folder there. Name "
+                         "another for the run.") from error
     warehouse.write_part("tasks", 0, table)
     _commit_base_policy(warehouse, base.sha256)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())

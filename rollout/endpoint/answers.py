@@ -42,7 +42,7 @@ class Answers:
         if path is None or not path.exists():
             return None
         try:
-            return Answer(**json.loads(path.read_text())["answer"])
+            return Answer(**json.loads(path.read_text(encoding="utf-8"))["answer"])
         except (ValueError, TypeError, KeyError) as error:
             raise StageError(f"{path} is damaged. Remove it: its request is then asked again.") from error
 

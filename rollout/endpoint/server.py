@@ -136,7 +136,7 @@ class Server:
         models = (await self.ask("/v1/models", seconds=PATIENCE))["data"]
         self.serving = self.base = next(card["id"] for card in models if not card.get("parent"))
         if settings.adapter:
-            policy = json.loads(Path(settings.adapter, "policy.json").read_text())
+            policy = json.loads(Path(settings.adapter, "policy.json").read_text(encoding="utf-8"))
             self.serving = f"policy-{policy['policy_version']}-{policy['sha256'][:12]}"
             loaded = {card["id"]: card["root"] for card in models if card.get("parent")}
             if loaded.get(self.serving) != settings.adapter:     # a copy of the run may have loaded its own

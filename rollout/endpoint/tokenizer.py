@@ -22,4 +22,5 @@ def load_encoder(model: str, revision: str | None) -> PromptEncoder:
             from transformers import PreTrainedTokenizerFast as Tokenizer
         else:
             from transformers import AutoTokenizer as Tokenizer  # converts; imports torch
-    return PromptEncoder(Tokenizer.from_pretrained(folder), json.loads((folder / "config.json").read_text()))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return PromptEncoder(Tokenizer.from_pretrained(folder), config)

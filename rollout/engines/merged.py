@@ -71,7 +71,7 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
     from safetensors.torch import load_file
     factors, scale = {}, 0.0
     if adapter:
-        scale = scaling(json.loads((adapter / "adapter_config.json").read_text()), adapter)
+        scale = scaling(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")), adapter)
         factors = load_file(adapter / "adapter_model.safetensors", device=device)
     added = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): name
              for name in factors if name.endswith(".lora_A.weight")}

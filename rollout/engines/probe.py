@@ -24,7 +24,7 @@ class Probe(NamedTuple):
 
 def read_probe(path: Path, max_model_len: int) -> Probe | None:
     """A policy's probe, cut to what the engine holds; None where nothing of it would be left."""
-    stored = json.loads(path.read_text())
+    stored = json.loads(path.read_text(encoding="utf-8"))
     length = min(len(stored["completion_ids"]), max_model_len - 1 - len(stored["prompt_ids"]))
     if length < 2:
         return None

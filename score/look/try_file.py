@@ -36,7 +36,7 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
                     graders=graders.versions)
     try:
-        code = file.read_text()
+        code = file.read_text(encoding="utf-8")
     except ValueError as error:
         raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
     items = [Item(task, Answer(code, code))]

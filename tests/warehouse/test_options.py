@@ -1,5 +1,6 @@
 """RUN/config.toml: keys are the long options, flags win, mistakes are named."""
 
+import os
 import re
 import subprocess
 import sys
@@ -148,6 +149,9 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
     assert told.exit_code == 1 and told.stderr.startswith(
         "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
+    made = CliRunner().invoke(cli, ["init", "/proc/x", "--model", str(ROOT / "examples/starter/model"),
+                                    "--tasks", "synthetic:1"])
+    assert made.exit_code == 1 and made.stderr.startswith("Error: /proc/x cannot be made: its filesystem")
     with open("/dev/full", "w") as full:
         printed = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli(['schema'])"],
                                  stdout=full, stderr=subprocess.PIPE, text=True)
@@ -169,3 +173,15 @@ def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
     failed, stopped = call(tmp_path, "", "--fail", "stage"), call(tmp_path, "", "--fail", "stop")
     assert (failed.exit_code, failed.output) == (1, "Error: This is wrong. Do that.\n")
     assert (stopped.exit_code, stopped.output) == (75, "Stopped. Run it again.\n")
+
+
+def test_texts_are_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("# für alle\n[rollout]\nseed = 3\n", encoding="utf-8")
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys; from pathlib import Path; from reports.page import page_style\n"
+         "from warehouse.sql.database import empty_connection; empty_connection(); page_style()\n"
+         "from warehouse.store.config_file import read_config; print(read_config(Path(sys.argv[1])))",
+         str(tmp_path / "config.toml")],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True, text=True)
+    assert said.stdout == "{'rollout': {'seed': 3}}\n", said.stderr

@@ -90,7 +90,7 @@ def read_adapter(policy: Policy, folder: Path) -> bool:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     try:
-        config = (folder / ADAPTER_CONFIG).read_text()
+        config = (folder / ADAPTER_CONFIG).read_text(encoding="utf-8")
         stored = load_file(str(folder / ADAPTER_WEIGHTS), device=str(policy.device))
         base = json.loads(config)["base_model_name_or_path"]
     except (OSError, SafetensorError, ValueError, LookupError):

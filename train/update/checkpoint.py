@@ -103,7 +103,7 @@ class Checkpoints:
         tensors = _tensors(trained, optimizer)
         with _errors_as_they_are():
             dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
-        state = json.loads((self._path(latest) / STATE).read_text())
+        state = json.loads((self._path(latest) / STATE).read_text(encoding="utf-8"))
         policy.loss_scale = state["loss_scale"]
         tokens = self._path(latest) / TOKENS
         return state["steps"], load_file(str(tokens)) if tokens.exists() else {}

@@ -62,6 +62,8 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
         elif facts is not None and name not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside")
+        elif path.exists() and not path.is_file():          # a pipe would be waited for
+            yield Finding.of(path, f"is no file. {RESTORE_OR_OPEN}", "again", stage)
         elif not os.access(path, os.R_OK):
             yield Finding.of(path, "cannot be read (Permission denied). Have it granted.", "restore")
         elif not stage.is_complete() and _is_merged(path):
@@ -162,6 +164,6 @@ def is_compacted(stage: Stage) -> bool:
 
 def _is_merged(path: Path) -> bool:
     try:
-        return "merged" in part_metadata(path)
+        return path.is_file() and "merged" in part_metadata(path)
     except StageError:
         return False

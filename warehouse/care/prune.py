@@ -91,7 +91,7 @@ def _prune(warehouse: Warehouse, iteration: int, before: int, work: list[tuple[s
     log = warehouse.root / "pruned.jsonl"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     line = json.dumps({"at": now, "before": before, **done._asdict()})
-    former = log.read_text() if log.exists() else ""
+    former = log.read_text(encoding="utf-8") if log.exists() else ""
     steps: list[Step] = [("replace", part, path) for part, path in new.items()]
     for stage in _stages(warehouse, iteration):
         manifest = stage.manifest()

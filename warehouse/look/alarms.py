@@ -135,7 +135,8 @@ def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
 
 def known_signals() -> list[str]:
     """Names of all signals, causes before what follows from them."""
-    return re.findall(r"signal_of\('(\w+)'", files("warehouse.sql.texts").joinpath("alarms.sql").read_text())
+    text = files("warehouse.sql.texts").joinpath("alarms.sql").read_text(encoding="utf-8")
+    return re.findall(r"signal_of\('(\w+)'", text)
 
 
 def check_signals(names: tuple[str, ...]) -> None:

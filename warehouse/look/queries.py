@@ -53,7 +53,7 @@ def write_answers(warehouse: Warehouse, connection: Connection, script: str, **o
 def read_script(path: Path | None) -> str:
     """A file of SQL, or the standard input; StageError if it is no text."""
     try:
-        return sys.stdin.read() if path is None else path.read_text()
+        return sys.stdin.read() if path is None else path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise StageError(f"The input is not UTF-8 text ({error}). Save it as UTF-8.") from error
 
@@ -103,7 +103,7 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
     text = WRITERS[style](names, shown, full=full, width=width)
     if output:
         with _writable(output):
-            output.write_text(text + "\n" if text else "")
+            output.write_text(text + "\n" if text else "", encoding="utf-8")
         return ""
     if len(rows) > len(shown) and style in ("table", "markdown"):
         # A line right below a Markdown table would be one more row of it.

@@ -6,8 +6,8 @@ from typing import Any
 
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
 
+WAY_OUT = "`warehouse export RUN FILE --to arc-submission` writes one."
 COLUMNS = ["split", "tasks", "attempted", "test inputs", "attempt 1", "two attempts", "score", "solved"]
 
 
@@ -18,10 +18,12 @@ def submission_table(connection: Connection, path: Path) -> tuple[list[str], lis
     `solved` the share of tasks with all of them. Tasks without an attempt count as wrong. StageError where
     the file is no submission.
     """
-    submission = read_json(path)
-    if submission is None:
-        raise StageError(f"There is no {path}. Write it with `warehouse export RUN {path} --to "
-                         "arc-submission`.")
+    try:
+        submission = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:       # not JSON, or not even text
+        raise StageError(f"{path} is no submission ({error}). {WAY_OUT}") from error
+    if not isinstance(submission, dict):
+        raise StageError(f"{path} is no submission (it is no object). {WAY_OUT}")
     tasks = [row | {"expected": [pair["output"] for pair in json.loads(row["payload"])["test"]]}
              for row in rows_of(connection, "SELECT task_id, split, payload FROM tasks WHERE kind = 'grid'")]
     if not {task["task_id"] for task in tasks} & submission.keys():

@@ -49,7 +49,7 @@ def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | N
                if script.dist and script.dist.name == "rollhouse"]
     with tempfile.TemporaryDirectory() as folder:
         given, verdicts, answers = (Path(folder) / name for name in ("t.jsonl", "verdicts", "answers"))
-        answers.write_text(solutions)
+        answers.write_text(solutions, encoding="utf-8")
         given.write_text("".join(json.dumps({
             "task_id": task.task_id, "kind": task.kind, "messages": [{"role": "user", "content": ""}],
             "payload": json.loads(task.payload)}) + "\n" for task in tasks))
@@ -60,12 +60,12 @@ def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | N
         except click.ClickException as error:   # it names the files that it was given here
             raise StageError(error.message.replace(str(answers), gold).replace(str(given), "the sources")
                              ) from error
-        return [json.loads(line) for line in verdicts.read_text().splitlines()]
+        return [json.loads(line) for line in verdicts.read_text(encoding="utf-8").splitlines()]
 
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StageError(f"--gold {path} cannot be read: {error}. Name a file of solutions, or `sources` for "
                          "those that the sources bring.") from error

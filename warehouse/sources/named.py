@@ -125,7 +125,7 @@ def _generate(rest: str) -> Iterator[Task]:
 def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
     """Keep the tasks whose ids stand in a file, one per line; '#' starts a comment."""
     try:
-        text = ids_file.read_text()
+        text = ids_file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise StageError(f"There is no file {ids_file} with task ids for {place}.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -214,7 +214,8 @@ def rows_of(connection: Connection, query: str, parameters: list[Any] | None = N
 def _all_views(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
     """Tables, then the shipped macros and views, each after what it is made of; last the files of the run."""
     def texts_of(*names: str) -> str:
-        return "\n".join(files("warehouse.sql.texts").joinpath(name).read_text() for name in names)
+        folder = files("warehouse.sql.texts")
+        return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
     return "\n".join([table_views(inventory), texts_of(*MEASURE_FILES), rolled_views(inventory.rollup),
                       texts_of(*views), stored_rows(root, inventory)])

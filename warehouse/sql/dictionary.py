@@ -79,7 +79,7 @@ def column_entries() -> list[Entry]:
 
 
 def _meanings() -> dict[str, Any]:
-    return tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text())
+    return tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text(encoding="utf-8"))
 
 
 def _markdown_table(first: str, rows: list[tuple[str, str, str]]) -> list[str]:
@@ -97,7 +97,7 @@ def _macros() -> dict[str, tuple[str, str]]:
     macros = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
     for file in SQL_FILES:
-        sql = files("warehouse.sql.texts").joinpath(file).read_text()
+        sql = files("warehouse.sql.texts").joinpath(file).read_text(encoding="utf-8")
         for comment, name, arguments in pattern.findall(sql):
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
             macros[name] = (f"{name}({' '.join(arguments.split())})", text)

@@ -30,7 +30,7 @@ def definitions() -> str:
 
 def measures_text() -> str:
     """The SQL of all that a rollup holds."""
-    return files("warehouse.sql.texts").joinpath("measures.sql").read_text()
+    return files("warehouse.sql.texts").joinpath("measures.sql").read_text(encoding="utf-8")
 
 
 def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object]]:

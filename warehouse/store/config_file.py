@@ -18,7 +18,7 @@ HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
     """The tables of a config file, none without a file; StageError naming what it may not hold."""
     try:
-        tables = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
@@ -62,7 +62,7 @@ def _is_price(price: object) -> bool:
 def place_in(path: Path, table: str, key: str = "") -> str:
     """The file and the line of a table, or of a key in it, in words; the file alone where it has neither."""
     current = ""
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if heading := HEADING.match(line):
             current = heading[1].strip("\"' ")
         name = line.partition("=")[0].strip(" \t\"'")

@@ -65,8 +65,8 @@ def _fresh_text(path: Path) -> str:
     """The text of a file; over NFS a file that another client replaces is stale: then the new one."""
     for _ in range(STALE_ATTEMPTS):
         try:
-            return path.read_text()
+            return path.read_text(encoding="utf-8")
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-    return path.read_text()
+    return path.read_text(encoding="utf-8")

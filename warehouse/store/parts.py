@@ -152,6 +152,8 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 @contextmanager
 def _open(path: Path) -> Iterator[pq.ParquetFile]:
+    if path.is_fifo():
+        raise _damaged(path, "it is a pipe")        # what would be waited for
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file

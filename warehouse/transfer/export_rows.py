@@ -82,7 +82,7 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
                      for name in names)
     card = output / "README.md"
     with saying_why(card):
-        card.write_text(CARD.format(splits=splits, folder=output.name))
+        card.write_text(CARD.format(splits=splits, folder=output.name), encoding="utf-8")
     return [*files, card]
 
 

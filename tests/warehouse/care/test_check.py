@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,15 @@ def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
     shutil.copy(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet", wrong)
     assert any("lies in the folder of iteration 1 but holds iteration 0" in problem
                for problem in check_run(run).problems)
+
+
+def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehouse) -> None:
+    (run.root / COMPLETIONS).unlink()
+    os.mkfifo(run.root / COMPLETIONS)
+    told = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli()", "check",
+                           str(run.root)], capture_output=True, text=True, timeout=300)
+    assert told.returncode == 1 and f"{COMPLETIONS} is no file. Restore it" in told.stdout
+    assert plan_repair(run)
 
 
 def test_lost_prompts_are_named(run: Warehouse) -> None:

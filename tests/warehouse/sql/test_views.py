@@ -137,6 +137,20 @@ def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -
         {"distinct_outputs_share": 0.0, "distinct_wrong_share": None, "length_reward_correlation": None}]
 
 
+def test_what_fails_is_counted_among_programs_that_could_be_run(
+        connection: duckdb.DuckDBPyConnection) -> None:
+    cases = [(False, "parsing", 0), (False, None, 10), (True, "runtime", 0), (True, None, 10),
+             (True, None, 1), (True, "lane_lost", None), (True, "parsing", 0), (True, "timeout_cpu", 0)]
+    connection.execute("CREATE OR REPLACE TEMP TABLE cases (place INT, closed BOOL, error TEXT, paid INT)")
+    connection.executemany("INSERT INTO cases VALUES (?, ?, ?, ?)",
+                           [(place, *case) for place, case in enumerate(cases)])
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE judged AS SELECT samples.* REPLACE (closed AS valid_code, error AS "
+        "error_class, paid AS reward) FROM samples JOIN cases ON sample_index % 8 = place")
+    assert rows_of(connection, "SELECT DISTINCT failed_share FROM stats_of('judged')") == [
+        {"failed_share": 0.4}]
+
+
 def test_one_completion_and_its_tokens(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:
     stored = run.read("completions", iteration=1, purpose="train").to_pylist()
     wanted = next(row for row in stored if row["task_id"] == "task-002" and row["sample_index"] == 5)

@@ -172,9 +172,12 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
             "task two has not one object of attempts for each of its 2 test inputs",
         ),
         ({"other": []}, "has no task of this run"),
+        ([], "submission.json is no submission (it is no object). `warehouse export RUN FILE --to"),
+        (b"\x7fELF\xd0", "submission.json is no submission ('utf-8' codec can't decode"),
     ],
 )
 def test_what_is_no_submission_is_refused(run: Path, tmp_path: Path, content: Any, sentence: str) -> None:
-    (tmp_path / "submission.json").write_text(json.dumps(content))
+    told = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (tmp_path / "submission.json").write_bytes(told)
     done = table_of(run, tmp_path / "submission.json")
     assert done.exit_code == 1 and sentence in done.output

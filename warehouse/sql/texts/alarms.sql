@@ -4,6 +4,10 @@
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
+-- The same for a share of which few completions show little: where none did, a few more are no change.
+CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
+chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
+
 -- One signal: its value, the level beyond which it is raised, and the level beyond which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
@@ -75,8 +79,7 @@ steps AS (
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
-    SELECT stats.*, tokens_quantiles[3] AS tokens_median,
-           error_share + valid_code_share - 1 AS failed_share, fitted.* EXCLUDE (iteration, purpose, num_tasks),
+    SELECT stats.*, tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
@@ -153,8 +156,10 @@ FROM (SELECT iteration, purpose, unnest([
               'Distinct 4-grams over 4-grams'),
     signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
               'Share of completions with a closed code block'),
-    signal_of('errors', failed_share, 2 * usual_errors + chance(usual_errors, num_groups, num_completions), true,
-              usual_errors + 2 * chance(usual_errors, num_groups, num_completions), 'Share of programs that fail'),
+    -- Programs that dare more fail more often, too: that is no harm while pass@1 is at its best.
+    signal_of('errors', failed_share, CASE WHEN solving > best_solving THEN 'inf'::DOUBLE
+              ELSE 2 * usual_errors + chance_of_few(usual_errors, num_groups, num_programs) END, true,
+              usual_errors + 2 * chance_of_few(usual_errors, num_groups, num_programs), 'Share of programs that fail'),
     signal_of('entropy_high', nll_sampled, 2 * usual_nll_low + 0.1, true, 4 * usual_nll_low + 0.5,
               'Sampled NLL: the policy comes apart'),
     signal_of('entropy_low', nll_sampled, 0.1 * usual_nll_high, false, 0.02 * usual_nll_high,

@@ -81,6 +81,8 @@ scored AS (
            avg(valid_code::INTEGER) AS valid_code_share,
            avg(valid_outputs::INTEGER) AS valid_outputs_share,
            avg((error_class IS NOT NULL OR num_completion_tokens <= 1)::INTEGER) AS error_share,
+           avg((error_class IS NOT NULL AND error_class <> 'parsing')::INTEGER)
+               FILTER (valid_code AND reward IS NOT NULL) AS failed_share,
            avg((num_completion_tokens <= 1)::INTEGER) AS empty_share,
            avg(truncated::INTEGER) AS truncated_share,
            avg(num_completion_tokens) AS tokens_mean,
