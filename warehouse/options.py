@@ -195,7 +195,7 @@ def _not_ours(error: Exception) -> str:
     if lacks_memory(error):
         return f"There is not enough memory ({first_line(error)}). Give more, or less to do at a time"
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
-        return f"{error.filename} cannot be used: {error.strerror}. Mend that"
+        return f"{error.filename} cannot be used: {error.strerror or error}. Mend that"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"There is no room for what it writes ({error.strerror}). Make some"
     return ""

@@ -4,16 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from email.message import Message
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from warehouse.cli import cli
-from warehouse.options import FiniteRange, check_config, run_argument, shows_errors
+from warehouse.options import FiniteRange, _not_ours, check_config, run_argument, shows_errors
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError
 
@@ -149,6 +151,8 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
     assert told.exit_code == 1 and told.stderr.startswith(
         "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
+    assert _not_ours(HTTPError("http://x", 404, "Not Found", Message(), None)) == (
+        "http://x cannot be used: HTTP Error 404: Not Found. Mend that")
     made = CliRunner().invoke(cli, ["init", "/proc/x", "--model", str(ROOT / "examples/starter/model"),
                                     "--tasks", "synthetic:1"])
     assert made.exit_code == 1 and made.stderr.startswith("Error: /proc/x cannot be made: its filesystem")

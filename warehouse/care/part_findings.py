@@ -65,7 +65,9 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
         elif path.exists() and not path.is_file():          # a pipe would be waited for
             yield Finding.of(path, f"is no file. {RESTORE_OR_OPEN}", "again", stage)
         elif not os.access(path, os.R_OK):
-            yield Finding.of(path, "cannot be read (Permission denied). Have it granted.", "restore")
+            words = "cannot be read (Permission denied). Have it granted." if path.exists() else (
+                "is a link to nothing. Have what it leads to there again.")
+            yield Finding.of(path, words, "restore")
         elif not stage.is_complete() and _is_merged(path):
             words = "was merged for a manifest that is gone. `warehouse repair` puts it aside."
             yield Finding.of(path, words, "again", stage)

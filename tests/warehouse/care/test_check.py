@@ -187,6 +187,14 @@ def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
                for problem in check_run(run).problems)
 
 
+def test_a_link_to_nothing_is_named_as_such_and_stays(run: Warehouse, tmp_path: Path) -> None:
+    (run.root / COMPLETIONS).unlink()
+    (run.root / COMPLETIONS).symlink_to(tmp_path / "unmounted")
+    assert check_run(run).problems[0] == (
+        f"{run.root / COMPLETIONS} is a link to nothing. Have what it leads to there again.")
+    assert plan_repair(run) == []
+
+
 def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehouse) -> None:
     (run.root / COMPLETIONS).unlink()
     os.mkfifo(run.root / COMPLETIONS)
