@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reports.drawing import Chart, Event, with_events
-from reports.figure import Figure
+from reports.drawing import Chart, with_events
+from reports.figure import Figure, Rows
 from reports.figures_health import HEALTH
 from reports.figures_learning import LEARNING
 from reports.figures_training import TRAINING
@@ -30,8 +30,7 @@ STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
-
-
+# Where signals fired for the first time, all of an iteration together, and where the run went back.
 EVENTS_SQL = """\
 SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
        || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', '
@@ -56,7 +55,7 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     path = output or warehouse.root / "report.html"
     connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
     connection.execute("CREATE TEMP TABLE signals AS FROM signals")     # many ask, and it takes a while
-    events = run_events(connection)
+    events = rows_of(connection, EVENTS_SQL)
     charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
     sheet = GridSheet()
@@ -85,15 +84,10 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     return path
 
 
-def draw_figure(connection: Connection, figure: Figure, events: Sequence[Event]) -> Chart | None:
+def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart | None:
     """The figure's chart with what happened to the run; None where its query has no rows."""
     rows = rows_of(connection, figure.sql)
     return with_events(figure.draw(rows), events) if rows else None
-
-
-def run_events(connection: Connection) -> list[Event]:
-    """Where signals fired for the first time, all of an iteration together, and where the run went back."""
-    return [Event(row["iteration"], row["kind"], row["title"]) for row in rows_of(connection, EVENTS_SQL)]
 
 
 def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -31,14 +31,6 @@ class Chart(NamedTuple):
     hollow: frozenset[int] = frozenset()  # entries of the legend that are separate dots
 
 
-class Event(NamedTuple):
-    """What happened to the run at an iteration: `kind` is 'fired' or 'back', a class of the style sheet."""
-
-    iteration: int
-    kind: str
-    title: str
-
-
 def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = False, log: bool = False,
                levels: Sequence[tuple[float, str]] = ()) -> Chart:
     """Lines over iterations, with bands where given and dashed horizontal `levels`."""
@@ -86,7 +78,7 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
     return _chart(marks, xs, layers, across)
 
 
-def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float, high: float,
+def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float = 0, high: float = 1,
              row_height: float = 11, kind: str = "heat", empty: str = "") -> Chart:
     """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty.
 
@@ -117,19 +109,19 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
     return Chart(svg_of(marks, tall), [], hover)
 
 
-def with_events(chart: Chart, events: Sequence[Event]) -> Chart:
-    """The chart with a line at every event within its iterations."""
+def with_events(chart: Chart, events: Sequence[dict[str, Any]]) -> Chart:
+    """The chart with a line at every event (iteration, title, kind: a class of styles) in its iterations."""
     places = dict(zip(chart.hover["x"], chart.hover["px"], strict=True))
     height = float(chart.svg.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
     top = chart.hover.get("top", TOP) - 9        # below the scale of a heat map
     marks = []
     for event in events:
-        before = [x for x in places if x <= event.iteration]
-        if before and event.iteration <= max(places):
+        before = [x for x in places if x <= event["iteration"]]
+        if before and event["iteration"] <= max(places):
             x = places[max(before)]
             path = f"M{x - 4} {top}H{x + 4}L{x} {top + 6}V{height - BOTTOM}V{top + 6}Z"
-            marks.append(f'<path class="event {event.kind}" d="{path}">'
-                         f"<title>{escape(event.title)}</title></path>")
+            marks.append(f"<path class='event {event['kind']}' d='{path}'>"
+                         f"<title>{escape(event['title'])}</title></path>")
     cursor = '<path class="cursor"'
     return chart._replace(svg=chart.svg.replace(cursor, "".join(marks) + cursor))
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reports.build import FIGURES, draw_figure, run_events
+from reports.build import EVENTS_SQL, FIGURES, draw_figure
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks
@@ -28,7 +28,7 @@ def export_figure(connection: Connection, name: str, output: Path, *, dark: bool
     figures = {figure.name: figure for figure in FIGURES}
     if name not in figures:
         raise StageError(f"There is no figure '{name}'. Known: {', '.join(figures)}.")
-    chart = draw_figure(connection, figures[name], run_events(connection))
+    chart = draw_figure(connection, figures[name], rows_of(connection, EVENTS_SQL))
     if chart is None:
         raise StageError(f"The figure '{name}' has nothing to show. {figures[name].missing}")
     write_picture(standalone(figures[name], chart, dark=dark), output)

@@ -33,7 +33,7 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
     """Draw columns of the rows as lines: lines(reward_mean="all completions")."""
     def draw(rows: Rows) -> Chart:
         rows = thin_out(rows)
-        return line_chart(iterations(rows), series(rows, labels, positive=log), share=share, log=log,
+        return line_chart(column(rows, "iteration"), series(rows, labels, positive=log), share=share, log=log,
                           levels=levels)
     return draw
 
@@ -44,19 +44,19 @@ def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Dr
         rows = thin_out(rows, MOST_CELLS)
         layers = [layer._replace(tone=tone) for layer, tone in
                   zip(series(rows, labels), tones or range(1, len(labels) + 1), strict=False)]
-        return stacked_bars(iterations(rows), layers, whole=whole)
+        return stacked_bars(column(rows, "iteration"), layers, whole=whole)
     return draw
 
 
-def draw_cells(rows: Rows, key: str, value: str, **options: Any) -> Chart:
+def cells(key: str, value: str, **options: Any) -> Draw:
     """Draw rows of (iteration, key, value) as a heat map of all iterations, long runs in stretches."""
-    known, table = pivot(rows, key, value)
-    xs = list(range(known[0], known[-1] + 1)) if known else []
-    full = {str(name): dict(zip(known, values, strict=True)) for name, values in table.items()}
-    shares = stretches(len(xs), MOST_CELLS)
-    cells = {name: [mean([values.get(x) for x in xs[first:end]]) for first, end in shares]
-             for name, values in full.items()}
-    return heat_map([xs[first] for first, _ in shares], cells, **options)
+    def draw(rows: Rows) -> Chart:
+        known, table = pivot(rows, key, value)
+        xs = range(known[0], known[-1] + 1)
+        full = {str(name): list(map(dict(zip(known, values, strict=True)).get, xs))
+                for name, values in table.items()}
+        return heat_map(*thin_columns(xs, full), **options)
+    return draw
 
 
 def series(rows: Rows, labels: dict[str, str], *, positive: bool = False) -> list[Series]:
@@ -70,14 +70,9 @@ def column(rows: Rows, name: str) -> list[Any]:
     return [row[name] for row in rows]
 
 
-def iterations(rows: Rows) -> list[int]:
-    """The x axis."""
-    return column(rows, "iteration")
-
-
 def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[Any]]]:
     """Rows of (iteration, key, value) as the iterations and a list per key."""
-    xs = sorted(set(iterations(rows)))
+    xs = sorted(set(column(rows, "iteration")))
     places = {x: i for i, x in enumerate(xs)}
     table: dict[Any, list[Any]] = {}
     for row in rows:
@@ -88,6 +83,14 @@ def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[A
 def thin_out(rows: Rows, most: int = MOST_POINTS) -> Rows:
     """At most `most` rows: stretches of neighbours as their means, named by their first iteration."""
     return [_mean_row(rows[first:end]) for first, end in stretches(len(rows), most)]
+
+
+def thin_columns(xs: Sequence[int], columns: dict[str, list[float | None]],
+                 most: int = MOST_CELLS) -> tuple[list[int], dict[str, list[float | None]]]:
+    """The same of an x axis and a list of values per key."""
+    parts = stretches(len(xs), most)
+    return [xs[first] for first, _ in parts], {
+        key: [mean(values[first:end]) for first, end in parts] for key, values in columns.items()}
 
 
 def stretches(count: int, most: int) -> list[tuple[int, int]]:

@@ -1,20 +1,7 @@
 """Figures of how the text behaves: lengths, entropy, repetition, errors."""
 
 from reports.drawing import Chart, Series, line_chart, stacked_bars
-from reports.figure import (
-    MOST_CELLS,
-    Figure,
-    Rows,
-    column,
-    draw_cells,
-    iterations,
-    lines,
-    mean,
-    pivot,
-    stats_sql,
-    stretches,
-    thin_out,
-)
+from reports.figure import Figure, Rows, cells, column, lines, pivot, stats_sql, thin_columns, thin_out
 
 ERRORS_SQL = """\
 SELECT iteration, error_class, sum(share) AS share
@@ -32,7 +19,7 @@ def draw_lengths(rows: Rows) -> Chart:
     """Median length with the middle half and the middle nine tenths as bands."""
     rows = thin_out(rows)
     bands = {"5% to 95%": ("p05", "p95"), "25% to 75%, median": ("p25", "p75")}
-    return line_chart(iterations(rows), [
+    return line_chart(column(rows, "iteration"), [
         Series(name, column(rows, "p50"), column(rows, low), column(rows, high), tone=1)
         for name, (low, high) in bands.items()])
 
@@ -41,20 +28,17 @@ def draw_errors(rows: Rows) -> Chart:
     """Failures by kind, as shares of all completions; what is beyond the five most frequent together."""
     xs, table = pivot(rows, "error_class", "share")
     heaviest = sorted(table, key=lambda kind: -sum(value or 0 for value in table[kind]))
-    layers = {str(kind): table[kind] for kind in heaviest[:5]}
+    layers = {str(kind): [value or 0 for value in table[kind]] for kind in heaviest[:5]}
     if heaviest[5:]:
         layers["others"] = [sum(table[kind][i] or 0 for kind in heaviest[5:]) for i in range(len(xs))]
-    shares = stretches(len(xs), MOST_CELLS)
-    return stacked_bars([xs[first] for first, _ in shares], [
-        Series(kind, [mean([value or 0 for value in values[first:end]]) for first, end in shares])
-        for kind, values in layers.items()], share=True)
+    places, shares = thin_columns(xs, layers)
+    return stacked_bars(places, [Series(kind, values) for kind, values in shares.items()], share=True)
 
 
 def draw_by_length(rows: Rows) -> Chart:
     """Mean reward by completion length."""
     rewards = column(rows, "reward")
-    return draw_cells(rows, "stretch", "reward", low=min(rewards), high=max(rewards), row_height=16,
-                      empty="none")
+    return cells("stretch", "reward", low=min(rewards), high=max(rewards), row_height=16, empty="none")(rows)
 
 
 HEALTH = (

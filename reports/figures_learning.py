@@ -1,18 +1,7 @@
 """Figures of what the policy learns: pass@k, reward, tasks solved."""
 
 from reports.drawing import Chart, Series, line_chart
-from reports.figure import (
-    MOST_POINTS,
-    Figure,
-    Rows,
-    bars,
-    draw_cells,
-    iterations,
-    lines,
-    mean,
-    stats_sql,
-    stretches,
-)
+from reports.figure import MOST_POINTS, Figure, Rows, bars, cells, column, lines, stats_sql, thin_columns
 
 PASS_SQL = """\
 SELECT iteration, purpose, k, pass_at_k, low, high
@@ -39,21 +28,16 @@ FROM visits GROUP BY iteration ORDER BY iteration"""
 
 def draw_passes(rows: Rows) -> Chart:
     """A measure of training, and of every evaluation as rings, each with its bootstrap interval."""
-    xs = sorted(set(iterations(rows)))
-    shares = stretches(len(xs), MOST_POINTS)
-    series = []
+    xs = sorted(set(column(rows, "iteration")))
+    places, series = xs, []
     for purpose in sorted({row["purpose"] for row in rows}, key=lambda name: (name != "train", name)):
         at = {row["iteration"]: row for row in rows if row["purpose"] == purpose}
-        center, low, high = ([mean([at[x][name] if x in at else None for x in xs[first:end]])
-                              for first, end in shares] for name in ("pass_at_k", "low", "high"))
+        places, values = thin_columns(xs, {name: [at[x][name] if x in at else None for x in xs]
+                                           for name in ("pass_at_k", "low", "high")}, MOST_POINTS)
         name = f"pass@{next(iter(at.values()))['k']}, {'training' if purpose == 'train' else purpose}"
+        center, low, high = values.values()
         series.append(Series(name, center, low, high, dots=purpose != "train"))
-    return line_chart([xs[first] for first, _ in shares], series, share=True)
-
-
-def draw_tasks(rows: Rows) -> Chart:
-    """Solve rate of every task at every iteration, those that lost most first."""
-    return draw_cells(rows, "task_id", "rate", low=0, high=1, empty="not sampled")
+    return line_chart(places, series, share=True)
 
 
 LEARNING = (
@@ -80,5 +64,5 @@ LEARNING = (
            lines(solved="solved at this visit", forgotten="solved before, not at their last visit")),
     Figure("tasks", "Solve rate by task and iteration",
            "The 60 tasks that lost most since their best visit. Grey: sampled and never right.", TASK_SQL,
-           draw_tasks),
+           cells("task_id", "rate", empty="not sampled")),
 )

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from typing import NamedTuple
 
 from reports.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, svg_of, text_at
-from reports.figure import Figure, Rows, bars, draw_cells, lines, stats_sql
+from reports.figure import Figure, Rows, bars, cells, lines, stats_sql
 from reports.scale import Scale, number, scale_ticks
 
 MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
@@ -54,21 +53,8 @@ WITH steps AS (SELECT iteration, optimizer_step,
 SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
 MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
-
-
-class Segment(NamedTuple):
-    """A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is."""
-
-    start: float
-    length: float
-    kind: str
-    opacity: float
-    title: str
-
-
-def draw_alarms(rows: Rows) -> Chart:
-    """When each signal was raised, and when it fired."""
-    return draw_cells(rows, "name", "state", low=0, high=1, row_height=18, kind="alarm")
+# A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is.
+Segment = tuple[float, float, str, float, str]
 
 
 def draw_packing(rows: Rows) -> Chart:
@@ -99,20 +85,19 @@ def _num_tokens(groups: list[Rows]) -> int:
 def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
             note: str, *, unit: str) -> Chart:
     """A ribbon for each row of (label, lanes of segments, label at its end), all on one scale from 0."""
-    longest = max(segment.start + segment.length
-                  for _, lanes, _ in rows for lane in lanes for segment in lane)
+    longest = max(start + length for _, lanes, _ in rows for lane in lanes for start, length, *_ in lane)
     across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
     marks, y = [], float(TOP)
     for label, lanes, end in rows:
         marks.append(text_at(LEFT + 16, y + 15, label, anchor="end"))
         marks.append(text_at(WIDTH - RIGHT, y + 15, end, anchor="end"))
         for lane, tall in zip(lanes, heights, strict=False):
-            for segment in lane:
-                left, right = across(segment.start), across(segment.start + segment.length)
+            for start, length, kind, opacity, title in lane:
+                left, right = across(start), across(start + length)
                 wide = max(right - left - (0.4 if right - left > 2 else 0), 0.2)
-                marks.append(f'<rect class="bar {segment.kind}" x="{left}" y="{y}" width="{wide:.1f}" '
-                             f'height="{tall}" fill-opacity="{segment.opacity:.2f}">'
-                             f"<title>{escape(segment.title)}</title></rect>")
+                marks.append(f'<rect class="bar {kind}" x="{left}" y="{y}" width="{wide:.1f}" '
+                             f'height="{tall}" fill-opacity="{opacity:.2f}">'
+                             f"<title>{escape(title)}</title></rect>")
             y += tall + 1
         y += gap
     marks += [text_at(across(value), y + 10, number(value)) for value in scale_ticks(across)]
@@ -123,29 +108,31 @@ def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend
 
 def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:
     """Whose each token is, and what it is: prompts one after the other, then completions."""
-    owners, kinds, start = [], [], 0
+    owners: list[Segment] = []
+    kinds: list[Segment] = []
+    start = 0
     for place, group in enumerate(groups):
         length, task = group[0]["num_prompt_tokens"], group[0]["task_id"]
-        owners.append(Segment(start, length, f"t{4 + 2 * (place % 2)}", 1, task))
-        kinds.append(Segment(start, length, "t1", 0.35, f"prompt of {task}, {length} tokens"))
+        owners.append((start, length, f"t{4 + 2 * (place % 2)}", 1, task))
+        kinds.append((start, length, "t1", 0.35, f"prompt of {task}, {length} tokens"))
         start += length
     for place, group in enumerate(groups):
         total = sum(row["num_completion_tokens"] for row in group)
-        owners.append(Segment(start, total, f"t{4 + 2 * (place % 2)}", 1, group[0]["task_id"]))
+        owners.append((start, total, f"t{4 + 2 * (place % 2)}", 1, group[0]["task_id"]))
         for row in group:
             length, advantage = row["num_completion_tokens"], row["advantage"]
-            kinds.append(Segment(start, length, "t3" if advantage > 0 else "t2",
-                                 0.25 + 0.75 * abs(advantage) / largest,
-                                 f"{row['task_id']} #{row['sample_index']}, {length} tokens, "
-                                 f"advantage {advantage:.2f}"))
+            kinds.append((start, length, "t3" if advantage > 0 else "t2",
+                          0.25 + 0.75 * abs(advantage) / largest,
+                          f"{row['task_id']} #{row['sample_index']}, {length} tokens, "
+                          f"advantage {advantage:.2f}"))
             start += length
     return [owners, kinds]
 
 
 TRAINING = (
     Figure("alarms", "Signals raised and fired",
-           "Dark where a signal fired, pale where it was raised once.", ALARMS_SQL, draw_alarms,
-           "No signal was raised."),
+           "Dark where a signal fired, pale where it was raised once.", ALARMS_SQL,
+           cells("name", "state", row_height=18, kind="alarm"), "No signal was raised."),
     Figure("mismatch", "Mismatch of engine and trainer",
            "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
            MISMATCH_SQL,

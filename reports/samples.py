@@ -70,7 +70,6 @@ class Sample(NamedTuple):
 def chosen_samples(connection: Connection, alarms: Sequence[Alarm] = ()) -> list[Sample]:
     """The completions worth a look, each once, with every reason it was chosen for."""
     from tqdm import tqdm
-
     query = "SELECT max(iteration) AS last FROM scorers WHERE purpose = 'train'"
     last = rows_of(connection, query)[0]["last"]
     reasons: dict[tuple[Any, ...], list[str]] = {}

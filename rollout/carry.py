@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollout.engines.engine import Engine, Sampling
 from rollout.options import CarryOver, RolloutOptions
@@ -59,15 +59,12 @@ class Ending:
         return self.num_all - num_left >= rule.amount * self.num_all
 
 
-class Waiting(NamedTuple):
-    """What earlier iterations carried over: rows of their plans, and how many completions are unfinished."""
+def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,
+                 purpose: str) -> tuple[list[Row], int]:
+    """What earlier iterations carried over: rows of their plans, and how many completions are unfinished.
 
-    prompts: list[Row]
-    num_unfinished: int
-
-
-def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int, purpose: str) -> Waiting:
-    """Groups that wait for this rollout; StageError where it would sample them otherwise than before."""
+    StageError where this rollout would sample them otherwise than before.
+    """
     prompts, num_unfinished = [], 0
     for earlier, groups in (waiting_groups(warehouse, iteration) if purpose == PURPOSE else {}).items():
         keys: dict[str, Any] = {"iteration": earlier, "purpose": PURPOSE}
@@ -76,7 +73,7 @@ def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int, 
         prompts += [planned[group] for group in groups]
         rows = warehouse.read("carried", ["group_id", "finish_reason"], **keys).to_pylist()
         num_unfinished += sum(row["finish_reason"] is None and row["group_id"] in groups for row in rows)
-    return Waiting(prompts, num_unfinished)
+    return prompts, num_unfinished
 
 
 def check_waiting(warehouse: Warehouse, plan: list[Row], iteration: int) -> None:

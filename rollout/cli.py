@@ -56,8 +56,7 @@ def prepare_to_load() -> None:
 @click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
               help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
 @click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
-              default="none",
-              help="Augmentation of grid tasks, drawn per prompt.")
+              default="none", help="Augmentation of grid tasks, drawn per prompt.")
 @click.option("--shuffle-pairs", is_flag=True, help="Show the train pairs in an order drawn per prompt.")
 @click.option("--prompts-per-task", type=click.IntRange(min=1), default=1,
               help="Prompts per task, each with its own augmentation.")
@@ -144,7 +143,6 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     """
     from rollout.options import RolloutOptions
     from rollout.run import run_rollout
-
     others = values["evaluate"] or values["distil"] or values["turn"] > 1
     for name, left_out in (("num_tasks", values["evaluate"]), ("carry_over", others)):
         if left_out and context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:

@@ -96,7 +96,12 @@ def check_options(options: RolloutOptions) -> None:
         if turn_of(f"eval-{options.label}") > 1:
             raise StageError(f"--label {options.label} would name the turns of another evaluation. Choose "
                              "another label.")
-    _check_turn(options)
+    if options.turn > options.max_turns:
+        raise StageError(f"--turn {options.turn} is beyond --max-turns {options.max_turns}. Raise the limit "
+                         "if conversations may become that long.")
+    if options.turn == 1 and (options.parents_sql or options.parents_per_task):
+        raise StageError("--from and --parents-per-task pick what a later turn answers. Give them together "
+                         "with --turn 2.")
     for url in options.endpoint:
         if not url.startswith(("http://", "https://")):
             raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
@@ -107,16 +112,6 @@ def check_options(options: RolloutOptions) -> None:
     _check_foreign(options)
     _check_honest(options)
     _check_carried(options)
-
-
-def _check_turn(options: RolloutOptions) -> None:
-    """Refuse turns beyond the limit, and what only later turns have."""
-    if options.turn > options.max_turns:
-        raise StageError(f"--turn {options.turn} is beyond --max-turns {options.max_turns}. Raise the limit "
-                         "if conversations may become that long.")
-    if options.turn == 1 and (options.parents_sql or options.parents_per_task):
-        raise StageError("--from and --parents-per-task pick what a later turn answers. Give them together "
-                         "with --turn 2.")
 
 
 def _check_foreign(options: RolloutOptions) -> None:
@@ -228,8 +223,7 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
 
 
 def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
-    """The rank of the run's adapters, those to come included; 0 where they are merged, or policies are whole.
-    """
+    """The rank of the run's adapters, those to come included; 0 where they are merged, or weights whole."""
     trained = read_config(warehouse.root / "config.toml").get("train", {})
     if trained.get("full") or serving(options, {"kind": "lora"}) != "adapter":
         return 0

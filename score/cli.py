@@ -106,7 +106,6 @@ def score_rollouts(run: Path, **values: Any) -> None:
     from score.tasks.kinds import graders_of
     from warehouse.stages.shard import Shard
     from warehouse.tasks.changes import replaced_payloads
-
     warehouse = open_run(run)
     kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
     told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
@@ -124,7 +123,6 @@ def score_rollouts(run: Path, **values: Any) -> None:
 def _settle_reward(values: dict[str, Any]) -> None:
     """A --reward that was typed takes the place of a reward file that config.toml names."""
     from warehouse.store.errors import StageError
-
     source = click.get_current_context().get_parameter_source
     if source("reward") is ParameterSource.COMMANDLINE:
         if ParameterSource.COMMANDLINE in (source("reward_file"), source("scorer")):
@@ -138,7 +136,6 @@ def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[st
     from score.rewards.shaping import Shaping
     from score.sandbox.limits import Limits
     from warehouse.stages.user_code import load_function
-
     limits = Limits.of(values)
     shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
                       **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
@@ -153,7 +150,6 @@ def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[st
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:
     """NAME=VALUE texts as numbers; StageError for anything else."""
     from warehouse.store.errors import StageError
-
     numbers = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -187,7 +183,6 @@ def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
     """
     from score.gold import score_gold
     from score.sandbox.limits import Limits
-
     for line in score_gold(where, file, output, Limits.of(values), **values):
         click.echo(line)
 

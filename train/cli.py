@@ -232,7 +232,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
             click.echo(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
     if stage.manifest() and not settings.dry_run:
-        refuse_other_options(stage, settings)
+        if before := stage.settings():      # other options are not passed over
+            limit = settings.max_completion_length or before.get("max_completion_length")
+            stage.settle(before | settings.replace(max_completion_length=limit).results())
         click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
         prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
         return
@@ -247,13 +249,6 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
         train_iteration(warehouse, inputs, settings, started=started, say=click.echo, ahead=ahead)
-
-
-def refuse_other_options(stage: Any, settings: Any) -> None:
-    """StageError where a training that is complete was done with other options: they are not passed over."""
-    if before := stage.settings():
-        limit = settings.max_completion_length or before.get("max_completion_length")
-        stage.settle(before | settings.replace(max_completion_length=limit).results())
 
 
 if __name__ == "__main__":

@@ -54,8 +54,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[di
              "waiting": is_waiting(batch),
              "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch)]}
-    warehouse.write_part("train_samples", 0, sample_table(batch, inputs),
-                         iteration=inputs.iteration)
+    warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
     return facts, commit_policy(warehouse, learner, inputs, facts, whole, probe)

@@ -23,7 +23,7 @@ from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_
 from train.update.probe import make_probe
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from warehouse.stages.clock import Clock
-from warehouse.stages.space import check_space, training_bytes
+from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -48,9 +48,11 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         policy = ((ahead and ahead.take(inputs.parent, settings, processes))
                   or load_policy(warehouse, inputs.parent, settings, processes))
         check_fits(policy, inputs)
-        settings = with_batch_size(settings, policy, inputs, processes)
+        if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
+            chosen = processes.gather([choose_tokens(policy, inputs.groups)])
+            settings = settings.replace(tokens_per_batch=min(chosen))
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
-        needed = training_bytes(learner.num_parameters())
+        needed = POLICY_COPIES * checkpoint_bytes(learner.num_parameters())
         processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
         clock.lap("start")
 
@@ -72,13 +74,6 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     if processes.first:
         finish(warehouse, inputs, learner, steps, whole, probe, clock, say)
     processes.close()
-
-
-def with_batch_size(settings: Settings, policy: Policy, inputs: Inputs, processes: Processes) -> Settings:
-    """The settings with as many tokens to a forward as all processes have memory for, unless they say it."""
-    if settings.tokens_per_batch:
-        return settings
-    return settings.replace(tokens_per_batch=min(processes.gather([choose_tokens(policy, inputs.groups)])))
 
 
 def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Tracker:

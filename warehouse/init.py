@@ -58,8 +58,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [f"{run}: {num_tasks} tasks ({listing}), base model {base.stored_path}",
-            f"next: rollout {run}"]
+    return [f"{run}: {num_tasks} tasks ({listing}), base model {base.stored_path}", f"next: rollout {run}"]
 
 
 def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:

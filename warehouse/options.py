@@ -160,7 +160,6 @@ iteration_option = click.option("--iteration", type=click.IntRange(min=0), defau
                                 help="Iteration to work on; what is due when left out.")
 purpose_option = click.option("--purpose", default=None,
                               help="What the rows are for: train, eval, distil, train-turn2.. [default: all]")
-
 strict_option = click.option("--strict", is_flag=True,
                              help="Exit with 1 where something is damaged, rather than leave it out.")
 

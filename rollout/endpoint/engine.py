@@ -41,8 +41,7 @@ class EndpointEngine:
         self.loop = asyncio.new_event_loop()
         self.session = self._now(open_session(os.environ.get("VLLM_API_KEY", "")))    # as `vllm serve` does
         try:
-            self.encoder, self.servers = self._now(self._meet(
-                [Server(url, self.session) for url in urls]))
+            self.encoder, self.servers = self._now(self._meet([Server(url, self.session) for url in urls]))
         except BaseException:
             self.close()
             raise
@@ -69,8 +68,7 @@ class EndpointEngine:
         return able if kind == "lora" else None
 
     def start(self, settings: EngineSettings) -> EndpointEngine:
-        """Have every server serve the policy; StageError, before anything is sampled, for one that must not.
-        """
+        """Have every server serve the policy; StageError, before anything is sampled, if one must not."""
         self.settings = replace(settings, model=_absolute(settings.model),
                                 adapter=_absolute(settings.adapter) if settings.adapter else None)
         for server in self.servers:

@@ -93,7 +93,7 @@ class Work:
             draw = self.take()
             if draw is not None or self.is_done():
                 return draw
-            await self.change()
+            await self._changed.wait()     # a request is given back, or all are finished
         return None
 
     def finish(self, request: Request, sampled: Sampled) -> None:
@@ -149,10 +149,6 @@ class Work:
         """What was begun and nobody took the end of, which may have been told."""
         yield from map(Draw, self.returned)
         yield from self.under_way.values()
-
-    async def change(self) -> None:
-        """Wait until a request is given back, or all are finished."""
-        await self._changed.wait()
 
     def _tell(self) -> None:
         self._changed.set()

@@ -132,7 +132,6 @@ class Engine(Protocol):
 
     def moves(self, prompt_ids: list[int]) -> bool:
         """True if the adapter that it serves changes what the base says to a prompt."""
-        ...
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
@@ -141,4 +140,3 @@ class Engine(Protocol):
         None may be yielded at any time, and is by an engine between its steps: a chance to stop. Once `over`
         says so, what is under way comes as requests with all that was drawn, and that is the end.
         """
-        ...

@@ -6,9 +6,8 @@ from typing import Any
 MIN_PAIRS = 2
 
 
-def choose_pairs(
-    pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3, max_characters: int = 700,
-) -> list[int]:
+def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
+                 max_characters: int = 700) -> list[int]:
     """Indices of the pairs to show, in their original order: the smallest first while they fit.
 
     The two smallest are always taken, so that a rule can be told from them; whoever sends the prompt

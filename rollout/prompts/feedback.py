@@ -22,7 +22,7 @@ REQUEST = "Write the whole program again, corrected."
 
 
 class Feedback(NamedTuple):
-    """A named and versioned way to say what was wrong."""
+    """A named and versioned way to say what was wrong, given columns of a sample, its prompt and its task."""
 
     name: str
     say: Callable[[Row, Shown], str]
@@ -46,11 +46,6 @@ def _users(user: UserFunction, sample: Row, shown: Shown) -> str:
     if not isinstance(text, str) or not text.strip():
         raise StageError(f"{where} returned {str(text)[:60]!r}, which is no text.")
     return text
-
-
-def feedback_to(feedback: Feedback, parent: Row) -> str:
-    """What the format says to a parent: columns of samples, prompts, completions and tasks."""
-    return feedback.say(parent, shown_of(parent))
 
 
 def shown_of(parent: Row) -> Shown:

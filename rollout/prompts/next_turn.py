@@ -1,22 +1,12 @@
 """The prompt of a next turn: the conversation so far, token for token, then feedback."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from rollout.prompts.formats import Messages
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 QUESTION = {"role": "user", "content": "?"}  # stands for the first turn, whose own tokens are kept
 Segment = dict[str, Any]                     # start, length, kind
-
-
-class Encoder(Protocol):
-    """What turns messages into tokens: the model's chat template and tokenizer."""
-
-    def render(self, messages: Messages, *, ask: bool) -> str:
-        """The messages as the template writes them; with `ask` the assistant's turn is opened."""
-
-    def encode_places(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids of a text, and at which character each begins."""
 
 
 class NextPrompt(NamedTuple):
@@ -28,7 +18,7 @@ class NextPrompt(NamedTuple):
     verbatim: bool
 
 
-def next_prompt(parent: dict[str, Any], feedback: str, encoder: Encoder) -> NextPrompt:
+def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -> NextPrompt:
     """The conversation of a parent (columns of prompts and completions) with feedback to its completion.
 
     The template is asked how it writes an answer that is followed by feedback. Where it repeats the answer,

@@ -4,9 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.prompts.feedback import Feedback, feedback_to
-from rollout.prompts.next_turn import Encoder, next_prompt
+from rollout.prompts.feedback import Feedback, shown_of
+from rollout.prompts.next_turn import next_prompt
 from rollout.prompts.plan import Plan, hash_of, seed_of
+from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 # What a turn has from the first: how its grids were augmented, which the scorer undoes.
@@ -27,7 +28,7 @@ class TurnSettings:
     seed: int
 
 
-def plan_turn(parents: list[dict[str, Any]], settings: TurnSettings, encoder: Encoder) -> Plan:
+def plan_turn(parents: list[dict[str, Any]], settings: TurnSettings, encoder: PromptEncoder) -> Plan:
     """A prompt per parent whose conversation fits; StageError when none does."""
     plan, too_long, of_task = Plan(), set(), Counter[str]()
     for parent in parents:
@@ -46,9 +47,9 @@ def plan_turn(parents: list[dict[str, Any]], settings: TurnSettings, encoder: En
 
 
 def _prompt_row(parent: dict[str, Any], index: int, settings: TurnSettings,
-                encoder: Encoder) -> dict[str, Any]:
+                encoder: PromptEncoder) -> dict[str, Any]:
     keys = settings.iteration, settings.purpose, parent["task_id"], index
-    following = next_prompt(parent, feedback_to(settings.feedback, parent), encoder)
+    following = next_prompt(parent, settings.feedback.say(parent, shown_of(parent)), encoder)
     return {
         **{name: parent[name] for name in INHERITED},
         "iteration": settings.iteration, "purpose": settings.purpose, "group_index": index,

@@ -137,12 +137,11 @@ class Expressions:
         except ValueError:
             return []
         other = None if answer is literal else unrelated(literal, self.draw)
-        if other is not None and value_of(other) == value:       # set("ab") and set("ba")
-            other = None
-        if other is not None:
-            self.secrets[id(literal)] = Secret(literal, value, far=far)
-            self.answers[id(answer)] = answer
-        return [] if other is None else [other]
+        if other is None or value_of(other) == value:       # set("ab") and set("ba")
+            return []
+        self.secrets[id(literal)] = Secret(literal, value, far=far)
+        self.answers[id(answer)] = answer
+        return [other]
 
     def others(self, literal: ast.expr, *, far: bool, most: int = MOST_VALUES) -> list[ast.expr]:
         """Other values if possible: of constants that the test does not hold, and of those it holds.
@@ -167,8 +166,7 @@ class Expressions:
         answers = [] if secret.far else likely_others(secret.node, secret.value, known)
         near = self.others(secret.node, far=secret.far, most=MANY_VALUES // 2)
         further = (unrelated(secret.node, self.draw) for _ in range(MANY_VALUES))
-        distinct = {ast.dump(other): other for other in (*answers, *near, *further)
-                    if other is not None}
+        distinct = {ast.dump(other): other for other in (*answers, *near, *further) if other is not None}
         return list(distinct.values())[:MANY_VALUES]
 
     def guard(self, edits: Iterator[Edit], items: ast.expr) -> Iterator[Edit]:

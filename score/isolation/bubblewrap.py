@@ -4,8 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID",
-                     "--cap-add", "CAP_DAC_READ_SEARCH"]
+ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_DAC_READ_SEARCH"]
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 

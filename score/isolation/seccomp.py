@@ -45,7 +45,6 @@ NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32      # offsets in st
 PROT_EXEC, CLONE_THREAD = 0x4, 0x10000
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
-
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
 
 
@@ -65,14 +64,11 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
     # glibc falls back to clone, whose flags can be looked at, when clone3 is not there.
     program += [(JUMP_EQUAL, 0, 1, numbers["clone3"]), (RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     for name in ("mmap", "mprotect"):       # no new code in memory
-        program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=DENY,
-                                 if_not=ALLOW)
+        program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=DENY, if_not=ALLOW)
     for name, bits in OWN_ONLY.items():
-        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=DENY,
-                                 if_not=ALLOW)
+        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=DENY, if_not=ALLOW)
     if threads:
-        program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
-                                 if_not=DENY)
+        program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW, if_not=DENY)
     plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect", *OWN_ONLY}}
     # A jump where the answer changes, to returns that all share: every child has its filter compiled.
     starts = [number for number in range(max(plain) + 2)

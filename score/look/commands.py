@@ -42,7 +42,6 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
     from warehouse.store.config_file import read_config
     from warehouse.store.errors import StageError
-
     if value is not None:
         path = value if parameter.name == "config" else value / "config.toml"
         try:
@@ -71,7 +70,6 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
     A and B are identities, or names without the hash: then the newest of that name in each iteration.
     """
     from score.look.diff import diff_lines
-
     for line in diff_lines(run, first, second, examples):
         click.echo(line)
 
@@ -84,7 +82,6 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 def explain(run: Path, completion: str, scorer: str | None) -> None:
     """Show one completion: prompt, program, outputs beside what was expected, verdict and reward."""
     from score.look.explain import explain_completion
-
     click.echo(explain_completion(run, completion, scorer, colors=sys.stdout.isatty()))
 
 
@@ -101,7 +98,6 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
     """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
     from score.look.try_file import try_file
-
     click.echo(try_file(run, file, task_id, colors=sys.stdout.isatty(), **values))
 
 
@@ -110,6 +106,5 @@ def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
 def doctor() -> None:
     """Say what isolation this machine offers, how fast it is, and what would raise it."""
     from score.look.doctor import doctor_lines
-
     for line in doctor_lines():
         click.echo(line)

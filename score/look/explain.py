@@ -68,7 +68,6 @@ def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
            **keys: Any) -> dict[str, Any] | None:
     """One row of samples or completions, or None."""
     import pyarrow.compute as pc
-
     rows = warehouse.read(table, **keys)
     rows = rows.filter(pc.field("task_id") == task_id).filter(pc.field("sample_index") == sample_index)
     return next(iter(rows.slice(0, 1).to_pylist()), None)

@@ -59,8 +59,7 @@ class Scorer:
         optional = {name: facts for name, facts in named.items() if facts}
         return {"reward": self.name, **by_kind, **optional, "parameters": parameters,
                 "limits": asdict(self.limits), "shaping": asdict(self.shaping), "imports": list(self.imports),
-                "code": code_version(),
-                "user_code": None if self.user is None else self.user.content_hash}
+                "code": code_version(), "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
     def identity(self) -> str:

@@ -21,7 +21,8 @@ class Shaping:
     def apply(self, rewards: Sequence[Terms], *, truncated: np.ndarray, ngram4_unique_ratio: np.ndarray,
               correct: Sequence[bool], groups: Sequence[str], lengths: np.ndarray) -> list[Terms]:
         """The terms of every reward after shaping; None (nothing could be measured) stays None."""
-        shaped: list[Terms] = [None if terms is None else self._weighted(terms) for terms in rewards]
+        shaped: list[Terms] = [None if terms is None else {
+            name: value * self.weights.get(name, 1.0) for name, value in terms.items()} for terms in rewards]
         for index, terms in enumerate(shaped):
             if terms is None:
                 continue
@@ -32,9 +33,6 @@ class Shaping:
         if self.length_tie_break:
             self._break_ties(shaped, correct, groups, lengths)
         return shaped
-
-    def _weighted(self, terms: dict[str, float]) -> dict[str, float]:
-        return {name: value * self.weights.get(name, 1.0) for name, value in terms.items()}
 
     def _break_ties(self, shaped: list[Terms], correct: Sequence[bool], groups: Sequence[str],
                     lengths: np.ndarray) -> None:

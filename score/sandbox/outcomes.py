@@ -54,7 +54,7 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
     """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
     if not endings:
         return LOST
-    decode = DECODERS.get(program.kind, no_answer)
+    decode = DECODERS.get(program.kind, lambda _body: None)
     if program.kind == JobKind.TOGETHER:
         decode = partial(decode_test, token=program.token)
     outcome = process_outcome(endings[0], decode, limits, isolated)
@@ -143,11 +143,7 @@ def decode_test(body: bytes, token: bytes) -> list[Any]:
     return [*(str(part)[:MAX_MESSAGE] for part in reason[:2]), *reason[2:]]
 
 
-def no_answer(_body: bytes) -> None:
-    """What programs leave in their frame whose answers go to stdout, or to their tests."""
-
-
-# By kind of job: body of an answer -> result; BadFrame when it is none.
+# By kind of job: body of an answer -> result; BadFrame when it is none. Others answer elsewhere.
 DECODERS: dict[JobKind, Callable[[bytes], Any]] = {JobKind.GRID: decode_grids, JobKind.CALL: decode_json}
 
 

@@ -8,7 +8,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 
 from score.sandbox.flight import Ending, Flight
 from score.sandbox.lane_handle import DEPTH, LaneConfig, LaneLost, LaneProcess, start_lanes
@@ -40,8 +39,7 @@ class LanePool:
     def __enter__(self) -> LanePool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

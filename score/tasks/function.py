@@ -47,14 +47,14 @@ class FunctionTask:
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
             order["calls"] = [plain_data.tag([call.arguments, call.keywords]) for call in self.calls]
-        return as_bytes(order)
+        return json.dumps(order).encode()
 
     @cached_property
     def tests(self) -> Program:
         """The tests that run apart from the program."""
-        units = as_bytes({"entry_point": self.entry_point, "units": self.units, "check": not self.units,
-                          "num_units": self.num_units})
-        return Program(JobKind.TEST, self.setup, units, mentions="\n".join(self.units))
+        units = json.dumps({"entry_point": self.entry_point, "units": self.units, "check": not self.units,
+                            "num_units": self.num_units})
+        return Program(JobKind.TEST, self.setup, units.encode(), mentions="\n".join(self.units))
 
 
 class FunctionKind:
@@ -100,8 +100,7 @@ class FunctionKind:
             return unit_measures(answer, outcome, [unit[0] for unit in outcome.result], task.num_units,
                                  outputs=[list(unit) for unit in outcome.result])
         results = outcome.result if isinstance(outcome.result, list) else []
-        passed = [is_expected(result, call, task)
-                  for result, call in zip(results, task.calls, strict=False)]
+        passed = [is_expected(result, call, task) for result, call in zip(results, task.calls, strict=False)]
         shown = [result[:2] for result in results if isinstance(result, list)]
         return unit_measures(answer, outcome, passed, task.num_units, outputs=shown,
                              fingerprint=digest(json.dumps(shown, sort_keys=True)))
@@ -116,11 +115,6 @@ def shared_measures(answer: Answer, outcomes: list[Outcome], num_units: int) -> 
     shown = [[is_pass(outcome), *(outcome.result or [outcome.error_name or str(outcome.error_class or ""),
                                                       outcome.error_message or ""])] for outcome in outcomes]
     return unit_measures(answer, ran[0], list(map(is_pass, outcomes)), num_units, outputs=shown)
-
-
-def as_bytes(order: dict[str, Any]) -> bytes:
-    """An order as JSON."""
-    return json.dumps(order, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def restore(value: Any) -> Any:

@@ -17,8 +17,7 @@ from score.tasks.taskset import TasksetKind, source_hash
 from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload
 
-GRADED: dict[str, GradedKind | TasksetKind] = {
-    "math": MATH, "reasoning-gym": GYM, "verifiers": TasksetKind()}
+GRADED: dict[str, GradedKind | TasksetKind] = {"math": MATH, "reasoning-gym": GYM, "verifiers": TasksetKind()}
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
                               "answer": AnswerKind(), "puzzle": PuzzleKind(), **GRADED}
 

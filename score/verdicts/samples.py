@@ -47,8 +47,7 @@ def verdict_row(answer: Answer, judgement: Judgement, terms: Terms) -> dict[str,
         values |= {f"{name}_pixel_score": split.pixel_score, f"{name}_correct_grids": split.correct_grids,
                    f"{name}_is_correct": split.is_correct}
     return (dict.fromkeys(values) if outcome.infrastructure else values) | {
-        "valid_code": measures.valid_code,
-        "reward": None if terms is None else float(sum(terms.values())),
+        "valid_code": measures.valid_code, "reward": None if terms is None else float(sum(terms.values())),
         "reward_parts": None if terms is None else json.dumps(terms),
         "fingerprint": measures.fingerprint, "outputs": measures.outputs, "code": storable(answer.code),
         "error_class": None if outcome.error_class is None else str(outcome.error_class),

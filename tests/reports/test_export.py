@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from reports.build import FIGURES
 from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
-from reports.figure import draw_cells
+from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
@@ -90,7 +90,7 @@ def test_grids_of_a_task_and_of_a_completion(run: Warehouse, tmp_path: Path) -> 
 
 def test_a_heat_map_leaves_no_iteration_out() -> None:
     rows = [{"iteration": iteration, "task": "a", "rate": 0.5} for iteration in (3, 4, 7)]
-    drawn, whole = (draw_cells(cells, "task", "rate", low=0, high=1).svg for cells in (rows, [
+    drawn, whole = (cells("task", "rate")(each).svg for each in (rows, [
         *rows, *({"iteration": iteration, "task": "b", "rate": 0.5} for iteration in range(3, 8))]))
     labels = [re.findall(r">(\d+)</text>", svg) for svg in (drawn, whole)]
     assert labels[0] == labels[1] and "5" in labels[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollout.prompts.feedback import feedback_to, find_feedback
+from rollout.prompts.feedback import find_feedback, shown_of
 from warehouse.store.errors import StageError
 
 PAIRS = [{"input": [[1, 2]], "output": [[2, 1]]}, {"input": [[3, 4]], "output": [[4, 3]]},
@@ -22,7 +22,7 @@ def parent(kind: str, payload: dict, outputs: Any = None, **columns: Any) -> dic
 
 
 def said(row: dict[str, Any], name: str = "tests") -> str:
-    return feedback_to(find_feedback(name), row)
+    return find_feedback(name).say(row, shown_of(row))
 
 
 def grid(**columns: Any) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
     prompt = packed.prompt_kv[layer] if packed.prompt_kv else ()
     if packed.own_kv is not None:
         packed.own_kv.append((key, value))
-    tensors = [_tokens_first(tensor.to(value.dtype)) for tensor in (query, key, value, *prompt)]
+    # [1, H, T, D] as [T, H, D], as projections leave it in memory.
+    tensors = [tensor.to(value.dtype)[0].transpose(0, 1) for tensor in (query, key, value, *prompt)]
     attended = PackedAttention.apply(packed, scale, *tensors)
     return attended[None], None
 
@@ -187,8 +188,3 @@ class PackedAttention(torch.autograd.Function):
                 of_key[texts] += more[1]
                 of_value[texts] += more[2]
         return None, None, of_query, of_key, of_value, *of_prompt
-
-
-def _tokens_first(tensor: Tensor) -> Tensor:
-    """[1, H, T, D] as [T, H, D], as projections leave it in memory."""
-    return tensor[0].transpose(0, 1)

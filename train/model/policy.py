@@ -84,10 +84,6 @@ class Policy:
         packed = Packed([len(text) for text in texts], parents, prompt_kv, self.device)
         return self._forward_packed(texts, packed)[0]
 
-    def prompt_copied(self, prompt_ids: Tensor) -> int:
-        """Prompt tokens whose keys and values each row holds a copy of."""
-        return len(prompt_ids) if self.attention == CACHED_PROMPT else 0
-
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [.., vocabulary] of last hidden states [.., D]."""
         with self._precision():

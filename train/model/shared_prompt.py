@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from train.model.attention import PromptKV, tokens_of
 from train.model.packs import UNSCORED, PromptGroup, Text, lay_out, micro_batches
-from train.model.policy import Policy
+from train.model.policy import CACHED_PROMPT, Policy
 from train.model.sharding import FORWARD, GRADIENT
 from train.model.token_logprobs import Support, token_logprobs
 
@@ -91,7 +91,8 @@ class _Pack:
         else:
             assert len(prompts) == 1, "only what goes on from one prompt may be larger than the budget"
             self.prompt = prompts[0].inputs
-            self.batches = micro_batches(self.texts, policy.prompt_copied(self.prompt), token_budget)
+            copied = len(self.prompt) if policy.attention == CACHED_PROMPT else 0     # into each row
+            self.batches = micro_batches(self.texts, copied, token_budget)
 
     def score(self, batch: list[int], prompt_kv: PromptKV) -> tuple[list[Text], Tensor, Tensor]:
         """The texts of a batch that are scored, and logprobs and entropies [T] of their tokens in a row.

@@ -24,8 +24,6 @@ PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_ite
                   "parent_sample_index", "verbatim_prefix"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
-
-
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
 
 
@@ -77,7 +75,9 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run "
                          f"`rollout {warehouse.root} --iteration {iteration}` with tasks to train on.")
     if base_purpose(purpose) == "train":
-        _refuse_small_groups(prompts)
+        if (smallest := min(prompts["group_size"].to_pylist())) < 2:
+            raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever its reward: "
+                             "there is nothing to learn. Roll out with --group-size 2 or more.")
         _refuse_changed_sampling(completions, truncated_sampling)
     if truncated_sampling == "uncorrected":
         none = pa.nulls(len(completions), completions["support_ids"].type)
@@ -214,13 +214,6 @@ def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | Non
     stored = (row.values for row in completions.column("support_ids"))
     return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
             for lists in stored]
-
-
-def _refuse_small_groups(prompts: pa.Table) -> None:
-    smallest = min(prompts.column("group_size").to_pylist())
-    if smallest < 2:
-        raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever its reward: "
-                         "there is nothing to learn. Roll out with --group-size 2 or more.")
 
 
 def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> None:

@@ -59,7 +59,11 @@ def check_settings(settings: Settings) -> None:
     if LOSSES[settings.loss].corrects_itself and settings.correction not in (None, "none"):
         raise StageError(f"The loss {settings.loss} takes its ratio against the sampling engine already; "
                          f"--correction {settings.correction} would correct twice. Leave --correction out.")
-    _refuse_what_is_not_used(settings)
+    for name in OPTIONS:
+        if getattr(settings, name) is not None and name not in LOSSES[settings.loss].takes:
+            takers = ", ".join(other for other, each in LOSSES.items() if name in each.takes)
+            raise StageError(f"The loss {settings.loss} does not use --{name.replace('_', '-')}. Leave it "
+                             f"out, or take one that does: {takers}.")
     for is_wrong, sentence in _contradictions(settings):
         if is_wrong:
             raise StageError(sentence)
@@ -68,10 +72,24 @@ def check_settings(settings: Settings) -> None:
 
 
 def _contradictions(settings: Settings) -> list[tuple[object, str]]:
-    """What must not be, whether it is, and the sentence for it."""
-    loss, purpose = settings.loss, settings.purpose
+    """What must not be, whether it is, and the sentence for it; first what would change nothing."""
+    loss, purpose, correction = settings.loss, settings.purpose, correction_of(settings)[0]
     low, high = settings.correction_low, settings.correction_high
     return [
+        (settings.discount is not None and settings.credit in (None, "own"),
+         "--discount is of what later turns earn: it needs --credit best or --credit last."),
+        (settings.credit not in (None, "own") and LOSSES[loss].correct_only,
+         f"The loss {loss} takes right completions and no rewards: leave --credit out."),
+        (settings.scale_rewards != "group" and (LOSSES[loss].correct_only or loss == "oapl"),
+         f"The loss {loss} divides by no std: leave --scale-rewards out."),
+        (settings.scale_rewards != "group" and settings.advantages,
+         "--advantages are taken as they are: leave --scale-rewards out."),
+        (CORRECTIONS[correction][:2] == (None, None) and (low, high) != (None, None),
+         f"The correction {correction} has no bounds: leave --correction-low and -high out."),
+        (not settings.kl_ratio and not settings.kl_beta,
+         "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta."),
+        (settings.total_steps and settings.schedule == "constant",
+         "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
         (LOSSES[loss].correct_only and settings.advantages,
          f"The loss {loss} gives every right completion the same weight; --advantages needs a loss that "
          "weighs, for example --loss reinforce."),
@@ -97,35 +115,6 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
          "--replay-select chooses among earlier rows; say how old they may be with --replay."),
         (low is not None and high is not None and low >= high,
          f"--correction-low {low} must be below --correction-high {high}.")]
-
-
-def _refuse_what_is_not_used(settings: Settings) -> None:
-    """StageError for options that would change nothing: who gives them expects something."""
-    loss = LOSSES[settings.loss]
-    for name in OPTIONS:
-        if getattr(settings, name) is not None and name not in loss.takes:
-            takers = ", ".join(other for other, each in LOSSES.items() if name in each.takes)
-            raise StageError(f"The loss {settings.loss} does not use --{name.replace('_', '-')}. Leave it "
-                             f"out, or take one that does: {takers}.")
-    correction = correction_of(settings)[0]
-    without = [(settings.discount is not None and settings.credit in (None, "own"),
-                "--discount is of what later turns earn: it needs --credit best or --credit last"),
-               (settings.credit not in (None, "own") and loss.correct_only,
-                f"The loss {settings.loss} takes right completions and no rewards: leave --credit out"),
-               (settings.scale_rewards != "group" and (loss.correct_only or settings.loss == "oapl"),
-                f"The loss {settings.loss} divides by no std: leave --scale-rewards out"),
-               (settings.scale_rewards != "group" and settings.advantages,
-                "--advantages are taken as they are: leave --scale-rewards out"),
-               (CORRECTIONS[correction][:2] == (None, None)
-                and (settings.correction_low, settings.correction_high) != (None, None),
-                f"The correction {correction} has no bounds: leave --correction-low and -high out"),
-               (not settings.kl_ratio and not settings.kl_beta,
-                "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta"),
-               (settings.total_steps and settings.schedule == "constant",
-                "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine")]
-    for unused, why in without:
-        if unused:
-            raise StageError(f"{why}.")
 
 
 def correction_of(settings: Settings) -> tuple[str, float | None, float | None]:

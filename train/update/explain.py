@@ -1,7 +1,5 @@
 """Which completions a gradient comes from: each alone, at the weights that the stage starts from."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -11,29 +9,20 @@ from train.update.gradients import accumulate
 from train.update.steps import Learner
 
 
-class Part(NamedTuple):
-    """What one completion gives: the norm of its gradient, and g.G / G.G of it in the whole G (sums to 1)."""
-
-    name: str
-    norm: float
-    share: float
-    row: Row
-
-
 def explain_lines(learner: Learner, num: int) -> list[str]:
     """The `num` completions with the largest gradient of the batch taken as one step, as a table."""
     parts, whole = gradient_parts(learner)
     lines = [f"gradient of all completions as one step, norm {whole:.4g}; those with the largest:",
              f"{'norm':>9} {'share':>7} {'advantage':>9} {'reward':>7} {'tokens':>6}  completion"]
-    return lines + [f"{part.norm:9.3g} {part.share:7.1%} {part.row.advantage:9.2f} "
-                    f"{part.row.rollout.reward:7.2f} {part.row.num_tokens:6d}  {part.name}"
-                    for part in parts[:num]]
+    return lines + [f"{norm:9.3g} {share:7.1%} {row.advantage:9.2f} {row.rollout.reward:7.2f} "
+                    f"{row.num_tokens:6d}  {name}" for norm, share, row, name in parts[:num]]
 
 
-def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
+def gradient_parts(learner: Learner) -> tuple[list[tuple[float, float, Row, str]], float]:
     """Every completion's part of the gradient, the largest first, and the norm of the whole.
 
-    One forward and backward per completion, twice: the whole is their sum, and a share needs both.
+    A part is the norm of its gradient g, g.G / G.G of it in the whole G (sums to 1), its row and its name. It
+    takes a forward and backward per completion, twice: the whole is their sum, and a share needs both.
     """
     batch, settings = learner.batch, learner.settings
     plan_step(batch, list(range(len(batch))), 0, settings)
@@ -56,6 +45,6 @@ def gradient_parts(learner: Learner) -> tuple[list[Part], float]:
     for group, row in tqdm(chosen, desc="shares", unit="completion", leave=False):
         gradient = gradient_of(group, row)
         name = f"{group.stored.iteration}/{row.rollout.task_id}/{row.rollout.sample_index}"
-        parts.append(Part(name, float(gradient.norm()), float(gradient @ whole) / square, row))
+        parts.append((float(gradient.norm()), float(gradient @ whole) / square, row, name))
     learner.policy.model.zero_grad()
-    return sorted(parts, key=lambda part: -part.norm), float(whole.norm())
+    return sorted(parts, key=lambda part: -part[0]), float(whole.norm())

@@ -27,6 +27,5 @@ def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict
     [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
                                   token_budget=token_budget)
     return {"prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
-            "logprobs": logprobs.tolist(),
-            "logprobs_before": row.old_logprobs.tolist()
+            "logprobs": logprobs.tolist(), "logprobs_before": row.old_logprobs.tolist()
             if group.stored.temperature == 1 and row.support is None else None}

@@ -47,10 +47,10 @@ def folders_of(warehouse: Warehouse, iteration: int, purpose: str) -> list[Path]
             warehouse.folder("samples", **keys, scorer="all").parent]
 
 
-def new_target(warehouse: Warehouse) -> Path:
-    """A folder of RUN/discarded that is not there yet."""
+def new_target(warehouse: Warehouse, place: str = "discarded") -> Path:
+    """A folder of RUN/discarded, or of another place, that is not there yet."""
     stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{time.time_ns() % 1_000_000:06d}"
-    return warehouse.root / "discarded" / stamp
+    return warehouse.root / place / stamp
 
 
 def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> None:

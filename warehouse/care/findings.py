@@ -63,8 +63,7 @@ def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[F
     folder, parts = warehouse.folder("tasks"), warehouse.parts("tasks")
     if not parts:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
-    wrong = [Finding(part, text, "restore") for part in parts
-             for text in footers.problems("tasks", {}, part)]
+    wrong = [Finding(part, text, "restore") for part in parts for text in footers.problems("tasks", {}, part)]
     for finding in wrong:
         yield Finding.of(finding.path, f"{finding.why}. Restore it from a copy of the run.", "restore")
     if wrong or not parts or quick:
@@ -108,8 +107,9 @@ def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool)
         try:
             if path.name == "manifest.json":
                 manifest = stage.manifest()
-            else:
-                _check_settings(path, manifest)
+            elif (settings := read_json(path)) is not None and (manifest or {}).get(
+                    "settings", settings) != settings:
+                raise damaged(path, "the manifest says that the settings were others")
         except StageError as error:
             yield Finding(path, str(error), "aside", stage)
     if manifest is None and not stage.is_complete():
@@ -125,12 +125,6 @@ def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool)
         yield from _scored_parts(warehouse, stage, manifest)
     if manifest and stage.name == "train":
         yield from _training(warehouse, stage, manifest)
-
-
-def _check_settings(path: Path, manifest: dict[str, Any] | None) -> None:
-    settings = read_json(path)
-    if settings is not None and manifest and manifest.get("settings", settings) != settings:
-        raise damaged(path, "the manifest says that the settings were others")
 
 
 def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:

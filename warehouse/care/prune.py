@@ -99,8 +99,7 @@ def _prune(warehouse: Warehouse, iteration: int, before: int, work: list[tuple[s
             text = json_bytes({**manifest, "pruned": True, **_listed_again(stage, manifest, new)}).decode()
             copies = sorted(stage.folder.glob("compacted-*.json"))[-1:]
             steps += [("write", path, text) for path in (*copies, stage.folder / "manifest.json")]
-    carry_out(warehouse.root, "prune",
-              [*steps, ("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
+    carry_out(warehouse.root, "prune", [*steps, ("write", log, f"{former}{line}\n"), ("remove", scratch, "")])
     return done.bytes_after
 
 

@@ -5,11 +5,11 @@ next.
 """
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.care.discard import new_target
 from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
 from warehouse.stages.space import sweep
@@ -42,10 +42,7 @@ def plan_repair(warehouse: Warehouse, iteration: int | None = None) -> list[Move
 
 def put_aside(warehouse: Warehouse, moves: list[Move]) -> Path:
     """Carry the moves out; the folder where everything is now."""
-    # The counter keeps two repairs of one second, or of a clock set back, apart.
-    stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
-    folders = (warehouse.root / "broken" / f"{stamp}-{count}" for count in range(1000))
-    folder = next(path for path in folders if not path.exists())
+    folder = new_target(warehouse, "broken")
     record = [{"path": str(move.path.relative_to(warehouse.root)), "why": move.why}
               for move in moves if move.path]
     steps: list[Step] = [("write", folder / "repair.json", json_bytes(record).decode())]

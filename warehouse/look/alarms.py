@@ -176,12 +176,10 @@ def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
             f"before" + (f"; {row['example']}" if row["example"] else "") for row in rows]
 
 
-def last_rollback(warehouse: Warehouse, until: int | None = None) -> int:
-    """The iteration that the last rollback starts again from, of those up to `until`; 0 without any."""
-    for version in reversed(warehouse.policy_versions()):
-        if (until is None or version <= until) and rolled_back_to(warehouse, version) is not None:
-            return version
-    return 0
+def last_rollback(warehouse: Warehouse) -> int:
+    """The iteration that the last rollback starts again from; 0 without any."""
+    return next((version for version in reversed(warehouse.policy_versions())
+                 if rolled_back_to(warehouse, version) is not None), 0)
 
 
 def rolled_back_to(warehouse: Warehouse, version: int) -> int | None:

@@ -40,18 +40,18 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
     from warehouse.look.render import WRITERS
     from warehouse.look.results import budget_table, result_table
     from warehouse.look.submission import submission_table
+    chosen = {"iteration": iteration, "purpose": purpose, "split": split, "policy": policy}
     if submission is not None:
         click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))
         return
     if budget is not None:
         if by or pool:
             raise StageError("--budget has rows of its own. Leave out --by and --pool.")
-        names, rows, lines = budget_table(warehouse.open(run), budget, iteration=iteration, purpose=purpose,
-                                          split=split, policy=policy)
+        names, rows, lines = budget_table(warehouse.open(run), budget, **chosen)
         click.echo("\n".join([WRITERS[style](names, rows), *lines]))
         return
-    names, rows = result_table(warehouse.open(run), by=() if pool else by or ("iteration", "purpose"),
-                               iteration=iteration, purpose=purpose, split=split, policy=policy)
+    keys = () if pool else by or ("iteration", "purpose")
+    names, rows = result_table(warehouse.open(run), by=keys, **chosen)
     click.echo(WRITERS[style](names, rows))
 
 

@@ -51,5 +51,4 @@ def _row(title: str, tasks: list[dict[str, Any]], submission: dict[str, Any], pa
     inputs = sum(map(len, first))
     return [title, len(tasks), sum(task["task_id"] in submission for task in tasks), inputs,
             sum(map(sum, first)) / inputs, sum(map(sum, either)) / inputs,
-            sum(sum(right) / len(right) for right in either) / len(tasks),
-            sum(map(all, either)) / len(tasks)]
+            sum(sum(right) / len(right) for right in either) / len(tasks), sum(map(all, either)) / len(tasks)]

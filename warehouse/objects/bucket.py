@@ -45,8 +45,7 @@ REASONS = (  # what an error of a store contains, why that is, and the way out
     ("response body error", BROKEN, "Check the network"),
     ("kind: Connect|kind: Timeout|error sending request|dns error", UNREACHED,
      "Check the network and, for a store of your own, AWS_ENDPOINT_URL"),
-    ("SlowDown|503 Service|429 Too Many|500 Internal|409 Conflict", OVERLOADED,
-     "Wait a little"),
+    ("SlowDown|503 Service|429 Too Many|500 Internal|409 Conflict", OVERLOADED, "Wait a little"),
 )
 
 
@@ -112,7 +111,8 @@ class Bucket:
                 if not isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
                     raise
             if same := self.get(key):           # else it was removed meanwhile
-                return same[1] if same[0] == _bytes(content) else None
+                wanted = content if isinstance(content, bytes) else content.read_bytes()
+                return same[1] if same[0] == wanted else None
         raise StageError(f"{self.address}/{key} comes and goes: other commands change the run. Run this one "
                          "again.")
 
@@ -242,7 +242,3 @@ def _state(size: int, e_tag: str | None) -> ObjectState:
 
 def _length(content: Path | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
-
-
-def _bytes(content: Path | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.read_bytes()

@@ -7,7 +7,6 @@ differ from the object is another.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from warehouse.objects.bucket import Bucket, ObjectState
-from warehouse.store.commit import TEMPORARY_MARK, saying_why
+from warehouse.store.commit import beside
 
 REQUESTS = 32                   # at the same time
 Work = TypeVar("Work")
@@ -27,17 +26,12 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
     """Write the objects of these keys to their files; of what the store has not, nothing appears."""
     def download(item: tuple[str, Path]) -> None:
         key, path = item
-        temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
-        try:
-            with saying_why(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if state := bucket.download(key, temporary):
-                    temporary.chmod(0o444)
-                    stamp(temporary, state)
-                    os.replace(temporary, path)
-                    progress.update()
-        finally:
-            temporary.unlink(missing_ok=True)
+        with beside(path) as temporary:
+            if state := bucket.download(key, temporary):
+                temporary.chmod(0o444)
+                stamp(temporary, state)
+                os.replace(temporary, path)
+                progress.update()
 
     with bar(f"from {bucket.address}", len(wanted), "file", worth=REQUESTS) as progress:
         in_parallel(download, wanted.items())

@@ -13,11 +13,6 @@ OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # this machine'
 WHOLE = re.compile(r"(policies/[^/]+|train/[^/]+/checkpoint-\d+)(?:/(.+))?")    # a folder that is one thing
 
 
-def is_object(name: str) -> bool:
-    """True for a file of the run, named by its path in it; False for what is this machine's alone."""
-    return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
-
-
 def key_of(root: Path, path: Path) -> str:
     """The key of a file's object.
 
@@ -29,11 +24,6 @@ def key_of(root: Path, path: Path) -> str:
     if not inside or inside[2] in (None, document_of(root / inside[1]).name):
         return name
     return f"{inside[1]}/{files_of(document_of(root / inside[1]))}/{inside[2]}"
-
-
-def name_of(key: str) -> str:
-    """The path in the run of an object's file."""
-    return re.sub(r"/files-[0-9a-f]{16}/", "/", key)
 
 
 def document_of(folder: Path) -> Path:

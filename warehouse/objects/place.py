@@ -35,7 +35,8 @@ def open_copy(path: str | Path) -> WorkingCopy:
     from warehouse.objects.working_copy import WorkingCopy
     if is_address(path):
         address = normal_address(path)
-        root = folder_of(address)
+        cache = Path(os.environ.get("ROLLHOUSE_CACHE") or Path.home() / ".cache" / "rollhouse")
+        root = cache.resolve() / address.replace("://", "/")
         if not (root / COPY_MARKER).exists():
             try:
                 root.mkdir(parents=True, exist_ok=True)
@@ -50,9 +51,3 @@ def open_copy(path: str | Path) -> WorkingCopy:
     if not isinstance(twin, WorkingCopy):
         twin = TWINS[root] = WorkingCopy(root, address)
     return twin
-
-
-def folder_of(address: str) -> Path:
-    """Where the working copy of an address lies: below $ROLLHOUSE_CACHE, or ~/.cache/rollhouse."""
-    cache = Path(os.environ.get("ROLLHOUSE_CACHE") or Path.home() / ".cache" / "rollhouse")
-    return cache.resolve() / address.replace("://", "/")

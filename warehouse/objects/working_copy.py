@@ -18,18 +18,7 @@ from typing import Any
 from warehouse.objects import changes
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
-from warehouse.objects.keys import (
-    DOCUMENT,
-    OWN,
-    TABLES,
-    TOP_FILES,
-    WHOLE,
-    document_of,
-    files_of,
-    is_object,
-    key_of,
-    name_of,
-)
+from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
 from warehouse.store.commit import COPY_MARKER, TEMPORARY_MARK, json_bytes, reached, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
@@ -79,7 +68,8 @@ class WorkingCopy:
 
     def holds(self, path: Path) -> bool:
         """True for a file of the run; False for what is this machine's alone."""
-        return is_object(path.relative_to(self.root).as_posix())
+        name = path.relative_to(self.root).as_posix()
+        return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
 
     def key_of(self, path: Path) -> str:
         """The key of a file's object."""
@@ -134,7 +124,7 @@ class WorkingCopy:
         place = folder.relative_to(self.root).as_posix()
         listed = dict(self.bucket.list(place))
         self.bring_documents(listed)
-        return [name_of(key).removeprefix(f"{place}/") for key in listed]
+        return [re.sub(r"/files-[0-9a-f]{16}/", "/", key).removeprefix(f"{place}/") for key in listed]
 
     def bring(self, paths: Iterable[Path]) -> None:
         """Have files of the run here, and of a policy or checkpoint, given its folder, all.
@@ -217,4 +207,3 @@ class WorkingCopy:
         if not marker.get("conditional_puts"):
             self.bucket.check_conditional_puts()
             replace_bytes(self.root / COPY_MARKER, json_bytes({**marker, "conditional_puts": True}))
-

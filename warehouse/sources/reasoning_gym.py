@@ -85,4 +85,3 @@ def option_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-

@@ -24,8 +24,7 @@ SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT
              VERSION_SEGMENTS: "STRUCT(start INTEGER, length INTEGER, policy_version INTEGER)[]"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
                "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
-               "train_tokens": ("trained_iteration",),
-               "train_steps": ("iteration",)}
+               "train_tokens": ("trained_iteration",), "train_steps": ("iteration",)}
 STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
              "fresh_train_samples": "train_samples"}
 UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",

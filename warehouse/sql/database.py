@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
-from warehouse.sql.inventory import Inventory, empty_inventory, take_inventory
+from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -47,14 +47,9 @@ SET parquet_metadata_cache = true;
 """
 
 
-def _text_of(warehouse: Warehouse, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
-    """The whole of warehouse.sql: physical tables of this run, then the shipped macros and views."""
-    return HEADER.format(root=warehouse.root) + "\n" + _all_views(warehouse.root, inventory, views)
-
-
 def refresh_sql(warehouse: Warehouse) -> Path:
     """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
-    _keep(warehouse, _text_of(warehouse, take_inventory(warehouse)))
+    _keep(warehouse, _text_of(warehouse.root, take_inventory(warehouse)))
     return warehouse.root / "warehouse.sql"
 
 
@@ -87,7 +82,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     if len(inventory.left_out) > MOST_WARNINGS:
         print(f"warning: {len(inventory.left_out) - MOST_WARNINGS} more; `warehouse check` lists them",
               file=sys.stderr)
-    text = _text_of(warehouse, inventory)
+    text = _text_of(warehouse.root, inventory)
     if not (partial or in_place):
         _keep(warehouse, text)
     with explain_errors():
@@ -99,10 +94,10 @@ def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection
     """A connection with the measures of what no rollup holds, and nothing else."""
     import duckdb
     fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
-    text = _text_of(warehouse, inventory._replace(parts=fresh, choices=[], stages=[], policies=[]), views=())
+    known = inventory._replace(parts=fresh, choices=[], stages=[], policies=[])
     connection = duckdb.connect()
     with explain_errors():
-        connection.execute(text)
+        connection.execute(_text_of(warehouse.root, known, views=()))
     return connection
 
 
@@ -166,7 +161,8 @@ def empty_connection() -> Connection:
     """A connection with every table, view and macro and no rows, for the data dictionary."""
     import duckdb
     connection = duckdb.connect()
-    connection.execute(_all_views(Path("/nowhere"), empty_inventory()))
+    nothing = Inventory({name: [] for name in TABLES}, [], None, [], [], [])
+    connection.execute(_text_of(Path("/nowhere"), nothing))
     return connection
 
 
@@ -211,11 +207,11 @@ def rows_of(connection: Connection, query: str, parameters: list[Any] | None = N
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _all_views(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
-    """Tables, then the shipped macros and views, each after what it is made of; last the files of the run."""
+def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+    """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
     def texts_of(*names: str) -> str:
         folder = files("warehouse.sql.texts")
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
-    return "\n".join([table_views(inventory), texts_of(*MEASURE_FILES), rolled_views(inventory.rollup),
-                      texts_of(*views), stored_rows(root, inventory)])
+    return "\n".join([HEADER.format(root=root), table_views(inventory), texts_of(*MEASURE_FILES),
+                      rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

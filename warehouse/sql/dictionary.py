@@ -3,7 +3,7 @@
 import re
 import tomllib
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from warehouse.sql.catalog import STORED_AS
 from warehouse.sql.database import SQL_FILES, empty_connection
@@ -23,30 +23,20 @@ several times, `samples` shows one scorer: which one, and why, says the view `sc
 """
 HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
           "rolled_mismatch")
-
-
-class Entry(NamedTuple):
-    """A column of a table or view."""
-
-    view: str
-    column: str
-    type: str
-    meaning: str
+Described = tuple[str, str, str]        # a column: name, type, meaning
 
 
 def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:
     """Everything, or the table, view, macro or column `name`, as text or Markdown."""
-    views: dict[str, list[Entry]] = {}
-    for entry in column_entries():
-        views.setdefault(entry.view, []).append(entry)
+    views = described_columns()
     known = [*TABLES, *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
     macros = _macros()
     if name is not None and name not in views and name not in macros:
-        held = [entry for view in known for entry in views[view] if entry.column.lower() == name.lower()]
-        if not held:
+        rows = [(view, kind, meaning) for view in known for column, kind, meaning in views[view]
+                if column.lower() == name.lower()]
+        if not rows:
             raise StageError(f"There is no table, view, macro or column '{name}'. Known: "
                              f"{', '.join([*known, *macros])}.")
-        rows = [(entry.view, entry.type, entry.meaning) for entry in held]
         return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_align(rows)]
     lines = [PAGE_HEAD] if markdown and name is None else []
     for view in known if name is None else [name] if name in views else []:
@@ -59,35 +49,37 @@ def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list
     return lines
 
 
-def _view_lines(view: str, entries: list[Entry], markdown: bool) -> list[str]:
-    rows = [(entry.column, entry.type, entry.meaning) for entry in entries]
+def _view_lines(view: str, rows: list[Described], markdown: bool) -> list[str]:
     text = _meanings()["views"][view]
     if markdown:
         return [f"## {view}", "", text, *_markdown_table("column", rows), ""]
     return [view, f"  {text}", *_align(rows), ""]
 
 
-def column_entries() -> list[Entry]:
-    """Every column of every table and view; KeyError for a column without a meaning."""
+def described_columns() -> dict[str, list[Described]]:
+    """The columns of every table and view; KeyError for a column without a meaning."""
     meanings = _meanings()
     stored = {table: {column.name: column.comment for column in columns} for table, columns in TABLES.items()}
     query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
              "ORDER BY table_name, column_index")
-    return [Entry(view, column, kind, (stored.get(STORED_AS.get(view, view)) or {
-                **meanings["columns"], **meanings["columns_of"].get(view, {})})[column])
-            for view, column, kind in empty_connection().execute(query).fetchall()]
+    views: dict[str, list[Described]] = {}
+    for view, column, kind in empty_connection().execute(query).fetchall():
+        known = stored.get(STORED_AS.get(view, view)) or (
+            meanings["columns"] | meanings["columns_of"].get(view, {}))
+        views.setdefault(view, []).append((column, kind, known[column]))
+    return views
 
 
 def _meanings() -> dict[str, Any]:
     return tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text(encoding="utf-8"))
 
 
-def _markdown_table(first: str, rows: list[tuple[str, str, str]]) -> list[str]:
+def _markdown_table(first: str, rows: list[Described]) -> list[str]:
     return ["", f"| {first} | type | meaning |", "|---|---|---|",
             *[f"| {name} | {kind} | {meaning} |" for name, kind, meaning in rows]]
 
 
-def _align(rows: list[tuple[str, str, str]]) -> list[str]:
+def _align(rows: list[Described]) -> list[str]:
     width = max(len(name) for name, _, _ in rows)
     return [f"    {name:<{width}}  {kind:<10} {meaning}" for name, kind, meaning in rows]
 

@@ -47,11 +47,6 @@ class Inventory(NamedTuple):
         return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
-def empty_inventory() -> Inventory:
-    """A run without any file."""
-    return Inventory({name: [] for name in TABLES}, [], None, [], [], [])
-
-
 def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: bool = False) -> Inventory:
     """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup.
 

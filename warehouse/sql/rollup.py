@@ -61,7 +61,9 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
         for table in ROLLED:
             of_training = table == "rolled_mismatch"
             held = f"iteration IN ({trained})" if of_training else f"(iteration, purpose) IN ({scored})"
-            _write(connection, f"FROM {table} WHERE {held} ORDER BY iteration", folder / f"{table}.parquet")
+            with explain_errors():
+                rows = connection.sql(f"FROM {table} WHERE {held} ORDER BY iteration")
+                rows.to_parquet(f"{folder}/{table}.parquet", compression="zstd", row_group_size=16384)
         files = [part_facts(folder / f"{table}.parquet") for table in ROLLED]
         (folder / "rollup.json").write_bytes(json_bytes({"stages": keys, "files": files}))
         name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
@@ -70,7 +72,9 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
         commit_directory(folder, final)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # of a full disk; else it has its final name
-    _remove_old(warehouse)
+    written = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*"), key=lambda path: path.stat().st_mtime_ns)
+    for old in written[:-2]:        # another process may be reading the former
+        shutil.rmtree(old, ignore_errors=True)
     return len(keys)
 
 
@@ -89,15 +93,3 @@ def _read_once(connection: Connection, table: str, parts: list[Path]) -> None:
             f"SET threads = 1; CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) "
             f"FROM {table}; RESET threads; "
             f"CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")
-
-
-def _write(connection: Connection, query: str, path: Path) -> None:
-    with explain_errors():
-        connection.sql(query).to_parquet(str(path), compression="zstd", row_group_size=16384)
-
-
-def _remove_old(warehouse: Warehouse) -> None:
-    """Keep the two newest: another process may be reading the former."""
-    folders = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*"), key=lambda path: path.stat().st_mtime_ns)
-    for folder in folders[:-2]:
-        shutil.rmtree(folder, ignore_errors=True)

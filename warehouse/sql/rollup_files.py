@@ -38,15 +38,9 @@ def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object
 
     A training iteration is settled once it is trained; until then its row would lack the mismatch.
     """
-    keys: list[list[object]] = []
-    for choice in choices:
-        if not choice.chosen:
-            continue
-        if choice.purpose != "train":
-            keys.append([choice.iteration, choice.purpose, choice.scorer, choice.finished_at])
-        elif warehouse.stage("train", iteration=choice.iteration).is_complete():
-            keys.append([choice.iteration, "train", choice.scorer, choice.finished_at])
-    return keys
+    return [[choice.iteration, choice.purpose, choice.scorer, choice.finished_at]
+            for choice in choices if choice.chosen and (choice.purpose != "train" or warehouse.stage(
+                "train", iteration=choice.iteration).is_complete())]
 
 
 def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:

@@ -26,7 +26,14 @@ def find_model(model: str, run: Path) -> BaseModel:
     """Find a model folder or hub id; StageError if there is none or it has no tokenizer."""
     folder = Path(model)
     if folder.is_dir():
-        return _describe(folder, _path_to_store(folder, run))
+        if not (folder / "config.json").exists():
+            raise StageError(f"{folder} is not a model folder: it has no config.json. "
+                             "Give the folder that `save_pretrained` wrote.")
+        weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
+        stored, inside = folder.resolve(), run.resolve()
+        stored = stored.relative_to(inside) if stored.is_relative_to(inside) else stored
+        return BaseModel(str(stored), _hash([folder / "config.json", *weights], ""),
+                         _hash(_tokenizer_files(folder), ""))
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
                          "or the id of a model on the hub (owner/name).")
@@ -45,20 +52,6 @@ def _download(model: str) -> Path:
         raise StageError(f"There is no folder {model}, and the hub did not give a model of that id "
                          f"({type(error).__name__}: {str(error).splitlines()[0][:200]}). Check the spelling, "
                          "or download the model and give its folder.") from error
-
-
-def _path_to_store(folder: Path, run: Path) -> str:
-    resolved, inside = folder.resolve(), run.resolve()
-    return str(resolved.relative_to(inside)) if resolved.is_relative_to(inside) else str(resolved)
-
-
-def _describe(folder: Path, stored_path: str) -> BaseModel:
-    if not (folder / "config.json").exists():
-        raise StageError(f"{folder} is not a model folder: it has no config.json. "
-                         "Give the folder that `save_pretrained` wrote.")
-    weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
-    return BaseModel(stored_path, _hash([folder / "config.json", *weights], ""),
-                     _hash(_tokenizer_files(folder), ""))
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

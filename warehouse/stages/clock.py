@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,13 +16,13 @@ class Clock:
     """Adds up the time spent in named phases; the first lap counts from `started`, a `time.perf_counter`."""
 
     def __init__(self, started: float | None = None) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
         self._last = time.perf_counter() if started is None else started
 
     def lap(self, phase: str) -> None:
         """Add the time since the last lap to the phase."""
         now = time.perf_counter()
-        self._add(phase, now - self._last)
+        self.seconds[phase] += now - self._last
         self._last = now
 
     @contextmanager
@@ -31,7 +32,4 @@ class Clock:
         try:
             yield
         finally:
-            self._add(name, time.perf_counter() - started)
-
-    def _add(self, phase: str, seconds: float) -> None:
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+            self.seconds[name] += time.perf_counter() - started

@@ -27,7 +27,7 @@ TOO_LARGE = re.compile("File too large|unexpected pos|PytorchStreamWriter")  # t
 NO_MEMORY = re.compile("allocate memory|out of memory|failed to allocate|bad_alloc|can't start new thread|"
                        "launch worker thread|failed to map segment", re.I)
 SWEEP_SECONDS = 86400
-POLICY_COPIES = 3           # the checkpoint before, that being written, and the policy
+POLICY_COPIES = 3           # of a training: the checkpoint before, that being written, and the policy
 
 
 def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
@@ -46,11 +46,6 @@ def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool
 def rollout_bytes(num_completions: int, max_tokens: int) -> float:
     """Most bytes of that many completions, once as unfinished parts and once as finished parts."""
     return 2 * num_completions * (BYTES_PER_COMPLETION + BYTES_PER_TOKEN * max_tokens)
-
-
-def training_bytes(num_parameters: int) -> float:
-    """Bytes of a training's checkpoints and of the policy that it writes."""
-    return POLICY_COPIES * checkpoint_bytes(num_parameters)
 
 
 def checkpoint_bytes(num_parameters: int) -> float:

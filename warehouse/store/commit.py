@@ -95,21 +95,16 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
     """
     if path.exists():
         return False
-    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
-    try:
-        with saying_why(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            reached("before write", path)
-            write(temporary)
-            temporary.chmod(0o444)
-            flush(temporary)
-            twin = twin_of(path)
-            first = twin is None or twin.create(path, temporary)
-            reached("before link", path)
-            linked = _link(temporary, path)
-            reached("after link", path)
-    finally:
-        _drop(temporary)
+    with beside(path) as temporary:
+        reached("before write", path)
+        write(temporary)
+        temporary.chmod(0o444)
+        flush(temporary)
+        twin = twin_of(path)
+        first = twin is None or twin.create(path, temporary)
+        reached("before link", path)
+        linked = _link(temporary, path)
+        reached("after link", path)
     flush(path.parent)
     return linked if twin is None else first
 
@@ -133,18 +128,13 @@ def replace_bytes(path: Path, content: bytes) -> None:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             path.write_bytes(content)
             return
-    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
-    try:
-        with saying_why(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            reached("before write", path)
-            temporary.write_bytes(content)
-            flush(temporary)
-            reached("before replace", path)
-            os.replace(temporary, path)
-            reached("after replace", path)
-    finally:
-        _drop(temporary)
+    with beside(path) as temporary:
+        reached("before write", path)
+        temporary.write_bytes(content)
+        flush(temporary)
+        reached("before replace", path)
+        os.replace(temporary, path)
+        reached("after replace", path)
 
 
 def commit_directory(folder: Path, final: Path) -> bool:
@@ -187,9 +177,17 @@ def _link(temporary: Path, path: Path) -> bool:
                          "one, for example a local disk or NFS.") from error
 
 
-def _drop(temporary: Path) -> None:
-    with contextlib.suppress(OSError):  # the error before it counts; what cannot be removed is swept later
-        temporary.unlink()
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A temporary file to write, which is to become `path`; what the system refuses is one sentence."""
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
+    try:
+        with saying_why(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+    finally:
+        with contextlib.suppress(OSError):  # the error before it counts; what stays is swept later
+            temporary.unlink()
 
 
 def remove_folder(folder: Path) -> None:

@@ -61,6 +61,12 @@ def damaged(path: Path, why: str) -> StageError:
     return StageError(f"{path} is damaged ({why}). {way_out}.")
 
 
+def shorten(value: object, most: int) -> str:
+    """A value as JSON, of which a sentence shows no more than `most` characters."""
+    text = json.dumps(value)
+    return text if len(text) <= most else text[:most - 3] + "..."
+
+
 def _fresh_text(path: Path) -> str:
     """The text of a file; over NFS a file that another client replaces is stale: then the new one."""
     for _ in range(STALE_ATTEMPTS):

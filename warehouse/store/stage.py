@@ -13,7 +13,7 @@ from typing import Any
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import bring, commit_json, file_names
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import damaged, read_json
+from warehouse.store.json_files import damaged, read_json, shorten
 from warehouse.store.parts import check_parts
 
 
@@ -59,8 +59,8 @@ class Stage:
             if key not in accept_change:
                 accept = f"go on with `--accept-change {key}`, " if key in may_change else ""
                 raise StageError(
-                    f"{self.title} was started with {key} = {_shorten(values['before'])}, now it is "
-                    f"{_shorten(values['now'])}. Run it with the former value, {accept}or "
+                    f"{self.title} was started with {key} = {shorten(values['before'], 80)}, now it is "
+                    f"{shorten(values['now'], 80)}. Run it with the former value, {accept}or "
                     f"{self.way_to_discard()}.")
             record = {"setting": key, **values}
             name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
@@ -84,6 +84,7 @@ class Stage:
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """What the manifest would say now."""
+        from importlib.metadata import version
         parts = [self.folder / name for name in file_names(self.folder, "*-*.parquet")]
         asked = ([self.prompts / name for name in file_names(self.prompts, "part-*.parquet")]
                  if self.prompts else [])
@@ -93,7 +94,8 @@ class Stage:
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
-            "versions": {"python": platform.python_version(), "rollhouse": _version(), "git": _revision()},
+            "versions": {"python": platform.python_version(), "rollhouse": version("rollhouse"),
+                         "git": _revision()},
             "parts": [part_facts(part) for part in parts],
             **({"prompts": [part_facts(part) for part in asked]} if self.prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
@@ -133,11 +135,6 @@ def readable_manifest(stage: Stage) -> dict[str, Any] | None:
         return None
 
 
-def _version() -> str:
-    from importlib.metadata import version
-    return version("rollhouse")
-
-
 def _revision() -> str | None:
     """Git revision of the source tree Rollhouse runs from; None when it is installed without its history."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
@@ -145,8 +142,3 @@ def _revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _shorten(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -11,7 +11,6 @@ import numpy as np
 from warehouse.tasks.synthetic_families import draw_steps
 from warehouse.tasks.synthetic_inputs import Grid, InputStyle, draw_colors, draw_grid, draw_style
 
-SECOND_STEP_SHARE = 0.2
 MAX_SIDE = 16               # of an output; inputs have at most 13
 MAX_PAIR_DRAWS = 12         # inputs tried for a pair before the whole task is drawn again
 PROGRAM_HEAD = "import numpy as np\n\ndef transform(grid):\n    g = np.array(grid)\n"
@@ -42,7 +41,7 @@ def synthetic_task(index: int, seed: int) -> SyntheticTask:
     rng = Random(f"synthetic task {index} of seed {seed}")
     while True:
         colors = draw_colors(rng)
-        family, steps = draw_steps(rng, colors, second_step_share=SECOND_STEP_SHARE)
+        family, steps = draw_steps(rng, colors)
         style = draw_style(rng, family.inputs, colors)
         num_pairs = rng.randint(2, 4) + 1
         pairs = [pair for _ in range(num_pairs) if (pair := draw_pair(rng, style, steps))]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 LEFT, RIGHT = "(g[:, :g.shape[1] // 2] > 0)", "(g[:, -(g.shape[1] // 2):] > 0)"
 TOP, BOTTOM = "(g[:g.shape[0] // 2] > 0)", "(g[-(g.shape[0] // 2):] > 0)"
 MODE = "np.bincount(g.ravel()).argmax()"
+SECOND_STEP_SHARE = 0.2
 COLORED_MODE = "np.bincount(g[g > 0]).argmax()"
 
 
@@ -100,12 +101,11 @@ SECOND_FAMILIES = tuple(family for family in FAMILIES if family.inputs == "any" 
 SECOND_WEIGHTS = tuple(family.weight for family in SECOND_FAMILIES)
 
 
-def draw_steps(rng: Random, colors: tuple[int, ...], *,
-               second_step_share: float) -> tuple[Family, tuple[str, ...]]:
+def draw_steps(rng: Random, colors: tuple[int, ...]) -> tuple[Family, tuple[str, ...]]:
     """A family and its steps with every placeholder filled; sometimes one more step follows."""
     family = rng.choices(FAMILIES, WEIGHTS)[0]
     steps = fill_placeholders(rng, family.steps, colors)
-    if len(steps) == 1 and rng.random() < second_step_share:
+    if len(steps) == 1 and rng.random() < SECOND_STEP_SHARE:
         second = rng.choices(SECOND_FAMILIES, SECOND_WEIGHTS)[0]
         steps += fill_placeholders(rng, second.steps, colors)
     return family, steps

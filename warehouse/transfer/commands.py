@@ -48,8 +48,7 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
 @click.command("import")
 @run_argument
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--iteration", type=click.IntRange(0, 2147483647), required=True,
-              help="Iteration to write.")
+@click.option("--iteration", type=click.IntRange(0, 2147483647), required=True, help="Iteration to write.")
 @click.option("--purpose", default="train", show_default=True, help="Purpose to write.")
 @click.option("--plain-sampling", is_flag=True,
               help="The completions were sampled at temperature 1 without truncation or penalties.")

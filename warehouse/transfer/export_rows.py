@@ -1,14 +1,12 @@
 """Rows for other tools: JSON lines, the completions files of TRL, a folder for Hugging Face datasets."""
 
-from contextlib import suppress
 from pathlib import Path
 
 from warehouse.sql.catalog import condition, quoted, quoted_name
 from warehouse.sql.database import Connection, explain_errors, rows_of
-from warehouse.store.commit import saying_why
+from warehouse.store.commit import beside, saying_why
 from warehouse.store.errors import StageError
 
-KINDS = ("jsonl", "trl", "hf")
 ROWS = """
 SELECT completions.iteration, completions.purpose, completions.task_id, completions.sample_index,
        completions.group_id, prompts.* EXCLUDE (iteration, purpose, group_id), completions.completion,
@@ -88,13 +86,7 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
 
 def _copy(connection: Connection, query: str, path: Path, options: str) -> Path:
     """Write a query's rows to a file that appears whole."""
-    temporary = path.with_name(f"{path.name}.tmp-export")
-    try:
-        with explain_errors(), saying_why(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):  # the error before it counts
-            temporary.unlink()
+    with beside(path) as temporary, explain_errors():
+        connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
+        temporary.replace(path)
     return path

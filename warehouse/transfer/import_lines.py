@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import shorten
 from warehouse.store.schema import UNTRUNCATED, arrow_schema
 from warehouse.tasks.task_files import HALF_LETTER
 
@@ -127,12 +128,12 @@ def _problem(field: str, value: Any, kind: str) -> str | None:
         return None
     if not kind.startswith("list<"):
         misfit = _misfits(field, [value], kind)
-        return f"is {_shorten(value)}, not {_describe(field, kind)}" if misfit else None
+        return f"is {shorten(value, 60)}, not {_describe(field, kind)}" if misfit else None
     if not isinstance(value, list):
-        return f"is {_shorten(value)}, not a list"
+        return f"is {shorten(value, 60)}, not a list"
     item = kind.rpartition(": ")[2].rstrip(">")
     wrong = _misfits(field, value, item)
-    return f"holds {_shorten(wrong[0])}, which is not {_describe(field, item)}" if wrong else None
+    return f"holds {shorten(wrong[0], 60)}, which is not {_describe(field, item)}" if wrong else None
 
 
 def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
@@ -171,8 +172,3 @@ def _describe(field: str, kind: str) -> str:
         return "a log probability (a finite number of at most 0)"
     upper = "" if most == FLOAT32_MOST else f" to {most}"
     return noun if least == -FLOAT32_MOST else f"{noun} from {least}{upper}"
-
-
-def _shorten(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

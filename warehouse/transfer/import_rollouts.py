@@ -39,7 +39,10 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling, purpose)
     if purpose.split("-")[0] in ("train", "distil"):
-        _check_not_held_out(source, rows, {row["task_id"] for row in tasks if row["heldout"]})
+        held_out = {row["task_id"] for row in tasks if row["heldout"]}      # no line names its split
+        if kept := sorted({row["task_id"] for row in rows} & held_out):
+            raise StageError(f"{source} holds completions of {len(kept)} held-out tasks ({kept[0]}), which "
+                             "are never trained on. Import them with --purpose eval, or leave them out.")
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)
@@ -64,13 +67,6 @@ def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
         raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
                          f"does not, or {stage.way_to_discard()}.")
     return before       # the file may have another name by now
-
-
-def _check_not_held_out(source: Path, rows: list[dict[str, Any]], held_out: set[str]) -> None:
-    """StageError for rows to train on whose tasks are kept from training: no line names their split."""
-    if tasks := sorted({row["task_id"] for row in rows} & held_out):
-        raise StageError(f"{source} holds completions of {len(tasks)} held-out tasks ({tasks[0]}), which "
-                         "are never trained on. Import them with --purpose eval, or leave them out.")
 
 
 def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from tests.building.runs import change_document
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.rows.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
-from warehouse.sql.dictionary import column_entries
+from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory
 from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
@@ -279,11 +279,11 @@ def test_views_have_the_same_types_empty_and_filled(run: Warehouse, tmp_path: Pa
 
 def test_every_view_and_column_is_explained() -> None:
     meanings = tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text())
-    entries = column_entries()  # KeyError for a column without a meaning
+    described = described_columns()  # KeyError for a column without a meaning
     views = empty_connection().execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-    assert meanings["views"].keys() == {view for view, in views} == {entry.view for entry in entries}
-    assert all(entry.meaning for entry in entries)
-    explained = {(entry.column, entry.meaning) for entry in entries}
+    assert meanings["views"].keys() == {view for view, in views} == described.keys()
+    explained = {(column, meaning) for columns in described.values() for column, _kind, meaning in columns}
+    assert all(meaning for _column, meaning in explained)
     assert set(meanings["columns"].items()) <= explained, "a meaning that no column has"
 
 

@@ -6,12 +6,8 @@
 CREATE OR REPLACE MACRO groups_of(rows) AS TABLE
 SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_missing,
        reward_mean, reward_std, reward_max,
-       reward_max = reward_min AS zero_variance,
-       num_correct = n AS all_correct,
-       num_correct = 0 AS none_correct,
-       truncated_share, tokens_mean,
-       distinct_outputs, distinct_wrong_outputs,
-       num_wrong_outputs
+       reward_max = reward_min AS zero_variance, num_correct = n AS all_correct, num_correct = 0 AS none_correct,
+       truncated_share, tokens_mean, distinct_outputs, distinct_wrong_outputs, num_wrong_outputs
 FROM (SELECT iteration, purpose, group_id, task_id,
              any_value(split) AS split,
              max(policy_version) AS policy_version,  -- of groups that were carried over, the last
@@ -141,11 +137,7 @@ trained AS (
            sum(entropy * num_tokens) / sum(num_tokens) AS entropy
     FROM rolled_mismatch
     GROUP BY iteration)
-SELECT scored.*,
-       grouped.* EXCLUDE (iteration, purpose),
-       trained.* EXCLUDE (iteration)
+SELECT scored.*, grouped.* EXCLUDE (iteration, purpose), trained.* EXCLUDE (iteration)
 FROM scored
-LEFT JOIN grouped
-    ON grouped.iteration = scored.iteration AND grouped.purpose = scored.purpose
-LEFT JOIN trained
-    ON trained.iteration = scored.iteration AND scored.purpose = 'train';
+LEFT JOIN grouped ON grouped.iteration = scored.iteration AND grouped.purpose = scored.purpose
+LEFT JOIN trained ON trained.iteration = scored.iteration AND scored.purpose = 'train';
