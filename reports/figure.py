@@ -1,10 +1,10 @@
 """What a figure is: a question, the SQL that answers it, and how its rows are drawn."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from reports.drawing import Chart, Series, heat_map, line_chart, stacked_bars
+from warehouse.look.render import mean, stretches
 
 Rows = list[dict[str, Any]]
 Draw = Callable[[Rows], Chart]
@@ -93,24 +93,10 @@ def thin_columns(xs: Sequence[int], columns: dict[str, list[float | None]],
         key: [mean(values[first:end]) for first, end in parts] for key, values in columns.items()}
 
 
-def stretches(count: int, most: int) -> list[tuple[int, int]]:
-    """`count` places in at most `most` stretches of neighbours, each as (first, end)."""
-    number = min(count, most)
-    return list(pairwise(round(i * count / number) for i in range(number + 1))) if count else []
-
-
 def _mean_row(rows: Rows) -> dict[str, Any]:
-    merged = dict(rows[0])
-    for name, first in merged.items():
+    merged = {}
+    for name in rows[0]:
         known = [row[name] for row in rows if row[name] is not None]
-        if name != "iteration" and known and all(isinstance(value, int | float) for value in known):
-            merged[name] = sum(known) / len(known)
-        elif first is None and known:
-            merged[name] = known[0]
+        numbers = name != "iteration" and all(isinstance(value, int | float) for value in known)
+        merged[name] = mean(known) if numbers else known[0]
     return merged
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are there."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

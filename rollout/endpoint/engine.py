@@ -204,17 +204,16 @@ class EndpointEngine:
 
     async def _watch(self, server: Server) -> None:
         """Give up what a server has under way when it has been silent for too long."""
-        silences = 0
-        while silences < MOST_SILENCES:
-            await asyncio.sleep(WATCH_SECONDS)
-            try:
-                await server.ask("/health", seconds=PATIENCE)
-                silences = 0
-            except Unavailable:
-                silences += 1
-            if silences == MOST_SILENCES:
-                server.break_off()
-                silences = 0
+        while True:
+            silences = 0
+            while silences < MOST_SILENCES:
+                await asyncio.sleep(WATCH_SECONDS)
+                try:
+                    await server.ask("/health", seconds=PATIENCE)
+                    silences = 0
+                except Unavailable:
+                    silences += 1
+            server.break_off()
 
 
 async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> Answer:

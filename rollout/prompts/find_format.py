@@ -14,8 +14,7 @@ def find_format(name: str) -> Format:
         return user_format(name)
     matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
     if not matches:
-        raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}, "
-                         "or FILE.py:NAME.")
+        raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}, or FILE.py:NAME.")
     return FORMATS[max(matches, key=lambda known: int(known.rpartition("@")[2]))]
 
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
 from score.lane.grids_and_scripts import Handler, InvalidOutput, handler_of
@@ -58,7 +58,9 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
         imports.import_all(content[:names_bytes].decode().split(","))
     # what the kind itself needs is imported while that is possible
     handler = handler_of(kind, lane.output_bytes - RESULT_HEADER.size)
-    seed_generators(seed)
+    for name in GENERATORS:     # a program draws the same numbers every time it is scored
+        if module := sys.modules.get(name):
+            module.seed(seed & 0xFFFFFFFF)
     arrange_streams(files, link_fd, kind)
     lane.lockdown.enter_child(RESULT_FD if link_fd < 0 and kind != TOGETHER else LINK_FD, lane.threads)
     lane.ready.report(place)             # preparation succeeded, and what it cost
@@ -138,11 +140,3 @@ def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
             os.lseek(number, 0, os.SEEK_SET)
     os.dup2(files[1], RESULT_FD)
     os.lseek(RESULT_FD, 0, os.SEEK_SET)
-
-
-def seed_generators(seed: int) -> None:
-    """A program that draws numbers draws the same numbers every time it is scored."""
-    for name in GENERATORS:
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            module.seed(seed & 0xFFFFFFFF)

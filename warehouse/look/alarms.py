@@ -142,8 +142,7 @@ def known_signals() -> list[str]:
 def check_signals(names: tuple[str, ...]) -> None:
     """StageError for a name that is no signal."""
     known = known_signals()
-    unknown = sorted(set(names) - set(known))
-    if unknown:
+    if unknown := sorted(set(names) - set(known)):
         raise StageError(f"There is no signal '{unknown[0]}'. Known: {', '.join(known)}.")
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
@@ -92,6 +93,18 @@ def short_number(value: float) -> str:
 def short_share(value: float | None) -> str:
     """A share without its leading zero: .31."""
     return "" if value is None else f"{value:.2f}".removeprefix("0")
+
+
+def stretches(count: int, most: int) -> list[tuple[int, int]]:
+    """`count` places in at most `most` stretches of neighbours, each as (first, end)."""
+    number = min(count, most)
+    return list(pairwise(round(i * count / number) for i in range(number + 1))) if count else []
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that are there."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _cell(value: Any, full: bool) -> str:

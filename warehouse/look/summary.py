@@ -1,11 +1,11 @@
 """One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
 
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 from warehouse.look.advice import advice_lines
 from warehouse.look.alarms import alarm_count_lines, last_rollback, raised_alarms
-from warehouse.look.render import short_share
+from warehouse.look.render import mean, short_share, stretches
 from warehouse.look.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
@@ -101,11 +101,8 @@ def latest_iteration(connection: Connection, purpose: str = "train") -> int:
 
 def sparkline(values: list[float | None], width: int = 60) -> str:
     """Values as a line of bars between their own least and greatest; a gap where there is none."""
-    if len(values) > width:  # the mean of each stretch, so that a short spike still shows
-        edges = [round(i * len(values) / width) for i in range(width + 1)]
-        stretches = [[value for value in values[first:end] if value is not None]
-                     for first, end in pairwise(edges)]
-        values = [sum(stretch) / len(stretch) if stretch else None for stretch in stretches]
+    # The mean of each stretch, so that a short spike still shows.
+    values = [mean(values[first:end]) for first, end in stretches(len(values), width)]
     known = [value for value in values if value is not None]
     if not known:
         return ""
@@ -172,19 +169,15 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
 
 def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     lines = []
-    missing = sum(row["num_missing"] for row in rows)
-    if missing:
+    if missing := sum(row["num_missing"] for row in rows):
         lines.append(f"{missing:,} rewards could not be measured and are left out (reward is null).")
     scorers = sorted({row["scorer"] for row in rows})
     if len(scorers) > 1:
         lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
                      "compare; choose one in config.toml ([warehouse] scorer) or read all_samples.")
-    unfinished: set[tuple[str, int, str]] = set()
-    for held in inventory.stages:
-        keys = held.stage.identity
-        if held.manifest is None:
-            unfinished |= {(table_of(held.stage, part), keys["iteration"], keys.get("purpose", ""))
-                           for part in held.parts}
+    unfinished = {(table_of(held.stage, part), held.stage.identity["iteration"],
+                   held.stage.identity.get("purpose", ""))
+                  for held in inventory.stages if held.manifest is None for part in held.parts}
     for table, iteration, purpose in sorted(unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
                      + " (left out until its stage is complete; --partial shows it)")

@@ -88,8 +88,7 @@ class WorkingCopy:
             temporary.unlink()
             state = self.bucket.download(key, temporary)
             if state is None:
-                raise StageError(f"{self.address}/{key} was removed meanwhile. Run the same command "
-                                 "again.")
+                raise StageError(f"{self.address}/{key} was removed meanwhile. Run the same command again.")
             temporary.chmod(0o444)
         stamp(temporary, state)
         return won

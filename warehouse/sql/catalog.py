@@ -108,8 +108,7 @@ def _table_rows(name: str, paths: list[Path], version: int) -> str:
     if not later:
         return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {options})"
     return (f"SELECT {selected}\nFROM (FROM read_parquet({_file_list(paths)}, {options}, "
-            "union_by_name = true) "
-            f"UNION ALL BY NAME SELECT {', '.join(later)} WHERE false)")
+            f"union_by_name = true) UNION ALL BY NAME SELECT {', '.join(later)} WHERE false)")
 
 
 def _stored_macro(name: str, body: str) -> str:
