@@ -109,7 +109,8 @@ class Ahead:
         while not self.warehouse.stage("rollout", **keys).is_complete():
             yield
         processes = open_processes(self.settings)
-        while not has_room(processes.device, base):
+        while not has_room(processes.device, base, bool(self.settings.tokens_per_batch)
+                           or self.iteration in self.warehouse.policy_versions()):
             yield
         self.base = None        # it becomes part of the policy
         self.policy = load_policy(self.warehouse, self.warehouse.policy(0), self.settings, processes, base)
@@ -121,10 +122,13 @@ def give_back_memory() -> None:
     torch.cuda.empty_cache()
 
 
-def has_room(device: torch.device, base: nn.Module) -> bool:
-    """Whether a GPU has several times the bytes of the weights left beside what others have on it."""
+def has_room(device: torch.device, base: nn.Module, is_shared: bool) -> bool:
+    """Whether a GPU has several times the bytes of the weights left beside what others have on it.
+
+    Where it is not shared by agreement, a training under way has counted on all that it found free.
+    """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in base.parameters())
-    return device.type != "cuda" or torch.cuda.mem_get_info(device)[0] > ROOM * weights
+    return device.type != "cuda" or (is_shared and torch.cuda.mem_get_info(device)[0] > ROOM * weights)
 
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:

@@ -123,6 +123,15 @@ def test_nothing_is_put_on_a_device_while_the_rows_are_sampled_or_without_room(
     assert done.exit_code == 0 and loaded == ["load_base", "load_lora of what was loaded"], done.output
 
 
+@pytest.mark.parametrize(("free", "is_shared", "has_room"), [(13, True, True), (11, True, False),
+                                                             (13, False, False)])
+def test_a_gpu_has_room_where_three_times_the_weights_are_free_and_nobody_counts_on_them(
+        monkeypatch, free, is_shared, has_room):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 100))
+    one_weight = torch.nn.Linear(1, 1, bias=False)      # of four bytes
+    assert train.start.has_room(torch.device("cuda"), one_weight, is_shared) is has_room
+
+
 @pytest.mark.parametrize("what", ["dtype", "shape of the adapter"])
 def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undisturbed, worker, loaded, what,
                                                              monkeypatch):
