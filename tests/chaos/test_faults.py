@@ -235,10 +235,10 @@ def test_a_manifest_that_another_nfs_client_replaces_is_read_again(
     stage, read_text = warehouse.stage("rollout", iteration=0, purpose="train"), Path.read_text
     stale = [OSError(errno.ESTALE, "Stale file handle")] * 2
 
-    def replaced(path: Path, *arguments: object) -> str:
+    def replaced(path: Path, **options: str) -> str:
         if path.name == "manifest.json" and stale:
             raise stale.pop()
-        return read_text(path, *arguments)
+        return read_text(path, **options)
     monkeypatch.setattr(Path, "read_text", replaced)
     assert (stage.manifest() or {})["facts"]["num_completions"] == 20 and not stale
 
