@@ -40,7 +40,7 @@ def forms_of(answers: list[Any]) -> list[Any]:
     """What is written for those of the values that are plain data."""
     try:
         return [plain_data.tag(answer) for answer in answers]
-    except Exception:
+    except Exception:       # what they hold is the program's, and may raise anything
         return []
 
 

@@ -44,12 +44,11 @@ def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
         rows = list(group)
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
-        lines.append(_training(connection, rows, firing) if purpose == "train"
-                     else _evaluation(purpose, rows, firing))
+        lines.append(_training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing))
     return lines or ["Nothing is judged yet: nothing is scored."]
 
 
-def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     first, last = rows[0]["iteration"], rows[-1]["iteration"]
     change = _change(rows, "solving")
     if firing:
@@ -61,8 +60,7 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
                     f"{short_share(change.last)} at iteration {last}. First to last: {names}.")
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
-        return (f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: "
-                f"{change}.")
+        return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
     if first == last:
         return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")
