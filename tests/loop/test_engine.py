@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.engine import OFF_BY, needs_same_rows
+from tests.building.engine import OFF_BY, ON_GPU, needs_same_rows
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ prompt-format = "compact"
 max-tokens = 56
 max-prompt-tokens = 300
 dtype = "float32"
+gpu-memory-utilization = 0.2
 part-size = 16
 [score]
 reward = "arc-exact-shaped"
@@ -108,7 +109,6 @@ def test_the_loop_without_what_stays_loaded_samples_the_same_rows(looped: tuple[
 
 @pytest.mark.slow("starts vLLM's server")
 @pytest.mark.engine
-@needs_same_rows
 def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_trained(
         looped: tuple[Warehouse, str], tmp_path: Path) -> None:
     command(*INIT, tmp_path / "run")
@@ -123,9 +123,10 @@ def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_train
         assert url, line
         served = loop(tmp_path, ROLLOUT_ENDPOINT=url)
         server.send_signal(signal.SIGINT)
-    same_rows(looped[0], served, 0)
+    if not ON_GPU:
+        same_rows(looped[0], served, 0)
     rows = served.read("train_samples", iteration=1).to_pylist()
-    assert max(row["log_ratio_abs_max"] for row in rows) < 1e-4
+    assert max(row["log_ratio_abs_max"] for row in rows) < OFF_BY
     engines = served.read("completions", ["engine"], iteration=1, purpose="train")["engine"].to_pylist()
     assert {engine.partition("server")[2] for engine in engines} == {" (merged)"}
 

@@ -25,7 +25,8 @@ from rollout.engines.environment import prepare_environment
 prepare_environment()
 from rollout.engines.engine import EngineSettings, Request, Sampling
 from rollout.engines.vllm_engine import VllmEngine
-engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", max_num_seqs=16))
+engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", max_num_seqs=16,
+                                   gpu_memory_utilization=0.2))
 ways = {"plain": Sampling(150, 0.0), "cut": Sampling(150, 0.0, stop_loops=8),
         "truncated": Sampling(40, top_k=8, top_p=0.9)}
 requests = [Request(index, [(index + 7) * place % 250 for place in range(8)], index) for index in range(16)]

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.building.engine import needs_same_rows
+from tests.building.engine import ON_GPU, needs_same_rows
 from tests.building.runs import copy_run
 from tests.rollout.test_merged import run_with_adapter
 from warehouse.store.run_folder import Warehouse
@@ -23,13 +23,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow("starts vLLM's server, and en
 ROOT = Path(__file__).parents[2]
 ROLLOUT = [sys.executable, "-c", "from rollout.cli import rollout; rollout()"]
 Served = tuple[subprocess.Popen[str], str]
-CONFIG = """
+CONFIG = f"""
 [rollout]
 group-size = 8
 prompt-format = "compact"
 max-tokens = 56
 max-prompt-tokens = 300
-dtype = "float32"
+dtype = "{"bfloat16" if ON_GPU else "float32"}"     # vLLM's kernels for adapters take no float32 on a GPU
+gpu-memory-utilization = 0.2
 part-size = 8
 serve = "adapter"
 """
