@@ -21,7 +21,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 MOST_RUNS = 6  # colours that can be told apart
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
-    ("pass_at_max_k", "pass@k, the largest k that every task has", True, False),
+    ("pass_at_max_k", "pass@k, the largest k that nine tasks of ten have", True, False),
     ("reward_mean", "Mean reward", False, False),
     ("truncated_share", "Truncated", True, False),
     ("tokens_mean", "Completion tokens", False, False),

@@ -45,8 +45,8 @@ LEARNING = (
            "Averaged over the tasks of the iteration, with 95% bootstrap intervals over tasks; evaluations "
            "as rings, at the policy that they judge.", PASS_SQL.format(of="k = 1"), draw_passes),
     Figure("reach", "pass@k: within reach",
-           "Unbiased, for the largest k that every task has. pass@1 rising while pass@k falls is sharpening, "
-           "not learning.", PASS_SQL.format(of="k = largest"), draw_passes),
+           "Unbiased, for the largest k that nine tasks of ten have. pass@1 rising while pass@k falls is "
+           "sharpening, not learning.", PASS_SQL.format(of="k = largest"), draw_passes),
     Figure("reward", "Reward",
            "The last curve to move when a run collapses. Truncated completions apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),

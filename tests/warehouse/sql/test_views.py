@@ -81,13 +81,15 @@ def test_the_pass_curve_averages_the_tasks(run: Warehouse, connection: duckdb.Du
          "pass_pow_k": pytest.approx(np.mean(powers))}]
 
 
-def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) -> None:
-    warehouse = empty_run(tmp_path / "run", num_tasks=2)
+def run_with_missing_rewards(folder: Path, num_tasks: int, missing: set[int]) -> Warehouse:
+    """A run of one iteration, groups of 8, whose rows of these places have no reward."""
+    warehouse = empty_run(folder, num_tasks=num_tasks)
     random = np.random.default_rng(0)
-    write_iteration(warehouse, 0, "train", Weather(), random, num_tasks=2, group_size=8, parts=1)
+    write_iteration(warehouse, 0, "train", Weather(), random, num_tasks=num_tasks, group_size=8, parts=1)
     path = warehouse.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0]
     table = pq.read_table(path, partitioning=None)
-    rewards = [None if index == 0 else reward for index, reward in enumerate(table["reward"].to_pylist())]
+    rewards = [None if index in missing else reward
+               for index, reward in enumerate(table["reward"].to_pylist())]
     path.chmod(0o644)
     column = table.schema.get_field_index("reward")
     pq.write_table(table.set_column(column, table.schema.field(column), [rewards]), path)
@@ -95,10 +97,30 @@ def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) 
     facts = (stage.manifest() or {})["facts"]
     (stage.folder / "manifest.json").unlink()
     stage.complete(facts)
+    return warehouse
+
+
+def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) -> None:
+    warehouse = run_with_missing_rewards(tmp_path / "run", 2, {0})
     rows = rows_of(connect(warehouse), "SELECT k, num_tasks, every_task FROM pass_curve ORDER BY k")
     assert rows[-1] == {"k": 8, "num_tasks": 1, "every_task": False}
     assert rows[-2] == {"k": 4, "num_tasks": 2, "every_task": True}
     assert one(connect(warehouse), "SELECT max_k FROM iteration_stats") == 4
+
+
+def test_a_task_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others(tmp_path: Path) -> None:
+    """Its seven missing rewards would leave pass@1 of all: pass@8 is that of the eleven others."""
+    connection = connect(run_with_missing_rewards(tmp_path / "run", 12, set(range(7))))
+    rows = rows_of(connection, "SELECT n, c FROM task_results ORDER BY n")
+    assert [row["n"] for row in rows] == [1, *11 * [8]]
+    reached = pytest.approx(np.mean([row["c"] > 0 for row in rows[1:]]))
+    error = pytest.approx(np.std([row["c"] > 0 for row in rows[1:]], ddof=1) / 11 ** 0.5)
+    assert rows_of(connection, "SELECT max_k, pass_at_max_k AS reached, pass_at_max_k_error AS error "
+                               "FROM iteration_stats") == [{"max_k": 8, "reached": reached, "error": error}]
+    for table in ("pass_every_k(0)", "pass_bands()"):
+        assert rows_of(connection, f"SELECT k, pass_at_k, num_tasks FROM {table} ORDER BY k")[-1] == {
+            "k": 8, "pass_at_k": reached, "num_tasks": 11}
+    assert one(connection, "SELECT reach_plain FROM adjusted") == reached
 
 
 def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:

@@ -14,9 +14,9 @@ WITH RECURSIVE cells AS MATERIALIZED (
     SELECT *, count(*) OVER (PARTITION BY task) AS visits
     FROM (SELECT dense_rank() OVER (ORDER BY iteration, purpose) AS occasion,
                  dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, c / n AS solving,
-                 pass_at_k(n, c, least(min(pow(2, floor(log2(n)))) OVER (PARTITION BY purpose), 1024)) AS reach,
-                 reward_mean AS reward
-          FROM task_results WHERE n > 0 AND turn_of(purpose) = 1)),
+                 pass_at_k(n, c, top_k(min(shared) OVER (PARTITION BY purpose))) AS reach, reward_mean AS reward
+          FROM (SELECT *, quantile_disc(n, 0.1) OVER (PARTITION BY iteration, purpose) AS shared
+                FROM task_results WHERE n > 0 AND turn_of(purpose) = 1))),
 sweeps AS (
     SELECT 0 AS sweep, occasion, task, visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
            0.0::DOUBLE AS reach_here, 0.0::DOUBLE AS reward_here, 0.0::DOUBLE AS solving_of_task,

@@ -1,11 +1,11 @@
 -- Deeper questions: every k, intervals, votes, policies against each other, tokens, corrections.
 
--- pass@k of one iteration for every k from 1 to the least n, where every task counts.
+-- pass@k of one iteration for every k from 1 to the largest that nine tasks of ten have; others are left out of it.
 CREATE OR REPLACE MACRO pass_every_k(at_iteration, of_purpose := 'train') AS TABLE
 WITH results AS MATERIALIZED (SELECT task_id, n, c FROM task_results
                               WHERE iteration = at_iteration AND purpose = of_purpose AND n > 0)
 SELECT k::INTEGER AS k, avg(pass_at_k(n, c, k)) AS pass_at_k, count(*)::INTEGER AS num_tasks
-FROM results, (SELECT unnest(range(1, (SELECT min(n) FROM results) + 1)) AS k)
+FROM results JOIN (SELECT unnest(range(1, (SELECT quantile_disc(n, 0.1) FROM results) + 1)) AS k) ON n >= k
 GROUP BY k ORDER BY k;
 
 -- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; the draws are a hash, so it
@@ -13,12 +13,12 @@ GROUP BY k ORDER BY k;
 -- interval by a fifth).
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
-    SELECT iteration, purpose, task_id, n, c, min(n) OVER (PARTITION BY iteration, purpose) AS least
+    SELECT iteration, purpose, task_id, n, c, quantile_disc(n, 0.1) OVER (PARTITION BY iteration, purpose) AS shared
     FROM task_results WHERE n > 0 AND iteration BETWEEN since AND until),
 points AS (
     SELECT iteration, purpose, k, list(pass_at_k(n, c, k) ORDER BY task_id) AS shares, count(*) AS num_tasks
     FROM results, (SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) AS k)
-    WHERE k <= least
+    WHERE k <= least(shared, n)
     GROUP BY iteration, purpose, k),
 turns AS (
     SELECT num_tasks, draw, unnest(range(num_tasks)) AS turn

@@ -102,8 +102,7 @@ measured AS (  -- the totals of a task stand beside the first of its groups alon
     WHERE n > 0
     WINDOW task AS (PARTITION BY iteration, purpose, task_id)),
 counted AS (
-    SELECT *, least(pow(2, floor(log2(min(task_n) OVER (PARTITION BY iteration, purpose)))), 1024)::INTEGER
-                  AS top
+    SELECT *, top_k(quantile_disc(task_n, 0.1) OVER (PARTITION BY iteration, purpose)) AS top
     FROM measured),
 grouped AS (
     SELECT iteration, purpose,
@@ -111,7 +110,7 @@ grouped AS (
            any_value(top) AS max_k,
            avg(pass_at_k(task_n, task_c, top)) AS pass_at_max_k,
            coalesce(stddev_samp(task_c / task_n) / sqrt(count(task_n)), 0) AS pass_at_1_error,
-           coalesce(stddev_samp(pass_at_k(task_n, task_c, top)) / sqrt(count(task_n)), 0)
+           coalesce(stddev_samp(pass_at_k(task_n, task_c, top)) / sqrt(count(pass_at_k(task_n, task_c, top))), 0)
                AS pass_at_max_k_error,
            count(*) AS num_groups,
            count(task_n)::INTEGER AS num_tasks,
