@@ -25,7 +25,7 @@ from benchmarks.train_rows import (
     useful_flops,
 )
 from train.model.packs import PromptGroup
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
+from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import backward_pack
 from train.objective.losses import clipped_surrogate
@@ -47,12 +47,13 @@ Step = Callable[[int], float]     # takes the index, returns seconds of a pass f
 
 
 def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online: bool, budget: int,
-                  way: str = SHARED_PROMPT, alone: bool = False) -> Step:
+                  way: str | None = None, alone: bool = False) -> Step:
     """This project; `online` takes pi_old from the training forward, `alone` forwards groups one by one.
 
-    `way` shares the prompt by merged attention, by a cache that each row copies, or by FlexAttention.
+    `way` shares the prompt by a cache that each row copies or by FlexAttention, else as `train` chooses.
     """
-    policy.use_attention(way)
+    if way:
+        policy.use_attention(way)
     gradients.backward_pack = backward_packed if way == "flex_attention" else backward_pack
     if alone:
         gradients.pack_groups = logprob_pass.pack_groups = one_by_one

@@ -1,7 +1,11 @@
-"""Slow tests say why they are slow; with --skips-fail a test that could not run is a failed test."""
+"""Slow tests say why, --skips-fail fails what could not run, and one test at a time has the GPU."""
 
+import fcntl
+import os
 import re
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,6 +24,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in item.iter_markers("slow"):
             assert mark.args, f"{item.nodeid} is marked slow without a reason"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Who takes much of a GPU, or measures what is free of it, has it for itself."""
+    if not Path("/dev/nvidiactl").exists() or not any(item.iter_markers(name) for name in ("engine", "gpu")):
+        return (yield)
+    with Path(tempfile.gettempdir(), f"rollhouse-tests-gpu-{os.getuid()}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from score.isolation import bubblewrap, lockdown
@@ -174,8 +175,11 @@ def lane_environment() -> dict[str, str]:
 
 def readable_folders(config: LaneConfig) -> list[str]:
     """Folders with the interpreter, its libraries and the allowed modules: all that a lane may read."""
+    numpy = find_spec("numpy")
+    # A .pth file may have it elsewhere, and it loads parts of itself late.
+    elsewhere = [str(Path(numpy.origin).parents[1])] if numpy and numpy.origin else []
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", "/usr/lib64", "/lib", "/lib64",
-               str(ROOT / "score"), *config.import_paths]
+               str(ROOT / "score"), *elsewhere, *config.import_paths]
     return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
 
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import torch
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true",
@@ -17,6 +18,8 @@ FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_
 def in_processes(count: int, work: Callable[[], object], outputs: Path,
                  environment: Mapping[str, str] | None = None) -> list[int]:
     """Exit codes of `work` in `count` processes; what process N prints lies in `outputs`/N.out and N.err."""
+    if torch.cuda.is_available():
+        pytest.skip("a forked process has no GPU; tests/train/test_gpu.py has several processes there")
     outputs.mkdir(exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

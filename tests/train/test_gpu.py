@@ -22,7 +22,7 @@ from train.model.policy import SHARED_PROMPT
 from train.model.shared_prompt import backward_pack, pack_logprobs
 from train.update.budget import MOST, choose_tokens
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
                      num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=512)
 

@@ -117,6 +117,23 @@ def test_honest_programs_run_in_a_locked_process(pool):
     assert failed == {}
 
 
+def test_packages_that_a_pth_file_has_elsewhere_load_their_late_parts(tmp_path):
+    """As in an environment made beside another one that has numpy, in the best tier of this machine."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    [packages] = tmp_path.glob("lib/*/site-packages")
+    (packages / "other.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    source = "import numpy as np\ndef transform(g):\n    return np.random.permutation(g)\n"
+    (tmp_path / "program.py").write_text(
+        "from score.sandbox.tiers import open_lanes\n"
+        "from tests.score.sandbox.test_limits_and_isolation import Limits, outcomes_of\n"
+        "pool, tier = open_lanes(None, unsafe=False, limits=Limits(), num_lanes=1)\n"
+        f"with pool:\n    print(outcomes_of(pool, [{source!r}]))\n")
+    done = subprocess.run([tmp_path / "bin" / "python", tmp_path / "program.py"], text=True,
+                          capture_output=True,
+                          env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])})
+    assert "error_class=None" in done.stdout, done.stdout + done.stderr
+
+
 def test_random_numbers_are_those_of_the_program(pool):
     source = (
         "import random, numpy as np\n\ndef transform(g):\n"
