@@ -17,6 +17,7 @@ from reports.scale import duration, number
 from warehouse.look.advice import advice_lines, judged_lines
 from warehouse.look.alarms import last_rollback, raised_alarms
 from warehouse.look.story import story_lines
+from warehouse.look.summary import REACH
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
@@ -101,8 +102,9 @@ def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
     if train:
         stretch = "first to last" if len(train) > 1 else f"iteration {train[0]['iteration']}"
-        facts += [(f"pass@1, {stretch}", change(train, "pass_at_1")),
-                  (f"pass@{train[-1]['max_k']}, {stretch}", change(train, "pass_at_max_k"))]
+        facts.append((f"pass@1, {stretch}", change(train, "pass_at_1")))
+        if reached := rows_of(connection, REACH):
+            facts.append((f"pass@{reached[0]['k']}, {stretch}", change(reached, "pass_at_k")))
     for purpose in sorted({row["purpose"] for row in stats} - {"train"}):
         held = [row for row in stats if row["purpose"] == purpose]
         facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))

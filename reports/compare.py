@@ -21,7 +21,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 MOST_RUNS = 6  # colours that can be told apart
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
-    ("pass_at_max_k", "pass@k, the largest k that nine tasks of ten have", True, False),
+    ("pass_at_k", "pass@{k}", True, False),
     ("reward_mean", "Mean reward", False, False),
     ("truncated_share", "Truncated", True, False),
     ("tokens_mean", "Completion tokens", False, False),
@@ -29,8 +29,12 @@ CURVES = (
     ("zero_variance_share", "Groups without spread", True, False),
     ("mismatch_kl", "Mismatch of engine and trainer, k3", False, True),
 )
-STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES)
-             + "\nFROM iteration_stats WHERE purpose = 'train' ORDER BY iteration")
+STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES) + """
+FROM iteration_stats
+LEFT JOIN (SELECT iteration, purpose, pass_at_k
+           FROM pass_curve JOIN iteration_stats USING (iteration, purpose) WHERE k = {k} AND k <= max_k)
+    AS reached USING (iteration, purpose)
+WHERE purpose = 'train' ORDER BY iteration""")
 VISITS_SQL = """\
 SELECT iteration, purpose, list(task_id) AS tasks
 FROM task_results WHERE n > 0 AND turn_of(purpose) = 1 GROUP BY iteration, purpose"""
@@ -78,12 +82,16 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
         raise StageError("A run cannot be compared with itself: name another run beside it.")
     connections = [connect(run) for run in runs]
     names = _names(runs)
-    stats = [rows_of(connection, STATS_SQL) for connection in connections]
+    # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
+    k = min(row["k"] or 1 for connection in connections
+            for row in rows_of(connection, "SELECT k_of('train') AS k"))
+    sql = STATS_SQL.format(k=k)
+    stats = [rows_of(connection, sql) for connection in connections]
     charts: dict[str, Chart | None] = {}
     labels: Any = {str(i): name for i, name in enumerate(names)}
     curves, heads, tasks = "", "", ""
     for name, title, share, log in CURVES:
-        figure = Figure(name.replace("_", "-"), title, "", STATS_SQL,
+        figure = Figure(name.replace("_", "-"), title.format(k=k), "", sql,
                         lines(share=share, log=log, **labels), "No run has it.")
         rows = overlay(stats, name)
         charts[figure.name] = figure.draw(rows) if rows else None

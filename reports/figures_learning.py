@@ -4,10 +4,8 @@ from reports.drawing import Chart, Series, line_chart
 from reports.figure import MOST_POINTS, Figure, Rows, bars, cells, column, lines, stats_sql, thin_columns
 
 PASS_SQL = """\
-SELECT iteration, purpose, k, pass_at_k, low, high
-FROM (SELECT *, min(most) OVER (PARTITION BY purpose) AS largest
-      FROM (SELECT *, max(k) OVER (PARTITION BY purpose, iteration) AS most FROM pass_bands()))
-WHERE {of} ORDER BY iteration, purpose"""
+SELECT iteration, purpose, k, pass_at_k, low, high FROM pass_bands()
+WHERE k = {of} ORDER BY iteration, purpose"""
 TASK_SQL = """\
 WITH worst AS (
     SELECT task_id, best_rate - last_rate AS lost, best_rate FROM task_history
@@ -43,10 +41,10 @@ def draw_passes(rows: Rows) -> Chart:
 LEARNING = (
     Figure("passes", "pass@1: right at the first try",
            "Averaged over the tasks of the iteration, with 95% bootstrap intervals over tasks; evaluations "
-           "as rings, at the policy that they judge.", PASS_SQL.format(of="k = 1"), draw_passes),
+           "as rings, at the policy that they judge.", PASS_SQL.format(of="1"), draw_passes),
     Figure("reach", "pass@k: within reach",
-           "Unbiased, for the largest k that nine tasks of ten have. pass@1 rising while pass@k falls is "
-           "sharpening, not learning.", PASS_SQL.format(of="k = largest"), draw_passes),
+           "Unbiased, for the largest k that nine visits of ten have. pass@1 rising while pass@k falls is "
+           "sharpening, not learning.", PASS_SQL.format(of="k_of(purpose)"), draw_passes),
     Figure("reward", "Reward",
            "The last curve to move when a run collapses. Truncated completions apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),

@@ -175,6 +175,14 @@ def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp
     assert result.exit_code == 1 and "cannot be compared with itself" in result.stderr
 
 
+def test_runs_of_other_group_sizes_are_compared_at_one_k(run: Warehouse, tmp_path: Path) -> None:
+    other = build_run(tmp_path / "small", iterations=2, evals=(), num_tasks=3, group_size=4)
+    reports("compare", run.root, other.root, "-o", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    figure = re.search(r'<figure data-figure="pass-at-k".*?</figure>', text, re.DOTALL)
+    assert figure and "pass@4" in figure[0] and "k = 4" in figure[0]
+
+
 def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
     from tests.building.weather import empty_run
     result = reports("compare", run.root, empty_run(tmp_path / "empty").root, "-o", tmp_path / "page.html")

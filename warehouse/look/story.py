@@ -11,9 +11,9 @@ from warehouse.store.run_folder import Warehouse
 # Of iterations that end early the first has what was soonest done, the second what that left: neither is a
 # start to measure from.
 QUERY = """
-SELECT adjusted.*, policy_version, min(max_k) OVER (PARTITION BY purpose) AS k
+SELECT adjusted.*, policy_version
 FROM adjusted
-JOIN (SELECT iteration, purpose, policy_version, max_k FROM iteration_stats) USING (iteration, purpose)
+JOIN (SELECT iteration, purpose, policy_version FROM iteration_stats) USING (iteration, purpose)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
@@ -70,21 +70,24 @@ def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
 
 
 def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
-    single, most = _change(rows, "solving"), _change(rows, "reach")
+    changes = {"pass@1": _change(rows, "solving")}
+    if None not in (rows[0]["reach"], rows[-1]["reach"]):
+        changes[f"pass@{rows[0]['k']}"] = _change(rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
-    reach = f"pass@{rows[0]['k']}"
     if rows[0]["iteration"] == rows[-1]["iteration"]:
         asked = "the model behind the API" if now is None else f"policy {now}"
-        return (f"On '{purpose}' {asked} has pass@1 {short_share(single.last)}, {reach} "
-                f"{short_share(most.last)}; nothing to compare it with.")
-    if single.direction < 0:
+        has = ", ".join(f"{name} {short_share(change.last)}" for name, change in changes.items())
+        return f"On '{purpose}' {asked} has {has}; nothing to compare it with."
+    directions = [change.direction for change in changes.values()]
+    if directions[0] < 0:
         said = "it got worse"
-    elif most.direction < 0:
+    elif min(directions) < 0:
         said = "it sharpened, the same answers more often, fewer tasks within reach"
     else:
-        said = "it learned" if single.direction > 0 or most.direction > 0 else "no change beyond chance"
+        said = "it learned" if max(directions) > 0 else "no change beyond chance"
     fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
-    return f"On '{purpose}', policy {before} to {now}: {said}; pass@1 {single}, {reach} {most}.{fired}"
+    moved = ", ".join(f"{name} {change}" for name, change in changes.items())
+    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}.{fired}"
 
 
 def _change(rows: list[dict[str, Any]], measure: str) -> Change:

@@ -13,13 +13,17 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 BARS = "▁▂▃▄▅▆▇█"
-TRENDS = {"pass_at_1": "pass@1", "pass_at_max_k": "pass@{k}", "reward_mean": "reward",
+TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward",
           "truncated_share": "truncated", "tokens_mean": "tokens", "mismatch_kl": "mismatch"}
 STAGES = ("rollout", "score", "train")
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
 FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
+"""
+REACH = """
+SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
+WHERE purpose = 'train' AND k = k_of('train') AND k BETWEEN 2 AND max_k ORDER BY iteration
 """
 
 
@@ -33,7 +37,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms),
              *advice_lines(warehouse, connection, alarms)]
     if train:
-        lines += ["", *_trends(train), "", *_table(train[-last:], "iteration")]
+        lines += ["", *_trends(train, rows_of(connection, REACH)), "", *_table(train[-last:], "iteration")]
         if len(train) > last:
             lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
     if evaluations:
@@ -134,13 +138,14 @@ def _costs(connection: Connection, inventory: Inventory) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _trends(rows: list[dict[str, Any]]) -> list[str]:
-    lines = []
+def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:
+    """Sparklines over iterations; pass@k has one k for all, and a gap where not nine tasks of ten have it."""
+    lines, passes = [], {row["iteration"]: row["pass_at_k"] for row in reached}
     for key, name in TRENDS.items():
-        values = [row[key] for row in rows]
+        values = [passes.get(row["iteration"]) if key == "pass_at_k" else row[key] for row in rows]
         known = [value for value in values if value is not None]
         if known:
-            lines.append(f"{name.format(k=rows[-1]['max_k']):<10} {sparkline(values)}  "
+            lines.append(f"{name.format(k=reached[0]['k'] if reached else ''):<10} {sparkline(values)}  "
                          f"{_short(key, known[0])} → {_short(key, known[-1])}")
     return lines
 

@@ -3,12 +3,15 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.building.weather import build_run
+from tests.building.weather import Weather, build_run, empty_run, write_iteration
 from warehouse.care.rollback import roll_back
 from warehouse.cli import cli
+from warehouse.look.render import short_share
+from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
 
@@ -59,3 +62,28 @@ def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
     assert alarms.endswith(f": warehouse watch {run.root}")
     roll_back(run, 5)
     assert ending(run)[0] == f"Next: rollout {run.root}"
+
+
+def run_of_sizes(folder: Path, sizes: list[int]) -> Warehouse:
+    """A run whose iterations have groups of these sizes."""
+    warehouse, random = empty_run(folder, num_tasks=4), np.random.default_rng(0)
+    for iteration, size in enumerate(sizes):
+        write_iteration(warehouse, iteration, "train", Weather(), random, num_tasks=4, group_size=size)
+    return warehouse
+
+
+def test_pass_at_k_over_iterations_is_of_one_k(tmp_path: Path) -> None:
+    run = run_of_sizes(tmp_path / "run", [16, 16, 4])
+    reached = [short_share(row["pass_at_k"]) for row in rows_of(
+        connect(run), "SELECT pass_at_k FROM pass_curve WHERE k = 4 ORDER BY iteration")]
+    result = CliRunner().invoke(cli, ["summary", str(run.root)])
+    [trend] = [line for line in result.stdout.splitlines() if line.startswith("pass@4 ")]
+    assert trend.endswith(f"  {reached[0]} → {reached[2]}")
+
+
+def test_an_evaluation_of_one_completion_each_tells_pass_at_1_once(tmp_path: Path) -> None:
+    run, random = run_of_sizes(tmp_path / "run", [4, 4]), np.random.default_rng(1)
+    for iteration in (0, 1):
+        write_iteration(run, iteration, "eval", Weather(), random, num_tasks=4, group_size=1)
+        story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
+        assert story.startswith("On 'eval'") and story.count("pass@") == 1

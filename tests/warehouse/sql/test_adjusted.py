@@ -70,3 +70,24 @@ def test_the_base_rates_of_an_evaluation_on_the_same_tasks_count() -> None:
 def test_no_results_have_no_curve() -> None:
     connection = empty_connection()
     assert rows_of(connection, "FROM adjusted") == []
+
+
+def visits_of(sizes: list[int], num_tasks: int = 12) -> list[Visit]:
+    """Visits of the same tasks at every iteration with groups of a size each."""
+    random = np.random.default_rng(3)
+    return [(iteration, "train", f"t{task}", size, int(random.binomial(size, 0.1 + 0.05 * task)))
+            for iteration, size in enumerate(sizes) for task in range(num_tasks)]
+
+
+def test_an_iteration_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others() -> None:
+    *others, odd = adjusted(visits_of([16] * 12 + [1]))
+    for row, alone in zip(others, adjusted(visits_of([16] * 12)), strict=True):
+        assert row["k"] == alone["k"] == 16
+        for name in ("reach", "reach_error", "reach_plain"):
+            assert row[name] == pytest.approx(alone[name])
+    assert (odd["reach"], odd["reach_error"], odd["reach_plain"]) == (None, None, None)
+    assert odd["solving"] is not None
+
+
+def test_what_has_no_more_than_pass_at_1_has_no_reach() -> None:
+    assert {row["reach"] for row in adjusted(visits_of([16, 1, 1]))} == {None}

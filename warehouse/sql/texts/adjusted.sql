@@ -8,24 +8,26 @@ noise + greatest(total - noise, 0) / (1 + (visits - 1) * greatest(total - noise,
 -- value = effect of the occasion + effect of the task + noise, by 12 alternating sweeps. An evaluation is an occasion
 -- like an iteration, so the base's rates on tasks that are trained on count. A task's mean residual is shrunk by a
 -- tenth of a visit: where no task was visited twice nothing can be told apart, the value is the plain mean, and its
--- error holds the spread of the tasks. Later turns are left out: which tasks they are of depends on the policy.
+-- error holds the spread of the tasks. Reach is fitted to the visits that have its k, to none where that is 1. Later
+-- turns are left out: which tasks they are of depends on the policy.
 CREATE OR REPLACE VIEW adjusted AS
 WITH RECURSIVE cells AS MATERIALIZED (
-    SELECT *, count(*) OVER (PARTITION BY task) AS visits
+    SELECT *, count(*) OVER same AS visits, count(reach) OVER same AS reach_visits
     FROM (SELECT dense_rank() OVER (ORDER BY iteration, purpose) AS occasion,
-                 dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, c / n AS solving,
-                 pass_at_k(n, c, top_k(min(shared) OVER (PARTITION BY purpose))) AS reach, reward_mean AS reward
-          FROM (SELECT *, quantile_disc(n, 0.1) OVER (PARTITION BY iteration, purpose) AS shared
-                FROM task_results WHERE n > 0 AND turn_of(purpose) = 1))),
+                 dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, k, c / n AS solving,
+                 CASE WHEN k > 1 THEN pass_at_k(n, c, k) END AS reach, reward_mean AS reward
+          FROM (SELECT *, top_k(quantile_disc(n, 0.1) OVER (PARTITION BY purpose)) AS k
+                FROM task_results WHERE n > 0 AND turn_of(purpose) = 1))
+    WINDOW same AS (PARTITION BY task)),
 sweeps AS (
-    SELECT 0 AS sweep, occasion, task, visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
+    SELECT 0 AS sweep, occasion, task, visits, reach_visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
            0.0::DOUBLE AS reach_here, 0.0::DOUBLE AS reward_here, 0.0::DOUBLE AS solving_of_task,
            0.0::DOUBLE AS reach_of_task, 0.0::DOUBLE AS reward_of_task
     FROM cells
     UNION ALL
-    SELECT sweep + 1, occasion, task, visits, solving, reach, reward, solving_here, reach_here, reward_here,
+    SELECT sweep + 1, occasion, task, visits, reach_visits, solving, reach, reward, solving_here, reach_here, reward_here,
            sum(solving - solving_here) OVER same / (visits + 0.1),
-           sum(reach - reach_here) OVER same / (visits + 0.1), sum(reward - reward_here) OVER same / (visits + 0.1)
+           sum(reach - reach_here) OVER same / (reach_visits + 0.1), sum(reward - reward_here) OVER same / (visits + 0.1)
     FROM (SELECT * REPLACE (avg(solving - solving_of_task) OVER here AS solving_here,
                             avg(reach - reach_of_task) OVER here AS reach_here,
                             avg(reward - reward_of_task) OVER here AS reward_here)
@@ -35,11 +37,14 @@ fitted AS MATERIALIZED (FROM sweeps WHERE sweep = 12),
 spread AS (
     SELECT greatest(count(*) - max(occasion), 1) AS total_freedom,
            greatest(count(*) - max(occasion) - sum(1 / (visits + 0.1)), 1) AS freedom,
+           greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL), 1) AS reach_total_freedom,
+           greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL)
+                    - sum(1 / (reach_visits + 0.1)) FILTER (reach IS NOT NULL), 1) AS reach_freedom,
            sum(pow(solving - solving_mean, 2)) / total_freedom AS solving_total,
-           sum(pow(reach - reach_mean, 2)) / total_freedom AS reach_total,
+           sum(pow(reach - reach_mean, 2)) / reach_total_freedom AS reach_total,
            sum(pow(reward - reward_mean, 2)) / total_freedom AS reward_total,
            sum(pow(solving - solving_here - solving_of_task, 2)) / freedom AS solving_noise,
-           sum(pow(reach - reach_here - reach_of_task, 2)) / freedom AS reach_noise,
+           sum(pow(reach - reach_here - reach_of_task, 2)) / reach_freedom AS reach_noise,
            sum(pow(reward - reward_here - reward_of_task, 2)) / freedom AS reward_noise
     FROM (SELECT *, avg(solving) OVER here AS solving_mean, avg(reach) OVER here AS reach_mean,
                  avg(reward) OVER here AS reward_mean
@@ -47,9 +52,11 @@ spread AS (
 SELECT iteration, purpose, avg(fitted.solving - solving_of_task) AS solving,
        sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
        avg(fitted.reach - reach_of_task) AS reach,
-       sqrt(sum(variance_of(reach_total, reach_noise, cells.visits))) / count(*) AS reach_error,
+       sqrt(sum(variance_of(reach_total, reach_noise, cells.reach_visits)) FILTER (cells.reach IS NOT NULL))
+           / count(cells.reach) AS reach_error,
        avg(fitted.reward - reward_of_task) AS reward,
        sqrt(sum(variance_of(reward_total, reward_noise, cells.visits))) / count(*) AS reward_error,
-       avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain, count(*)::INTEGER AS num_tasks
+       avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain,
+       any_value(k)::INTEGER AS k, count(*)::INTEGER AS num_tasks
 FROM fitted JOIN cells USING (occasion, task), spread
 GROUP BY iteration, purpose;

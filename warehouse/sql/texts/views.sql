@@ -57,6 +57,10 @@ SELECT iteration, purpose, k::INTEGER AS k,
        num = num_all AS every_task
 FROM totals;
 
+-- The largest k of pass_curve that nine visits of ten of a purpose have: one for all its iterations.
+CREATE OR REPLACE MACRO k_of(of_purpose) AS
+(SELECT top_k(quantile_disc(n, 0.1)) FROM task_results WHERE purpose = of_purpose AND n > 0);
+
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
        any_value(split) AS split,
