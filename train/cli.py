@@ -25,6 +25,7 @@ from warehouse.options import (
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 from warehouse.stages import warm
+from warehouse.store.errors import StageError
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
@@ -42,7 +43,6 @@ LOADS = ("train.run",)     # what `warehouse warm` imports beforehand
 @shows_errors
 def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
-    from warehouse.store.errors import StageError
     warehouse = open_run(run)
     version = version or max(warehouse.policy_versions())
     if version == 0:
@@ -212,7 +212,6 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    from train.follow import stand_by
     from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.care.prune import prune_policies
@@ -222,7 +221,12 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     warehouse = open_run(run)
     ahead, started = None, warm.started
     if follow:
-        ahead = stand_by(warehouse, iteration, settings, follow, click.echo)
+        if iteration is None:
+            raise StageError("--follow trains one iteration once its rows are there. Name it with "
+                             "--iteration.")
+        from train.follow import Ahead  # which loads torch
+        ahead = Ahead(warehouse, iteration, settings)
+        ahead.wait_for(follow)
         warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 import torch
 
 from train.finish import WAITING, finish, is_waiting
+from train.follow import Ahead
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import whole_policy
 from train.rows.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
 from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
-from train.start import Ahead, check_fits, load_optimizer, load_policy, open_processes
+from train.start import check_fits, load_optimizer, load_policy, open_processes
 from train.update.accelerator import Processes, Tracker
 from train.update.batch import RowGroup, build_batch, forwardable, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens

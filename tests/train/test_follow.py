@@ -60,8 +60,8 @@ def loaded(monkeypatch):
             weights.extend(map(weakref.ref, made.model.parameters() if name == "load_lora" else ()))
             return made
         return noted
-    for name in ("load_base", "load_lora"):
-        monkeypatch.setattr(train.start, name, noting(name, getattr(train.start, name)))
+    for module, name in ((train.follow, "load_base"), (train.start, "load_lora")):
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
     return order
 
 
@@ -105,9 +105,9 @@ def test_nothing_is_put_on_a_device_while_the_rows_are_sampled_or_without_room(
         stale_run, worker, loaded, monkeypatch):
     rows, manifest = aside(stale_run, ROWS), "completions/iteration=1/purpose=train/manifest.json"
     complete, asked, room = aside(stale_run, manifest), [], []
-    monkeypatch.setattr(train.start, "has_room", lambda *_: asked.append(loaded[:]) or bool(room))
+    monkeypatch.setattr(train.follow, "has_room", lambda *_: asked.append(loaded[:]) or bool(room))
     looks = []
-    monkeypatch.setattr(train.start.Ahead, "go_on", lambda self, go_on=train.start.Ahead.go_on: (
+    monkeypatch.setattr(train.follow.Ahead, "go_on", lambda self, go_on=train.follow.Ahead.go_on: (
         go_on(self), looks.append(1)))
 
     def work():
@@ -129,7 +129,7 @@ def test_a_gpu_has_room_where_three_times_the_weights_are_free_and_nobody_counts
         monkeypatch, free, is_shared, has_room):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 100))
     one_weight = torch.nn.Linear(1, 1, bias=False)      # of four bytes
-    assert train.start.has_room(torch.device("cuda"), one_weight, is_shared) is has_room
+    assert train.follow.has_room(torch.device("cuda"), one_weight, is_shared) is has_room
 
 
 @pytest.mark.parametrize("what", ["dtype", "shape of the adapter"])
@@ -143,11 +143,11 @@ def test_what_does_not_fit_the_rows_after_all_is_loaded_anew(stale_run, undistur
         return load_policy(warehouse, parent, settings, *rest)
 
     if what == "dtype":
-        go_on = train.start.Ahead.go_on
-        monkeypatch.setattr(train.start.Ahead, "go_on", lambda self: (
+        go_on = train.follow.Ahead.go_on
+        monkeypatch.setattr(train.follow.Ahead, "go_on", lambda self: (
             setattr(self, "settings", self.settings.replace(dtype="bfloat16")), go_on(self)))
     else:
-        monkeypatch.setattr(train.start, "load_policy", load_another)
+        monkeypatch.setattr(train.follow, "load_policy", load_another)
 
     def work():
         wait_until(lambda: len(loaded) == 2)
@@ -216,12 +216,3 @@ def test_the_time_limit_is_of_the_training(stale_run, worker):
     done = follow(stale_run, worker, lambda: time.sleep(0.5), "--time-limit", "0")
     assert done.exit_code == 75 and "before the rows" not in done.output, done.output
     assert "the time limit of 0 s is over" in done.output
-
-
-def test_it_says_that_it_waits_where_nothing_comes(stale_run, worker, monkeypatch):
-    asked, last_written = [], train.follow.last_written
-    monkeypatch.setattr(train.follow, "TELL_SECONDS", 0.2)
-    monkeypatch.setattr(train.follow, "last_written", lambda *run: (asked.append(1), last_written(*run))[1])
-    done = follow(stale_run, worker, lambda: wait_until(lambda: len(asked) > 2))
-    assert done.exit_code == 0
-    assert f"train of iteration 1 waits: process {worker.pid} runs, and nothing" in done.output

@@ -52,11 +52,6 @@ class Followed:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError, OverflowError):
             self.descriptor = os.pidfd_open(process)
 
-    def fileno(self) -> int:
-        """What becomes readable as it ends, for `select`."""
-        assert self.descriptor is not None, "it has ended"
-        return self.descriptor
-
-    def has_ended(self) -> bool:
-        """True once the process is gone."""
-        return self.descriptor is None or bool(select.select([self], [], [], 0)[0])
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """True once the process is gone, which is waited for at most so long."""
+        return self.descriptor is None or bool(select.select([self.descriptor], [], [], seconds)[0])
