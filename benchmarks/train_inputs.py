@@ -16,7 +16,8 @@ import pyarrow as pa
 from benchmarks.train_rows import settings
 from benchmarks.warehouse import BODY_ITERATIONS, SCORER, build
 from train.rows.groups import load_groups
-from train.update.batch import RowGroup, build_batch
+from train.update.batch import build_batch
+from train.update.row import RowGroup
 from warehouse.store.run_folder import Warehouse
 
 

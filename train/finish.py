@@ -10,9 +10,9 @@ import torch
 from train.model.saving import OPTIMIZER, Whole, save_policy
 from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.rows.settings import correction_of
-from train.update.batch import RowGroup
 from train.update.mismatch import group_counts, mismatch_table
 from train.update.probe import PROBE
+from train.update.row import RowGroup
 from train.update.steps import Learner
 from train.update.tables import sample_table, step_table, token_table
 from warehouse.care.prune import prune_policies

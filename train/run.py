@@ -15,13 +15,14 @@ from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
 from train.start import check_fits, load_optimizer, load_policy, open_processes
 from train.update.accelerator import Processes, Tracker
-from train.update.batch import RowGroup, build_batch, forwardable, split_into_steps, weigh_rows
+from train.update.batch import build_batch, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
 from train.update.probe import make_probe
+from train.update.row import RowGroup, forwardable
 from train.update.steps import Learner, check_first_step, check_schedule, take_steps
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes

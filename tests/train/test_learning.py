@@ -23,9 +23,10 @@ from train.rows.groups import load_groups
 from train.rows.settings import Settings, correction_of
 from train.update import gradients
 from train.update.accelerator import Processes
-from train.update.batch import build_batch, forwardable, has_gradient, plan_step, weigh_rows
+from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
 from train.update.gradients import accumulate
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
+from train.update.row import forwardable
 from train.update.steps import learning_rate
 
 

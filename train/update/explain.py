@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from train.update.batch import Row, RowGroup, has_gradient, plan_step
+from train.update.batch import has_gradient, plan_step
 from train.update.gradients import accumulate
+from train.update.row import Row, RowGroup
 from train.update.steps import Learner
 
 

@@ -15,8 +15,9 @@ from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, has_gradient, prompt_groups, weigh_rows
+from train.update.batch import has_gradient, weigh_rows
 from train.update.logprob_pass import exchange, in_step, share
+from train.update.row import Row, RowGroup, prompt_groups
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
         "whole_weight", "whole_weight_squared")

@@ -11,7 +11,7 @@ from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, conversations, forwardable, prompt_groups
+from train.update.row import Row, RowGroup, conversations, forwardable, prompt_groups
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 

@@ -8,7 +8,7 @@ import torch
 
 from train.objective.correction import effective_sample_size, k3
 from train.rows.settings import Settings
-from train.update.batch import Row, RowGroup
+from train.update.row import Row, RowGroup
 from warehouse.store.errors import StageError
 
 # Mean k3 KL at staleness 0. Half precision: prime-rl's bar for a new model. Float32: in the first iteration

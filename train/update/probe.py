@@ -5,7 +5,7 @@ from typing import Any
 from train.model.packs import PromptGroup
 from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs
-from train.update.batch import Row, RowGroup
+from train.update.row import Row, RowGroup
 
 PROBE = "probe.json"
 LENGTH = 1024                    # tokens of prompt and completion that a probe should not exceed

@@ -14,10 +14,11 @@ from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
-from train.update.batch import Row, RowGroup, forwardable, has_gradient, plan_step
+from train.update.batch import has_gradient, plan_step
 from train.update.checkpoint import Checkpoints
 from train.update.gradients import accumulate
 from train.update.logprob_pass import STEP_COLUMNS, collect, hand_out
+from train.update.row import Row, RowGroup, forwardable
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from train.objective.correction import k3
 from train.rows.inputs import Inputs
-from train.update.batch import Row, RowGroup
+from train.update.row import Row, RowGroup
 from warehouse.store.schema import arrow_schema
 
 STEP_EXTRA = ("policy_k2", "policy_ess", "completion_ess", "num_forwarded_tokens", "packs")
