@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.run import run_rollout
+from warehouse.store.run_folder import Warehouse
 
 
 class ScriptedEncoder:
@@ -89,3 +92,10 @@ class ScriptedEngine:
                     yield each[1]
             inside = [each for each in inside if each[2] < len(each[1].completion_ids)]
             yield None
+
+
+def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **options: Any) -> list[str]:
+    """Roll out the iteration that is due, in groups of four, two to a part; what was said of it."""
+    small = {"sampling": Sampling(max_tokens=20), "group_size": 4, "prompt_format": "compact", "part_size": 8}
+    return run_rollout(default_options(warehouse.root).replace(**{**small, **options}),
+                       (engine or ScriptedEngine()).start, ScriptedEncoder)

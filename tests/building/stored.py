@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollout.cli import default_options
 from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
+from tests.building import scripted
 from tests.building.runs import TURN, fake_model
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.store.checksums import file_hashes, weights_sha256
@@ -32,13 +30,10 @@ def on_machine(name: str, address: str, folder: Path, monkeypatch: pytest.Monkey
     return open_warehouse(address)
 
 
-def sample(warehouse: Warehouse, shard: Shard | None = None, max_tokens: int = 20,
-           **more: Any) -> None:
+def sample(warehouse: Warehouse, shard: Shard | None = None, max_tokens: int = 20, **more: Any) -> None:
     """Sample the due iteration, or a share of it, with the scripted engine; `more` are options too."""
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=max_tokens), group_size=4, prompt_format="compact", part_size=8,
-        spill_seconds=0.0, shard=shard or Shard(), **more)
-    run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
+    scripted.sample(warehouse, sampling=Sampling(max_tokens=max_tokens), spill_seconds=0.0,
+                    shard=shard or Shard(), **more)
 
 
 def weights(warehouse: Warehouse, version: int, text: str) -> Path:

@@ -16,11 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
+from tests.building import scripted
 from tests.building.runs import small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from tests.chaos.commands import watch
 from tests.chaos.loop import contents, leftovers, problems
 from warehouse.care.compact import compact_run
@@ -136,10 +133,7 @@ def killed_everywhere(folders: list[Path], expected: dict[str, object]) -> str:
 
 def sample(warehouse: Warehouse) -> None:
     """A small rollout in four parts, with a scripted engine."""
-    run_rollout(default_options(warehouse.root).replace(
-            sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
-            spill_seconds=0.0),
-                ScriptedEngine().start, ScriptedEncoder)
+    scripted.sample(warehouse, spill_seconds=0.0)
 
 
 def _compare(warehouse: Warehouse, expected: dict[str, object]) -> None:

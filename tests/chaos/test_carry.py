@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
 from tests.building.runs import small_run, without_waiting
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, sample
 from tests.chaos.care import die_at
 from warehouse.care.check import check_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -25,10 +22,8 @@ RULES = ("0.5", "0.5", None)        # of the iterations; the last finishes what 
 def roll_out(run: Path, iteration: int) -> None:
     engine = ScriptedEngine()
     engine.at_once = 9
-    run_rollout(default_options(run).replace(
-            sampling=Sampling(max_tokens=20), group_size=3, part_size=6,
-            prompt_format="compact", iteration=iteration, policy_version=0,
-            num_tasks=4, carry_over=RULES[iteration], spill_seconds=0.0), engine.start, ScriptedEncoder)
+    sample(open_warehouse(run), engine, group_size=3, part_size=6, iteration=iteration, policy_version=0,
+           num_tasks=4, carry_over=RULES[iteration], spill_seconds=0.0)
 
 
 def dies(work: Callable[[], None], run: Path, number: int) -> bool:

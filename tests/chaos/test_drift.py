@@ -5,22 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
 from tests.building.runs import change_document, small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, sample
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.run_folder import open_warehouse
 
 NAMES = {"policy_sha256": "another adapter under the same name",
          "tasks_sha256": "changed tasks", "engine": "another version of vLLM"}
-
-
-def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
-    run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,13 +16,10 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
 from tests.building import runs, sampled
 from tests.building.mounts import mounted
 from tests.building.runs import small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, sample
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from train.cli import train
@@ -30,13 +27,7 @@ from train.update import steps
 from train.update.checkpoint import Checkpoints
 from warehouse.stages import space
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import Warehouse, open_warehouse
-
-
-def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> None:
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
-    run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+from warehouse.store.run_folder import open_warehouse
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
+from tests.building import scripted
 from tests.building.runs import change_document, small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.care.discard import discard
@@ -21,10 +19,7 @@ WORKERS = 8
 
 
 def sample(warehouse: Warehouse, shard: Shard) -> None:
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, shard=shard, prompt_format="compact", part_size=8,
-        spill_seconds=0.0)
-    run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
+    scripted.sample(warehouse, shard=shard, spill_seconds=0.0)
 
 
 def wait_and_sample(warehouse: Warehouse, shard: Shard, barrier) -> None:
@@ -61,11 +56,8 @@ def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> No
                 if count == 13:
                     discard(warehouse, 0, "train")
                 yield sampled
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
-        spill_seconds=0.0)
     with pytest.raises(StageError, match="was put aside while it ran"):
-        run_rollout(options, Discarding().start, ScriptedEncoder)
+        scripted.sample(warehouse, Discarding(), spill_seconds=0.0)
     discard(warehouse, 0, "train")
     sample(warehouse, Shard())
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
@@ -79,10 +71,8 @@ def test_a_policy_that_is_rolled_back_while_a_rollout_starts_has_no_row(tmp_path
         def start(self, settings):
             change_document(warehouse.policy_dir(0) / "policy.json", sha256="0" * 64)
             return super().start(settings)
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
     with pytest.raises(StageError, match="Policy 0 was exchanged while rollout of iteration 0"):
-        run_rollout(options, Exchanging().start, ScriptedEncoder)
+        scripted.sample(warehouse, Exchanging())
     assert not (warehouse.root / "completions").exists()
 
 

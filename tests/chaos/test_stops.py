@@ -11,14 +11,11 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
 from score.cli import score
 from score.sandbox import executor as execution
-from tests.building import runs, sampled, texts
+from tests.building import runs, sampled, scripted, texts
 from tests.building.runs import small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine
 from tests.chaos.loop import contents
 from train.cli import train
 from warehouse.stages.stop import StageStopped, StopRequest
@@ -27,9 +24,7 @@ from warehouse.store.run_folder import Warehouse
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: object) -> ScriptedEngine:
     engine = engine or ScriptedEngine()
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=100)
-    run_rollout(options.replace(**values), engine.start, ScriptedEncoder)
+    scripted.sample(warehouse, engine, **{"part_size": 100, **values})
     return engine
 
 
@@ -145,13 +140,9 @@ def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     """tqdm reads TQDM_DISABLE when it is imported, so another process has to run it."""
     warehouse = small_run(tmp_path)
     code = ("import sys\n"
-            "from rollout.cli import default_options\n"
-            "from rollout.engines.engine import Sampling\n"
-            "from rollout.run import run_rollout\n"
-            "from tests.building.scripted import ScriptedEncoder, ScriptedEngine\n"
-            "options = default_options(sys.argv[1]).replace(sampling=Sampling(max_tokens=20), group_size=4,\n"
-            "                                               prompt_format='compact')\n"
-            "run_rollout(options, ScriptedEngine().start, ScriptedEncoder)\n")
+            "from tests.building.scripted import sample\n"
+            "from warehouse.store.run_folder import open_warehouse\n"
+            "sample(open_warehouse(sys.argv[1]))\n")
     subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[2],
                    env=os.environ | {"TQDM_DISABLE": "1"})
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rollout.cli import default_options, rollout
+from rollout.cli import rollout
 from rollout.engines.endings import next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.selection import training_visits
-from rollout.run import run_rollout
 from score.cli import score
+from tests.building import scripted
 from tests.building.runs import small_run, without_waiting
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine
 from tests.building.stored import weights
 from train.rows.groups import load_groups
 from warehouse.care.check import check_run
@@ -47,9 +47,7 @@ def without_flushing() -> Iterator[None]:
 
 def sample(warehouse: Warehouse, iteration: int, engine: ScriptedEngine | None = None,
            **values: Any) -> list[str]:
-    options = default_options(warehouse.root).replace(
-        sampling=LIMIT, group_size=4, prompt_format="compact", part_size=8, iteration=iteration)
-    return run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
+    return scripted.sample(warehouse, engine, iteration=iteration, **values)
 
 
 def rows(warehouse: Warehouse, table: str = "completions", iteration: int = 0) -> list[Row]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rollout.cli import default_options
 from rollout.engines.endings import (
     CLOSED_CODE,
     LONGEST_LOOP,
@@ -22,12 +21,11 @@ from rollout.engines.endings import (
     next_draw,
 )
 from rollout.engines.engine import Request, Sampled, Sampling
-from rollout.run import run_rollout
 from score.cli import score
 from score.tasks.measures import CODE_BLOCK
 from score.verdicts.repetition import MAX_PERIOD
 from tests.building.runs import new_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, sample
 from train.rows.groups import load_groups
 from warehouse.sql.database import connect
 
@@ -133,10 +131,7 @@ class Looping(ScriptedEngine):
 
 def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: Path) -> None:
     warehouse = new_run(tmp_path / "run")
-    sampling = Sampling(max_tokens=20, stop_loops=8)
-    options = default_options(warehouse.root).replace(
-        sampling=sampling, group_size=4, prompt_format="compact")
-    printed = run_rollout(options, Looping().start, ScriptedEncoder)
+    printed = sample(warehouse, Looping(), sampling=Sampling(max_tokens=20, stop_loops=8))
     assert "50.0% truncated (2 as loops)" in printed[0]
     stage = warehouse.stage("rollout", iteration=0, purpose="train")
     assert stage.settings()["stop_loops"] == 8, "a rollout must not go on without it"

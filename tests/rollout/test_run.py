@@ -18,8 +18,9 @@ from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from rollout.spill import Spill
+from tests.building import scripted
 from tests.building.runs import small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine
 from warehouse.care.discard import discard
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
@@ -30,9 +31,7 @@ from warehouse.store.run_folder import Warehouse
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values) -> ScriptedEngine:
     engine = engine or ScriptedEngine()
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
-    run_rollout(options.replace(**values), engine.start, ScriptedEncoder)
+    scripted.sample(warehouse, engine, **values)
     return engine
 
 

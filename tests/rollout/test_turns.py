@@ -8,11 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rollout.cli import default_options
-from rollout.engines.engine import Sampling
-from rollout.run import run_rollout
 from tests.building.runs import finish, sample_row, small_run, write_rows
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, sample
 from warehouse.care.check import check_run
 from warehouse.care.discard import discard
 from warehouse.store.errors import StageError
@@ -20,12 +17,6 @@ from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 
 SCORER = "arc-exact-0123456789"
-
-
-def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values: Any) -> list[str]:
-    options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8)
-    return run_rollout(options.replace(**values), (engine or ScriptedEngine()).start, ScriptedEncoder)
 
 
 def score(warehouse: Warehouse, purpose: str = "train", iteration: int = 0) -> None:
