@@ -29,7 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Who takes much of a GPU, or measures what is free of it, has it for itself."""
-    if not Path("/dev/nvidiactl").exists() or not any(item.iter_markers(name) for name in ("engine", "gpu")):
+    takes_much = item.get_closest_marker("engine") or item.get_closest_marker("gpu")
+    if not takes_much or not Path("/dev/nvidiactl").exists():
         return (yield)
     with Path(tempfile.gettempdir(), f"rollhouse-tests-gpu-{os.getuid()}").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

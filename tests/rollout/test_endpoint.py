@@ -15,7 +15,7 @@ from rollout.cli import default_options
 from rollout.endpoint import engine as endpoint
 from rollout.endpoint import server as server_module
 from rollout.engines.engine import Request, Sampling
-from rollout.engines.probe import is_former
+from rollout.engines.probe import Probe, check_said, is_former
 from rollout.run import run_rollout
 from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEngine
@@ -210,6 +210,17 @@ def test_policies_are_told_apart_as_far_as_the_noise_allows() -> None:
         trained = before + draw.normal(0, size, 200)
         assert not is_former(trained + draw.normal(0, noise, 200), trained, before)
         assert is_former(before + draw.normal(0, noise, 200), trained, before) == told
+
+
+def test_a_gpu_that_rounds_more_in_float32_serves_the_policy_and_still_no_other() -> None:
+    """.0018 nats is what an H200 was off by, at the demo's second policy."""
+    draw = np.random.default_rng(0)
+    trained = -draw.exponential(size=13)
+    probe = Probe(Path("policies/2"), [], trained, trained + 0.01)
+    check_said(probe, [*(trained + 0.0018 * draw.choice([-1, 1], 13))], "float32", "It")
+    for other, reason in ((trained + 0.01, "older than policies/2"), (trained + 0.1, "off by 0.1 nats")):
+        with pytest.raises(StageError, match=reason):
+            check_said(probe, [*other], "float32", "It")
 
 
 def test_servers_that_are_not_alike_or_not_there(warehouse: Warehouse, serve: Serve) -> None:
