@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 PROGRAMS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
-            "train export": "train.cli:export", "warehouse": "warehouse.cli:cli",
+            "train export": "train.export_command:export", "warehouse": "warehouse.cli:cli",
             "reports": "reports.cli:cli"}
 OPTION = r"--?[a-z][a-z0-9-]*"
 

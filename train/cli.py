@@ -1,21 +1,16 @@
 """The `train` command: scored groups become the next policy."""
 
 import os
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
+from train.export_command import TrainCommand
 from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
 from warehouse.options import (
-    HELP,
     FiniteRange,
-    RunFolder,
-    TitledCommand,
     iteration_option,
     open_run,
     option_group,
@@ -33,24 +28,6 @@ SHARE = FiniteRange(min=0, max=1, max_open=True)
 LOADS = ("train.run",)     # what `warehouse warm` imports beforehand
 
 
-@click.command(context_settings={"show_default": True} | HELP)
-@click.argument("run", type=RunFolder())
-@click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
-@click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
-              help="Folder to write.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
-              help="Of the weights written; the merge itself is in float32.  [default: as it was trained]")
-@shows_errors
-def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
-    """Merge the adapter of a policy into the base and write a plain model."""
-    warehouse = open_run(run)
-    version = version or max(warehouse.policy_versions())
-    if version == 0:
-        raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
-    from train.export import export_policy
-    click.echo(export_policy(warehouse, version, output, dtype=dtype))
-
-
 def chosen_turns(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
     """The turns that --turns names, in order."""
     if value is None:
@@ -59,18 +36,6 @@ def chosen_turns(_context: click.Context, _option: click.Parameter, value: str |
     if not all(name.isdecimal() and int(name) for name in names):
         raise click.BadParameter(f"{value} is no list of turns, which count from 1. Say 2, or 1,2.")
     return sorted(set(map(int, names)))
-
-
-class TrainCommand(TitledCommand):
-    """`train RUN ..`, and `train export RUN ..` beside it."""
-
-    def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
-             prog_name: str | None = None, **options: Any) -> Any:
-        """Hand the arguments of `train export` to that command."""
-        arguments = list(sys.argv[1:] if args is None else args)
-        if arguments[:1] == ["export"]:
-            return export.main(arguments[1:], "train export", **options)
-        return super().main(arguments, prog_name, **options)
 
 
 @with_version

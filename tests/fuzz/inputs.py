@@ -173,7 +173,7 @@ def _find(words: list[str]) -> click.Command:
     """The command that the words call."""
     command: Any = command_of(words[0])
     if words == ["train", "export"]:
-        from train.cli import export
+        from train.export_command import export
         return export
     for word in words[1:]:
         command = command.commands[word]
