@@ -94,11 +94,11 @@ def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart |
 def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """The few numbers that a person asks for first."""
     train = [row for row in stats if row["purpose"] == "train"]
-    seconds, tokens = connection.execute(
-        "SELECT sum(seconds), sum(num_tokens) FILTER (stage = 'rollout') FROM costs"
-    ).fetchone() or (None, None)
+    seconds, completions, tokens = connection.execute(
+        "SELECT sum(seconds), sum(num_completions) FILTER (stage = 'rollout'), "
+        "sum(num_tokens) FILTER (stage = 'rollout') FROM costs").fetchone() or (None, None, None)
     facts = [("iterations", str(len(train))),
-             ("completions", number(sum(row["num_completions"] for row in stats))),
+             ("completions", number(completions or 0)),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
     if train:
         stretch = "first to last" if len(train) > 1 else f"iteration {train[0]['iteration']}"

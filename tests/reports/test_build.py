@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
     assert tile_of(text, "pass@1, eval-wide, policy 2") == f"{shares['eval-wide']:.2f}"
     answers = {"purpose": "distil", "policy_version": None, "num_completions": 8, "pass_at_1": 0.5}
     assert build.headline(connect(run), [answers])[-1] == ("pass@1, distil, another model", "0.50")
+
+
+def test_completions_and_tokens_at_the_top_are_of_the_same_rollouts(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=(1,), num_tasks=4, group_size=8)
+    for folder in (run.root / "samples").glob("iteration=2/*"):
+        shutil.rmtree(folder)
+    connection = connect(run)
+    [tokens] = connection.execute("SELECT sum(num_completion_tokens) FROM completions").fetchone() or [0]
+    assert ("completions", "128") in build.headline(connection, [])
+    assert ("tokens sampled", str(tokens)) in build.headline(connection, [])
 
 
 def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:

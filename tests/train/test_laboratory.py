@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.building.runs import copy_run
-from tests.building.sampled import rewrite, run_train, sample_rows
+from tests.building.sampled import rewrite, run_train, sample_rows, tiny_run
 from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 
@@ -26,6 +26,12 @@ def too_few(rows):
 
 def broken(rows):
     return [row["rewrad"] for row in rows]
+
+def too_large(rows):
+    return [10 ** 400 for row in rows]
+
+def given(rows):
+    return [row["reward"] for row in rows]
 
 def leaves(rows):
     raise SystemExit(3)
@@ -118,7 +124,8 @@ def test_numbers_made_of_ids_have_room(run):
     ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "there is no file"),
     ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 42 rows"),
     ("mine.py:broken", "raised KeyError: 'rewrad' (line 16). Nothing was written"),
-    ("mine.py:leaves", "raised SystemExit: 3 (line 19). Nothing was written")])
+    ("mine.py:leaves", "raised SystemExit: 3 (line 25). Nothing was written"),
+    ("mine.py:too_large", "which is no finite number")])
 def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, said):
     monkeypatch.chdir(run.root)
     result = run_train(run, "--advantages", name)
@@ -136,6 +143,19 @@ def test_nll_trains_on_right_completions_alone_with_the_mean_of_their_tokens(run
     nll = [-value for row in right for value in row["old_logprobs"]]
     [step] = run.read("train_steps", iteration=1).to_pylist()
     assert step["loss"] == pytest.approx(math.fsum(nll) / len(nll), rel=1e-5)
+
+
+def test_a_group_of_one_has_no_advantage_but_one_that_is_given(tmp_path):
+    run = tiny_run(tmp_path / "run")
+    (run.root / "mine.py").write_text(GROUP_MEANS)
+    sample_rows(run, 0, num_groups=8, group_size=1)
+    refused = run_train(run)
+    assert refused.exit_code == 1 and "warehouse discard" in refused.stderr
+    rewrite(run, 0, "samples", lambda row: row | {"correct": row["reward"] > 0.5})
+    assert run_train(run, "--loss", "nll", "--dry-run").exit_code == 0
+    assert run_train(run, "--advantages", f"{run.root}/mine.py:given").exit_code == 0
+    rows = run.read("train_samples", iteration=0).to_pylist()
+    assert len(rows) == 8 and all(row["advantage"] == pytest.approx(row["reward"]) for row in rows)
 
 
 def test_every_rollback_makes_the_next_steps_smaller(run):

@@ -62,8 +62,10 @@ class Group:
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str,
-                purpose: str = "train") -> list[Group]:
+                purpose: str = "train", alone: bool = False) -> list[Group]:
     """Groups of one iteration's rows of a purpose, in stored order; StageError for rows that cannot be used.
+
+    `alone`: groups of one completion can be used, since nothing is compared within a group.
 
     Rows of no policy have neither logprobs nor a distribution that could be wrong; nothing weighs them.
     """
@@ -75,9 +77,11 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run "
                          f"`rollout {warehouse.root} --iteration {iteration}` with tasks to train on.")
     if base_purpose(purpose) == "train":
-        if (smallest := min(prompts["group_size"].to_pylist())) < 2:
-            raise StageError(f"A group has {smallest} completion, so its advantage is 0 whatever its reward: "
-                             "there is nothing to learn. Roll out with --group-size 2 or more.")
+        if not alone and min(prompts["group_size"].to_pylist()) < 2:
+            raise StageError("A group has 1 completion, so its advantage is 0 whatever its reward. Roll out "
+                             f"with --group-size 2 or more, after `warehouse discard {warehouse.root} "
+                             f"--iteration {iteration} --purpose {purpose}`, or train with --advantages of "
+                             "your own.")
         _refuse_changed_sampling(completions, truncated_sampling)
     if truncated_sampling == "uncorrected":
         none = pa.nulls(len(completions), completions["support_ids"].type)

@@ -1,5 +1,6 @@
 """Advantages of the user's own: a function in their file, called with all rows of the stage; no torch."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,10 +45,11 @@ def _check_numbers(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
     where = f"for completion {row['sample_index']} of task {row['task_id']}, iteration {row['iteration']}"
     try:
         numbers = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = np.array(np.nan)
     if not np.isfinite(numbers).all():
-        raise StageError(f"--advantages {text} returned {value!r} {where}, which is no finite number.")
+        raise StageError(f"--advantages {text} returned {reprlib.repr(value)} {where}, which is no "
+                         "finite number.")
     if numbers.ndim and numbers.shape != row["completion_ids"].shape:
         raise StageError(f"--advantages {text} returned {numbers.size} numbers {where}, which has "
                          f"{len(row['completion_ids'])} tokens. Return one number, or one per token.")

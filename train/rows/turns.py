@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from train.objective.credit import credited_rewards
+from train.objective.loss_table import LOSSES
 from train.rows.groups import Group, Key, load_groups
 from train.rows.settings import Settings
 from warehouse.store.errors import StageError
@@ -31,7 +32,8 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Sett
             raise StageError(f"The turns {turn} of iteration {iteration} {what}, or train on others with "
                              "--turns.")
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose,
-                              truncated_sampling=settings.truncated_sampling)
+                              truncated_sampling=settings.truncated_sampling,
+                              alone=bool(settings.advantages) or LOSSES[settings.loss].correct_only)
     return groups
 
 
