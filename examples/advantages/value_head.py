@@ -41,7 +41,7 @@ class ValueHead(nn.Module):
 def value_head(rows: list[dict[str, Any]]) -> list[Tensor]:
     """Reward minus value, for every token of every completion."""
     torch.manual_seed(0)
-    reward = torch.tensor([row["reward"] or 0.0 for row in rows])
+    reward = torch.tensor([row["reward"] for row in rows])
     names = sorted({row["group_id"] for row in rows})
     group = torch.tensor([names.index(row["group_id"]) for row in rows])
     size, total = (torch.zeros(len(names)).index_add(0, group, each)

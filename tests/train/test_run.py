@@ -308,6 +308,31 @@ def test_a_missing_reward_leaves_the_group_and_gets_no_gradient(run):
     assert all(row["reward"] is None for row in rows)
 
 
+def test_a_missing_reward_is_no_target_of_a_regression(run):
+    other = copy_run(run, run.root.parent / "other")
+    rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
+    assert run_train(run, "--loss", "oapl", "--updates-per-batch", "1").exit_code == 0
+    rows = run.read("train_samples", iteration=0).to_pylist()
+    assert {(row["drop_reason"], row["optimizer_step"], row["num_trainable_tokens"]) for row in rows
+            if row["sample_index"] == 2} == {("missing_reward", None, 0)}
+    assert {row["drop_reason"] for row in rows if row["sample_index"] != 2} == {None}
+    # Nor has it any part in advantages of the user's own, which are of the rewards that there are.
+    rewrite(other, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
+    (other.root / "mine.py").write_text("def own(rows):\n    return [row['reward'] + 1 for row in rows]\n")
+    assert run_train(other, "--advantages", f"{other.root}/mine.py:own").exit_code == 0
+    for row in other.read("train_samples", iteration=0).to_pylist():
+        assert row["advantage"] == pytest.approx(0 if row["reward"] is None else row["reward"] + 1)
+
+
+def test_a_group_without_any_reward_is_not_called_wrong(run):
+    rewrite(run, 0, "samples", lambda row: {**row, "correct": True, **(
+        {"reward": None, "correct": None} if row["task_id"] == "task-3" else
+        {"reward": 1.0 if row["sample_index"] else None} if row["task_id"] == "task-1" else {})})
+    result = run_train(run)
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("groups 8: ")]
+    assert line.endswith("0 all wrong, 0 equal otherwise, 1 not measured") and ", 3 all right, " in line
+
+
 def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
     result = run_train(run, "--full", "--learning-rate", "1e-3")
     assert result.exit_code == 0, result.output

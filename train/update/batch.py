@@ -1,6 +1,7 @@
 """The rows of one stage: advantages, masks, importance weights, drops, the split into steps."""
 
 import itertools
+import math
 import random
 
 import torch
@@ -18,7 +19,7 @@ from train.rows.turns import shared_prefixes
 from train.update.row import Row, RowGroup, conversations
 
 M2PO_LIMIT = 0.04
-LEFT_OUT = ("empty", "truncated", "not_right")      # reasons for which the loss mask has no token of a row
+LEFT_OUT = ("empty", "truncated", "not_right", "missing_reward")    # the loss mask has no token of such rows
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
@@ -135,6 +136,7 @@ def _drop_reason(row: Row, settings: Settings) -> str | None:
         return "truncated"
     if LOSSES[settings.loss].correct_only and not row.rollout.correct:
         return "not_right"
-    if row.advantages.any() or has_other_terms(settings):
-        return None
-    return "missing_reward" if row.rollout.reward != row.rollout.reward else "zero_variance"
+    missing, asked = math.isnan(row.rollout.reward), row.advantages.any()
+    if missing and not asked and (settings.loss == "oapl" or not has_other_terms(settings)):
+        return "missing_reward"         # a regression has no target there; a KL and a bonus need none
+    return None if asked or has_other_terms(settings) else "zero_variance"

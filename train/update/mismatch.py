@@ -1,5 +1,6 @@
 """Mismatch of the trainer against the engine, per staleness, before the first gradient; and the drops."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -81,7 +82,8 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
     counts = group_counts(batch)
     lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
                  f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
-                 f"{counts['equal']} equal otherwise")
+                 f"{counts['equal']} equal otherwise"
+                 + (f", {counts['unmeasured']} not measured" if counts["unmeasured"] else ""))
     rows = [row for group in batch for row in group.rows]
     num_tokens = sum(row.num_trainable_tokens for row in rows)
     lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(batch)}")
@@ -95,15 +97,18 @@ def drops(batch: list[RowGroup]) -> str:
 
 
 def group_counts(batch: list[RowGroup]) -> dict[str, int]:
-    """Groups in all, with signal, and without: all right, all wrong, or of equal rewards otherwise."""
-    counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0)
+    """Groups in all, with signal, and without: all right, all wrong, equal otherwise, without any reward."""
+    counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
     for group in batch:
+        right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]
         if any(row.advantages.any() for row in group.rows):
             counts["mixed"] += 1
-        elif all(row.rollout.correct for row in group.rows):
+        elif not right:
+            counts["unmeasured"] += 1
+        elif all(right):
             counts["all_right"] += 1
         else:
-            counts["equal" if any(row.rollout.correct for row in group.rows) else "all_wrong"] += 1
+            counts["equal" if any(right) else "all_wrong"] += 1
     return dict(counts)
 
 

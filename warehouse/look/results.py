@@ -108,7 +108,7 @@ WITH pairs AS (SELECT row_number() OVER (ORDER BY task_id) - 1 AS place, more - 
                      FROM tasks_of_arms WHERE iteration = {iteration} AND base = '{base}' GROUP BY task_id)
                WHERE more IS NOT NULL AND fewer IS NOT NULL),
 size AS (SELECT count(*) AS num FROM pairs),
-drawn AS (SELECT draw, (hash(draw, slot) % num)::BIGINT AS place
+drawn AS (SELECT draw, (hash(draw * 1000003 + slot) % num)::BIGINT AS place
           FROM size, range({resamples}) AS draws(draw), range((SELECT num FROM size)) AS slots(slot)),
 resampled AS (SELECT draw, avg(gain) AS gain FROM drawn JOIN pairs USING (place) GROUP BY draw)
 SELECT (SELECT avg(gain) FROM pairs) AS gain, quantile_cont(gain, 0.025) AS low,

@@ -25,7 +25,7 @@ from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 
 SCORER = "arc-exact-0123456789"
-TASKS = [f"task-{number:02d}" for number in range(20)]
+TASKS = [f"task-{number:02d}" for number in range(64)]
 
 
 def write_turn(run: Warehouse, purpose: str, right: dict[str, list[bool]], parent: int | None = None) -> None:
@@ -82,15 +82,15 @@ def test_the_arms_hold_what_a_count_by_hand_gives(tmp_path: Path, verdicts: tupl
     assert lines[1].split()[:2] == ["same", "program"]
     assert float(lines[1].split()[2]) == pytest.approx(gain.mean(), abs=1e-4)
     bounds = lines[1].partition("[")[2].partition("]")[0].split(", ")
-    assert list(map(float, bounds)) == pytest.approx([low, high], abs=0.051)
-    assert f"better on {int((gain > 0).sum())} of 20 tasks, worse on {int((gain < 0).sum())}" in lines[1]
+    assert list(map(float, bounds)) == pytest.approx([low, high], abs=0.008)
+    assert f"better on {int((gain > 0).sum())} of 64 tasks, worse on {int((gain < 0).sum())}" in lines[1]
 
 
 def test_first_turns_alone_count_where_nobody_asks_for_turns(tmp_path: Path, verdicts: tuple) -> None:
     run = run_with(tmp_path, *verdicts, parent=3)
     counts = rows_of(warehouse.open(run.root), "SELECT purpose, sum(n)::INTEGER AS n FROM task_results "
                                                "GROUP BY purpose ORDER BY purpose")
-    assert counts == [{"purpose": "eval", "n": 160}, {"purpose": "eval-turn2", "n": 80}]
+    assert counts == [{"purpose": "eval", "n": 512}, {"purpose": "eval-turn2", "n": 256}]
     [row] = rows_of(warehouse.open(run.root), "SELECT turn_of('eval-a-turn12') AS turn, base_purpose("
                                               "'eval-a-turn12') AS base, turn_of('eval-turn1') AS first")
     assert row == {"turn": 12, "base": "eval-a", "first": 1}

@@ -147,6 +147,36 @@ def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckD
     ]
 
 
+def test_a_completion_without_a_reward_says_neither_right_nor_wrong_of_its_group(tmp_path: Path) -> None:
+    warehouse = run_with_missing_rewards(tmp_path / "run", 20, {*range(0, 160, 3), *range(8)})
+    held: dict[str, list[bool]] = {}
+    for row in warehouse.read("samples", iteration=0, purpose="train", scorer=SCORER).to_pylist():
+        held.setdefault(row["task_id"], []).extend([row["correct"]] * (row["reward"] is not None))
+    assert held["task-000"] == []
+    for row in rows_of(connect(warehouse), "FROM groups"):
+        right = held[row["task_id"]]
+        assert (row["n"], row["c"]) == (len(right), sum(right))
+        assert row["all_correct"] == (all(right) if right else None)
+        assert row["none_correct"] == (not any(right) if right else None)
+
+
+def test_a_majority_is_of_completions_that_were_all_measured(tmp_path: Path) -> None:
+    connection = connect(run_with_missing_rewards(tmp_path / "run", 3, {*range(8), 9}))
+    found = rows_of(connection, "FROM maj_at_k(0, 4)")[0]
+    assert (found["num_tasks"], found["num_blocks"]) == (2, 1)
+
+
+def test_the_reward_of_a_policy_weighs_each_purpose_by_what_was_measured(tmp_path: Path) -> None:
+    warehouse = run_with_missing_rewards(tmp_path / "run", 1, set(range(7)))
+    for iteration in (0, 1):
+        write_iteration(warehouse, iteration, "eval", Weather(), np.random.default_rng(iteration + 2),
+                        num_tasks=1, group_size=8, parts=1)
+    connection = connect(warehouse)
+    pooled = one(connection, "SELECT avg(reward) FILTER (iteration = 1) - avg(reward) FILTER (iteration = 0) "
+                             "FROM samples")
+    assert one(connection, "SELECT reward_gain FROM compare(0, 1)") == pytest.approx(pooled)
+
+
 def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -> None:
     warehouse = empty_run(tmp_path / "run", num_tasks=2)
     write_iteration(warehouse, 0, "train", Weather(truncated=1.0), np.random.default_rng(0), num_tasks=2)

@@ -40,7 +40,8 @@ SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k, bound
        num_tasks::INTEGER AS num_tasks
 FROM points JOIN spreads USING (iteration, purpose, k);
 
--- Share of tasks whose most frequent outputs among k completions are right; mean over blocks of k, ties to the first.
+-- Share of tasks whose most frequent outputs among k completions are right; mean over blocks of k that were all
+-- measured, ties to the first.
 CREATE OR REPLACE MACRO maj_at_k(at_iteration, k, of_purpose := 'train') AS TABLE
 WITH votes AS (
     SELECT task_id, sample_index // k AS block, fingerprint, count(*) AS num, min(sample_index) AS first,
@@ -51,7 +52,7 @@ WITH votes AS (
 whole AS (
     SELECT task_id, sample_index // k AS block FROM samples
     WHERE iteration = at_iteration AND purpose = of_purpose
-    GROUP BY task_id, block HAVING count(*) = k),
+    GROUP BY task_id, block HAVING count(reward) = k),
 winners AS (SELECT task_id, block, arg_max(correct, {'num': num, 'early': -first}) AS correct
             FROM votes GROUP BY task_id, block),
 tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(*) AS blocks
@@ -61,7 +62,9 @@ SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER 
 -- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
 -- the pattern names turns.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
-WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c, avg(reward_mean) AS reward FROM task_results
+WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
+                        sum(reward_mean * n) / sum(n) AS reward
+                 FROM task_results
                  WHERE purpose LIKE purposes AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
                  GROUP BY policy_version, task_id HAVING sum(n) > 0)
 SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,

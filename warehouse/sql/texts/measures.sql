@@ -6,7 +6,8 @@
 CREATE OR REPLACE MACRO groups_of(rows) AS TABLE
 SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_missing,
        reward_mean, reward_std, reward_max,
-       reward_max = reward_min AS zero_variance, num_correct = n AS all_correct, num_correct = 0 AS none_correct,
+       reward_max = reward_min AS zero_variance, CASE WHEN n > 0 THEN c = n END AS all_correct,
+       CASE WHEN n > 0 THEN c = 0 END AS none_correct,
        truncated_share, tokens_mean, distinct_outputs, distinct_wrong_outputs, num_wrong_outputs
 FROM (SELECT iteration, purpose, group_id, task_id,
              any_value(split) AS split,
@@ -18,7 +19,6 @@ FROM (SELECT iteration, purpose, group_id, task_id,
              CASE count(reward) WHEN 1 THEN 0 ELSE stddev_samp(reward) END AS reward_std,
              max(reward) AS reward_max,
              min(reward) AS reward_min,
-             count(*) FILTER (correct) AS num_correct,
              avg(truncated::INTEGER) AS truncated_share,
              avg(num_completion_tokens) AS tokens_mean,
              -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
