@@ -19,6 +19,8 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MOST_RUNS = 6  # colours that can be told apart
+MOST_TASKS = 12  # listed of each pair of runs
+RESAMPLES = 4000
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
     ("pass_at_k", "pass@{k}", True, False),
@@ -142,9 +144,9 @@ def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest:
     return Pairing(iteration, purpose, pairs, latest)
 
 
-def paired_interval(differences: list[float], *, resamples: int = 4000) -> tuple[float, float]:
+def paired_interval(differences: list[float]) -> tuple[float, float]:
     """95% bootstrap interval of the mean difference over tasks."""
-    draws = np.random.default_rng(0).choice(differences, size=(resamples, len(differences)))
+    draws = np.random.default_rng(0).choice(differences, size=(RESAMPLES, len(differences)))
     low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
 
@@ -210,8 +212,8 @@ def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, 
             ("sign test, p", number(sign_test(differences)))]
 
 
-def _largest(pairing: Pairing, names: list[str], most: int = 12) -> str:
-    ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:most]
+def _largest(pairing: Pairing, names: list[str]) -> str:
+    ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:MOST_TASKS]
     rows = [[row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"]
             for row in ordered]
     heading = f"<h3>{escape(f'Largest differences, {names[1]}: {pairing.title}')}</h3>"

@@ -23,12 +23,12 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
         raise StageError(f"There is no policy {to}; there are {versions[0]} to {versions[-1]}. Name one of "
                          "those with --to.")
     newest = max(versions)
-    sampled = warehouse.purposes("completions", newest)
-    if to != newest and warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
-        return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
-                f"next: rollout {warehouse.root} --iteration {newest}"]
     if to == newest:
         raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
+    sampled = warehouse.purposes("completions", newest)
+    if warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
+        return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
+                f"next: rollout {warehouse.root} --iteration {newest}"]
     warehouse.verify_policy(to)
     if sampled:
         version, steps = newest + 1, _skip_training(warehouse, newest, to)

@@ -57,8 +57,7 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: boo
     tasks, stages = _sound_stages(warehouse, left_out, partial, in_place)
     choices = scorer_choices(warehouse, [(held.stage, held.manifest) for held in stages
                                          if held.manifest and not held.damaged])
-    parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": tasks}
-    inventory = Inventory(parts, choices, None, stages, _policies(warehouse, left_out), left_out,
+    inventory = Inventory({"tasks": tasks}, choices, None, stages, _policies(warehouse, left_out), left_out,
                           vocabulary_file(warehouse), warehouse.facts["schema_version"])
     return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
 
