@@ -196,7 +196,7 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
         marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
                      f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
     marks.append(text_at(WIDTH - RIGHT, HEIGHT - BOTTOM - 6, f"{names[0]} across, {names[1]} up", kind="note",
-                       anchor="end"))
+                         anchor="end"))
     return Chart(svg_of(marks, HEIGHT), [], {"x": [], "px": []})
 
 

@@ -143,7 +143,7 @@ def write_rows(warehouse: Warehouse, name: str, parts: Iterable[list[dict[str, A
 
 
 def finish(warehouse: Warehouse, stage: str, settings: dict[str, Any] | None = None,
-             facts: dict[str, Any] | None = None, **keys: Any) -> None:
+           facts: dict[str, Any] | None = None, **keys: Any) -> None:
     """Settings and manifest of a stage whose parts lie there."""
     made = warehouse.stage(stage, **keys)
     made.settle(settings or {})

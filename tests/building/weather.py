@@ -121,9 +121,9 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     number = num_tasks * group_size
     finish(warehouse, "rollout", {"group_size": group_size, "temperature": 1.0},
-             {"seconds": {"engine": 2.0, "sampling": 12.0}, "num_completions": number}, **keys)
+           {"seconds": {"engine": 2.0, "sampling": 12.0}, "num_completions": number}, **keys)
     finish(warehouse, "score", {"reward": "arc-v1"}, {"seconds": 2.0, "num_samples": number},
-             **keys, scorer=scorer)
+           **keys, scorer=scorer)
 
 
 def policy_sha256(version: int) -> str:
@@ -173,8 +173,8 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
                                          "sha256": policy_sha256(iteration + 1)})
     warehouse.commit_policy(iteration + 1, folder)
     finish(warehouse, "train", {"scorer": SCORER, "loss": "dapo"},
-             {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
-             iteration=iteration)
+           {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
+           iteration=iteration)
 
 
 def _pair(random: np.random.Generator, number: int) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def samples(run: Warehouse) -> str:
       for table, damage in (("completions", newer), ("samples", flipped), ("samples", missing),
                             ("samples", newer), ("samples", older)))])
 def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
-                                                         where: str) -> None:
+                                                          where: str) -> None:
     folder = COMPLETIONS if where == "completions" else samples(run)
     damage(run.root / folder / "part-00001.parquet")
     assert any("part-00001.parquet" in problem for problem in problems(run))

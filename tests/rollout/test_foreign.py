@@ -219,7 +219,7 @@ def test_a_service_that_says_too_many_is_left_alone_for_as_long_as_it_wants(
     web.Response(text="[" * 100_000, content_type="application/json"),
 ], ids=["half", "page", "overloaded", "empty", "unfinished", "parts", "deep"])
 def test_an_answer_that_is_none_is_asked_for_again(warehouse: Warehouse, serve: Serve, broken: web.Response,
-                                                  tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+                                                   tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "FIRST_PAUSE", 0.01)
     sick = serve(lambda number, request: web.Response(
         text=broken.text, status=broken.status, content_type=broken.content_type)

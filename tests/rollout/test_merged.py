@@ -102,7 +102,7 @@ def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",
 
 @pytest.mark.parametrize(("serve", "merged"), [("merged", True), ("adapter", False)])
 def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, serve: str,
-                                                                 merged: bool) -> None:
+                                                                merged: bool) -> None:
     warehouse = run_with_adapter(tmp_path)
     engine = sample(warehouse, iteration=1, serve=serve)
     [settings] = engine.started

@@ -97,7 +97,7 @@ def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> No
     (("--loss", "nll", "--dtype", "auto"), "do not say in which dtype they were sampled"),
 ])
 def test_what_cannot_be_trained_is_one_sentence(warehouse: Warehouse, options: tuple[str, ...],
-                                               sentence: str) -> None:
+                                                sentence: str) -> None:
     done = invoke(warehouse, *options)
     assert done.exit_code == 1 and sentence in done.output, done.output
     assert warehouse.policy_versions() == [0]

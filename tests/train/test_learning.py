@@ -88,7 +88,7 @@ def plain_gradient(policy, batch, settings):
                                                    high=high)[0]
     if settings.off_policy_threshold is not None:
         per_token = per_token * ~off_policy_mask(policy_logprobs, behaviour, advantages, mask,
-                                                   threshold=settings.off_policy_threshold)[:, None]
+                                                 threshold=settings.off_policy_threshold)[:, None]
     if settings.suffix_veto is not None:
         per_token = per_token * suffix_mask(policy_logprobs, behaviour, advantages, mask,
                                             limit=settings.suffix_veto)
@@ -174,7 +174,7 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_pa
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
     assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
-                                                                                columns=columns)
+                                                                                 columns=columns)
 
 
 def test_a_step_tried_again_shares_every_group_once_between_processes(stale, monkeypatch):

@@ -62,7 +62,7 @@ def test_two_processes_train_what_one_trains(scored, tmp_path, launch, options):
 
 @pytest.mark.parametrize("processes_then", [1, pytest.param(3, marks=pytest.mark.slow("again, by three"))])
 def test_a_killed_process_ends_the_others_in_a_sentence_and_any_number_goes_on(scored, tmp_path, monkeypatch,
-                                                                              processes_then):
+                                                                               processes_then):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")
     CliRunner().invoke(train_command, [str(alone.root), *OPTIONS], catch_exceptions=False)
     take_step = train.update.steps.take_step

@@ -129,7 +129,7 @@ def test_under_bypass_drift_is_measured_against_the_policy_that_the_stage_starte
     rewrite(next_run, 1, "completions", lambda row: {**row, "behaviour_logprobs": [
         value - 1 for value in row["behaviour_logprobs"]]})
     result = run_train(next_run, "--correction", "bypass", "--max-mismatch", "9", "--updates-per-batch", "1",
-                    "--max-drift", "1e-6")
+                       "--max-drift", "1e-6")
     assert result.exit_code == 0, result.output
     step, = next_run.read("train_steps", iteration=1).to_pylist()
     assert step["policy_kl"] < 1e-9 and step["ratio_max"] == pytest.approx(1, abs=1e-4)

@@ -39,7 +39,7 @@ def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tens
 
 
 def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-                      loss_mask: Tensor, *, threshold: float) -> Tensor:
+                    loss_mask: Tensor, *, threshold: float) -> Tensor:
     """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556.
 
     Of advantages per token, [B, T], the mean counts.

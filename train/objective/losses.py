@@ -74,7 +74,7 @@ def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: T
 
 
 def soft_gate(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
-               tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
+              tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
     """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
     tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
     return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
@@ -114,7 +114,7 @@ def divergence_mask(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: 
 
 
 def taper(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-            loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+          loss_mask: Tensor) -> tuple[Tensor, Tensor]:
     """TOPR: -A log pi, for A < 0 times clip(prod_t pi/mu, 0, 1): data of any policy; arXiv 2503.14286."""
     log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)
     weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0.0).exp())

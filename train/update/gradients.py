@@ -123,7 +123,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     factor = alive * weights
     if settings.off_policy_threshold is not None:
         factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
-                                             threshold=settings.off_policy_threshold)[:, None]
+                                           threshold=settings.off_policy_threshold)[:, None]
     if settings.suffix_veto is not None:
         factor = factor * suffix_mask(logprobs, behaviour, advantages, mask, limit=settings.suffix_veto)
     per_token = per_token * factor

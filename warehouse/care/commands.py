@@ -8,7 +8,7 @@ from warehouse.options import open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
-                             help="Only this iteration.")
+                              help="Only this iteration.")
 
 
 @click.command()

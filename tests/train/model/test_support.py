@@ -34,7 +34,7 @@ def brute_force(logits, targets, support, temperature):
 @pytest.mark.parametrize(("frozen", "of_entropy"), [(True, 0.0), (False, 0.0), (False, 0.7)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_entropies_and_gradients_are_those_over_what_is_left(frozen, of_entropy, temperature,
-                                                                     monkeypatch):
+                                                                      monkeypatch):
     monkeypatch.setitem(scoring.CHUNK_ELEMENTS, "cpu", 4 * VOCABULARY)      # chunks of four tokens
     generator = torch.Generator().manual_seed(5)
     head = torch.randn(VOCABULARY, 8, generator=generator)

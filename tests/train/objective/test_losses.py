@@ -80,7 +80,7 @@ def step_loss(config, policy, advantages):
                                 clip_high=high, delta=config["delta"], level=level)
     if config["off_policy_mask_threshold"] is not None:
         dropped = off_policy_mask(policy, behaviour, advantages, mask,
-                                    threshold=config["off_policy_mask_threshold"])
+                                  threshold=config["off_policy_mask_threshold"])
         per_token = per_token * ~dropped[:, None]
     if config["top_entropy_quantile"] < 1:
         kept = mask.clone()
@@ -161,7 +161,7 @@ def test_losses_without_golden_numbers_are_their_formulas_in_float64(name, sprea
     mask = (torch.arange(12) < torch.tensor(INPUTS["lens"])[:, None]).double()
     level = LOSSES[name].level
     actual, _ = token_losses(name, new, old, mu, torch.tensor(BRUTE_ADVANTAGES, dtype=torch.float64), mask,
-                            clip_low=0.2, clip_high=0.3, level=level)
+                             clip_low=0.2, clip_high=0.3, level=level)
     for row in range(8):
         assert actual[row][:INPUTS["lens"][row]].tolist() == pytest.approx(case_of(name, row), abs=1e-12)
 

@@ -211,7 +211,7 @@ def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["wrong-adapter", "mismatch"])
 def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str, Warehouse],
-                                                                  shape: str) -> None:
+                                                                 shape: str) -> None:
     run = runs[shape]
     lines = watch(run).stdout.splitlines()
     assert lines[0].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[0]
