@@ -6,6 +6,7 @@ from functools import cache, partial
 from rollout.prompts.formats import FORMATS, Format, Messages, Shown, all_pairs
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import is_turn
 
 
 def find_format(name: str) -> Format:
@@ -36,9 +37,7 @@ def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messag
     where = f"The prompt format {user.name} in {user.path}"
     given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(messages, list) or not messages or not all(
-            isinstance(turn, dict) and isinstance(turn.get("role"), str)
-            and isinstance(turn.get("content"), str) for turn in messages):
+    if not isinstance(messages, list) or not messages or not all(map(is_turn, messages)):
         raise StageError(f"{where} returned {str(given)[:60]!r}, neither a text nor a list of messages with "
                          "role and content.")
     return messages

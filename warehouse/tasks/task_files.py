@@ -54,7 +54,7 @@ def read_arc_json(path: Path) -> Iterator[Task]:
                 raise StageError(f"{solutions_path}: task {task_id} has not one solution for each of its "
                                  f"{len(pairs['test'])} tests. Correct it.")
             pairs = {**pairs, "test": [{**row, "output": solution} for row, solution
-                                       in zip(pairs["test"], solutions[task_id], strict=True)]}
+                                       in zip(pairs["test"], given, strict=True)]}
         yield grid_task(task_id, pairs, where=str(path))
 
 
@@ -134,7 +134,7 @@ def generic_task(row: Any, where: str) -> Task:
     messages = row.get("messages")
     if row["kind"] == "grid" and messages is None:
         return grid_task(row["task_id"], row["payload"], where=where)
-    if not isinstance(messages, list) or not messages or not all(map(_is_turn, messages)):
+    if not isinstance(messages, list) or not messages or not all(map(is_turn, messages)):
         raise StageError(f"{where}: field 'messages' is missing or not a list of objects with the texts "
                          "'role' and 'content', as in [{\"role\": \"user\", \"content\": \"Write f(a).\"}].")
     payload = row["payload"]
@@ -149,5 +149,6 @@ def generic_task(row: Any, where: str) -> Task:
                 solution if isinstance(solution, str) else None)
 
 
-def _is_turn(turn: Any) -> bool:
+def is_turn(turn: Any) -> bool:
+    """True for a message: an object with the texts role and content."""
     return isinstance(turn, dict) and all(isinstance(turn.get(field), str) for field in ("role", "content"))
