@@ -114,7 +114,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
 
 
 def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
-    """The latest training and the latest evaluation that both runs have on common tasks, the newer first.
+    """The latest training and the latest evaluations that both runs have on common tasks, the newer first.
 
     Only rows of one iteration and one purpose are paired: those of other policies or of another evaluation
     would differ for that alone. StageError if there are none.
@@ -130,10 +130,9 @@ def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
                          "split: rollout RUN --eval --split NAME --iteration I, then score RUN")
     latest = max((iteration for iteration, purpose in left.keys() | right.keys() if purpose == "train"),
                  default=-1)
-    # Of several evaluations of one iteration the plain one counts; 'eval' sorts before 'eval-<label>'.
     chosen = [max(train)] if train else []
-    chosen += [min(held, key=lambda visit: (-visit[0], visit[1]))] if held else []
-    chosen.sort(key=lambda visit: (-visit[0], visit[1] == "train"))
+    chosen += [visit for visit in held if visit[0] == max(held)[0]]
+    chosen.sort(key=lambda visit: (-visit[0], visit[1] == "train", visit[1]))
     return [_pairing(a, b, iteration, purpose, latest) for iteration, purpose in chosen]
 
 

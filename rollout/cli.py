@@ -41,14 +41,15 @@ def prepare_to_load() -> None:
 @click.option("--prompt-format", default="chat", metavar="NAME|FILE.py:NAME",
               help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
 @click.option("--eval", "evaluate", is_flag=True,
-              help="Evaluate: sample the held-out splits, not to train on.")
+              help="Evaluate: sample each of the held-out splits, not to train on.")
 @option_group("Which tasks, and which policy")
 @iteration_option
 @click.option("--split", "splits", multiple=True, help="Split to sample; may be repeated. "
               "[default: all that are not held out; with --eval all that are]", show_default=False)
 @click.option("--tasks-sql", default=None, metavar="QUERY",
               help="Sample only the tasks whose task_id this query over the warehouse gives.")
-@click.option("--label", default=None, help="Name of this evaluation, when there are several.")
+@click.option("--label", default=None, help="Name of this evaluation, whatever its splits: eval-LABEL. "
+              "[default: each split is an evaluation]", show_default=False)
 @click.option("--policy-version", type=int, default=None, help="Policy to sample with; the iteration's own "
               "when left out.")
 @click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rollout.options import MAY_CHANGE, RolloutOptions, stage_settings
 from rollout.parts import Part, missing_parts
+from rollout.prompts.selection import choose_tasks
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
@@ -102,8 +103,25 @@ class Job:
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
 
 
+def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
+    """The rollouts that the options name: one, but of an evaluation without a label one for each split.
+
+    That of the only split that the run holds out has the purpose `eval`, others have `eval-SPLIT`.
+    """
+    if not options.evaluate or options.label:
+        return [find_job(warehouse, options)]
+    tasks = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
+    heldout: dict[str, bool] = {task["split"]: task["heldout"] for task in tasks}
+    splits = list(dict.fromkeys(task["split"] for task in choose_tasks(warehouse, options)))
+    usual = [split for split, is_heldout in heldout.items() if is_heldout] or list(heldout)
+    if splits == usual and len(usual) == 1:
+        return [find_job(warehouse, options)]
+    return [find_job(warehouse, options.replace(splits=(split,), label=split.replace("-turn", "_turn")))
+            for split in splits]        # `eval-x-turn2` would be the second turns of `eval-x`
+
+
 def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
-    """The rollout that the options name: for training the next due, for an evaluation the newest policy.
+    """For training the rollout that is due next, for an evaluation that of the newest policy.
 
     A later turn belongs to the newest iteration that has the turn before it.
     """

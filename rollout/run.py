@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from rollout.carry import Ending, begun_rows, check_engine, check_waiting, find_waiting, place_behind
 from rollout.engines.engine import Engine
-from rollout.job import Job, find_job, read_prompts
+from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
 from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.feedback import find_feedback
@@ -33,7 +34,7 @@ from warehouse.store.schema import arrow_schema
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
                 load_encoder: LoadEncoder | None = None,
                 say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Complete one rollout, or this worker's share of it; the lines to print come back.
+    """Complete a rollout, of an evaluation one for each split, or this worker's share; the lines to print.
 
     Only what is missing is sampled. Raises StageStopped when a signal or the time limit ended it early.
     `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under
@@ -41,32 +42,53 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     """
     clock = Clock()
     check_options(options)
-    job = find_job(open_warehouse(options.run), options)
-    if job.stage.manifest():  # another engine since then changes nothing that stands
-        job.settle("engine", "serve")
-        return [f"rollout of {job.title} is complete; next: score {options.run}"]
-    job.check()
+    lines, jobs = [], []
+    for job in find_jobs(open_warehouse(options.run), options):
+        if job.stage.manifest():  # another engine since then changes nothing that stands
+            job.settle("engine", "serve")
+            lines.append(f"rollout of {job.title} is complete; next: score {options.run}")
+        else:
+            job.check()
+            jobs.append(job)
+    if not jobs:
+        return lines
+    if len({job.policy["sha256"] for job in jobs}) > 1:
+        raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
+                         "itself, with --split.")
     with StopRequest(options.time_limit, options.grace) as stop, ExitStack() as stack:
         if load_encoder is None or start_engine is None:
-            job, load_encoder, start_engine = stack.enter_context(engine_to_start(job, stop, say))
-        encoder = load_encoder(job.model)
-        plan = plan_prompts(job, encoder)
+            decided, load_encoder, start_engine = stack.enter_context(engine_to_start(jobs[0], stop, say))
+            jobs = [replace(job, decided=decided.decided) for job in jobs]
+        encoder = load_encoder(jobs[0].model)
+        plans = [(job, plan_prompts(job, encoder)) for job in jobs]
         clock.lap("import")
-        engine = start(job, plan, start_engine, stop, say)
-        job.check_policy()                  # before the rows are settled, after which no rollback moves it
+        engine = start(plans, start_engine, stop, say)
         clock.lap("start")
-        writing, sampled = sample(job, plan, engine, stop)
-        clock.lap("sampling")
-        if job.stage.settings() is None:
-            raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
-                             f"`warehouse discard {options.run} --iteration {job.keys['iteration']} "
-                             f"--purpose {job.keys['purpose']}`, then run it again.")
-        elsewhere = job.missing(plan.rows, Shard())
-        if elsewhere and not job.stage.is_complete():
-            return [f"shard {options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the "
-                    "other shards"]
-        seconds = {**clock.seconds, "sampling": clock.seconds["sampling"] - writing, "writing": writing}
-        return finish(job, plan, seconds, sampled)      # before an engine that stays falls asleep
+        for job, plan in plans:
+            lines += sample_and_finish(job, plan, engine, clock, stop)
+            clock = Clock()
+    return lines
+
+
+def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
+                      stop: StopRequest) -> list[str]:
+    """Sample what is missing of a rollout, or of this worker's share; the lines to print.
+
+    All of it before an engine that stays falls asleep.
+    """
+    job.check_policy()                  # before the rows are settled, after which no rollback moves it
+    writing, sampled = sample(job, plan, engine, stop)
+    clock.lap("sampling")
+    if job.stage.settings() is None:
+        raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
+                         f"`warehouse discard {job.options.run} --iteration {job.keys['iteration']} "
+                         f"--purpose {job.keys['purpose']}`, then run it again.")
+    elsewhere = job.missing(plan.rows, Shard())
+    if elsewhere and not job.stage.is_complete():
+        return [f"shard {job.options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the "
+                "other shards"]
+    return finish(job, plan, {"import": 0.0, "start": 0.0, **clock.seconds,
+                              "sampling": clock.seconds["sampling"] - writing, "writing": writing}, sampled)
 
 
 def plan_prompts(job: Job, encoder: Any) -> Plan:

@@ -79,30 +79,32 @@ def keeps_engine(options: RolloutOptions) -> bool:
             and not options.quantization)
 
 
-def start(job: Job, plan: Plan, start_engine: StartEngine, stop: StopRequest,
+def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRequest,
           say: Callable[[str], None]) -> Engine | None:
-    """The engine; None where nothing is left to sample.
+    """The engine for rollouts of one policy; None where nothing is left to sample.
 
     It is started before settings and plan are stored: options that it cannot serve must not be settled.
     Half precision hides a missing adapter from the mismatch that `train` measures, so the engine is asked.
     """
-    parts = job.missing(plan.rows, job.options.shard)
-    if not parts:
+    job = plans[0][0]
+    num_missing = sum(len(part.members) for job, plan in plans
+                      for part in job.missing(plan.rows, job.options.shard))
+    if not num_missing:
         return None
     if stop.asked():
         raise StageStopped(f"Stopped because {stop.reason}, before the engine was started. Run the same "
                            "command again to go on.")
-    num_missing = sum(len(part.members) for part in parts)
     check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
                 job.stage.title)
-    longest = max(prompt["num_prompt_tokens"] for prompt in plan.rows)
+    prompts = [prompt for _, plan in plans for prompt in plan.rows]
+    longest = max(prompt["num_prompt_tokens"] for prompt in prompts)
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
         say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
             f"{job.policy['policy_version']}" + (f", {job.serve}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):
             engine = start_engine(settings)
-            if adapter and not engine.moves(plan.rows[0]["prompt_ids"]) and changes_something(adapter):
+            if adapter and not engine.moves(prompts[0]["prompt_ids"]) and changes_something(adapter):
                 raise StageError(f"The engine does not serve the adapter of policy "
                                  f"{job.policy['policy_version']}: with and without it, it says the same in "
                                  f"{engine.dtype}. Nothing was sampled; use --serve merged.")

@@ -8,6 +8,7 @@ from score.sandbox.outcomes import Outcome
 from score.wire.error_classes import ErrorClass
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
+from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -18,7 +19,7 @@ MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong t
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
     """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
     rollouts = [(iteration, name) for iteration in warehouse.iterations("completions")
-                for name in warehouse.purposes("completions", iteration) if purpose in (None, name)]
+                for name in warehouse.purposes("completions", iteration) if is_of(name, purpose)]
     if any(scorer in warehouse.scorers(*rollout) for rollout in rollouts):
         return
     missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"

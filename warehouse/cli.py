@@ -92,13 +92,14 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
 @run_argument
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Iterations to list.")
 @click.option("--iteration", type=click.IntRange(min=0), default=None, help="Print this one as one line.")
-@click.option("--purpose", default="train", show_default=True, help="Of the one line: which purpose.")
+@click.option("--purpose", default="train", show_default=True,
+              help="Of the one line: which purpose; eval is a line for every evaluation.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
 @strict_option
 @shows_errors
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.look.summary import iteration_line, latest_iteration, summary_lines
+    from warehouse.look.summary import iteration_lines, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
@@ -106,7 +107,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
-        click.echo(iteration_line(connection, inventory, chosen, purpose))
+        click.echo("\n".join(iteration_lines(connection, inventory, chosen, purpose)))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
 

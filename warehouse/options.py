@@ -159,7 +159,8 @@ run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
                                 help="Iteration to work on; what is due when left out.")
 purpose_option = click.option("--purpose", default=None,
-                              help="What the rows are for: train, eval, distil, train-turn2.. [default: all]")
+                              help="What the rows are for: train, eval (every evaluation), eval-SPLIT, "
+                                   "distil, train-turn2.. [default: all]")
 strict_option = click.option("--strict", is_flag=True,
                              help="Exit with 1 where something is damaged, rather than leave it out.")
 

@@ -19,14 +19,15 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from rollout.spill import Spill
 from tests.building import scripted
-from tests.building.runs import small_run
+from tests.building.runs import arc_file, fake_model, small_run
 from tests.building.scripted import ScriptedEngine
 from warehouse.care.discard import discard
+from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number, read_part
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values) -> ScriptedEngine:
@@ -125,6 +126,26 @@ def test_held_out_tasks_are_evaluated_and_never_trained_on_unasked(tmp_path: Pat
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-greedy")} == {"h0", "h1"}
     sample(warehouse, evaluate=True, label="pool", splits=("train",))
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-pool")} == {"t0", "t1", "t2", "t3", "t4"}
+
+
+def test_every_split_is_an_evaluation_of_its_own_by_one_engine(tmp_path: Path) -> None:
+    """What is stored under one name is one curve: tasks of several benchmarks in one would say nothing."""
+    files = [arc_file(tmp_path, names) for names in (["a", "b"], ["c", "d", "e"], ["f"])]
+    init_run(tmp_path / "run", str(fake_model(tmp_path / "model")), (f"train={files[0]}",),
+             (f"hard={files[1]}", f"x-turn2={files[2]}"))
+    warehouse = open_warehouse(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=5), evaluate=True, num_tasks=2)
+    sample(warehouse, evaluate=True, num_tasks=2, splits=("hard",))
+    assert len(rows(warehouse, purpose="eval-hard")) == 8 and not rows(warehouse, purpose="eval-x_turn2")
+    engine = sample(warehouse, evaluate=True, num_tasks=2)
+    assert len(engine.started) == 1 and len(engine.served) == 4
+    assert {row["task_id"] for row in rows(warehouse, purpose="eval-x_turn2")} == {"f"}
+    assert sample(warehouse, evaluate=True, num_tasks=2).started == []
+    sample(warehouse, evaluate=True, splits=("train",))
+    sample(warehouse, evaluate=True, label="all")
+    assert warehouse.purposes("completions", 0) == ["eval-all", "eval-hard", "eval-train", "eval-x_turn2"]
+    assert {row["task_id"] for row in rows(warehouse, purpose="eval-all")} == {"c", "d", "e", "f"}
 
 
 def test_iterations_visit_every_task_before_any_twice(tmp_path: Path) -> None:

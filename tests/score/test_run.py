@@ -14,6 +14,7 @@ from score.verdicts.golden import GOLDEN
 from tests.building.runs import TURN, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.care.prune import prune_run
+from warehouse.cli import cli
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
 AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
@@ -240,3 +241,14 @@ def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):
     assert result.exit_code == 1
     assert "The golden answer 'perfect' got reward 0.0 instead of 10 (import_not_allowed" in result.output
     assert not (warehouse.root / "samples").exists()
+
+
+def test_the_purpose_eval_is_every_evaluation(tmp_path):
+    warehouse = new_run(tmp_path / "run")
+    for purpose in ("train", "eval-mbpp", "eval-humaneval"):
+        add_rollout(warehouse, [("turn", fenced(FLIP))], purpose=purpose)
+    assert invoke(warehouse.root, "--iteration", "0", "--purpose", "eval").exit_code == 0
+    assert [bool(warehouse.scorers(0, purpose)) for purpose in ("train", "eval-mbpp", "eval-humaneval")] == [
+        False, True, True]
+    told = CliRunner().invoke(cli, ["summary", str(warehouse.root), "--line", "--purpose", "eval"])
+    assert [line.split("  ")[1] for line in told.output.splitlines()] == ["eval-humaneval", "eval-mbpp"]

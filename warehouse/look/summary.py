@@ -10,6 +10,7 @@ from warehouse.look.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -61,16 +62,19 @@ def _stage_due(inventory: Inventory) -> str:
     return "train" if (newest, "train") in complete["score"] else "rollout"
 
 
-def iteration_line(connection: Connection, inventory: Inventory, iteration: int,
-                   purpose: str = "train") -> str:
-    """One iteration in one line, for loops; StageError while it is not scored."""
-    query = QUERY.format(where=f"iteration = {int(iteration)} AND purpose = $1")
-    rows = rows_of(connection, query, [purpose])
+def iteration_lines(connection: Connection, inventory: Inventory, iteration: int,
+                    purpose: str = "train") -> list[str]:
+    """One iteration in a line, for loops, or each of its evaluations; StageError while it is not scored."""
+    rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
+            if is_of(row["purpose"], purpose)]
     if not rows:
         raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
                          "Run `score` on it first.")
-    [row] = _with_seconds(rows, inventory)
-    pieces = [f"iteration {iteration}" + ("" if purpose == "train" else f"  {purpose}")]
+    return [_line(row) for row in _with_seconds(rows, inventory)]
+
+
+def _line(row: dict[str, Any]) -> str:
+    pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
     pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
         pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")
@@ -97,10 +101,11 @@ def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict
 
 def latest_iteration(connection: Connection, purpose: str = "train") -> int:
     """The latest iteration that is scored."""
-    [row] = rows_of(connection, "SELECT max(iteration) AS latest FROM scorers WHERE purpose = $1", [purpose])
-    if row["latest"] is None:
+    scored = [row["iteration"] for row in rows_of(connection, "SELECT iteration, purpose FROM scorers")
+              if is_of(row["purpose"], purpose)]
+    if not scored:
         raise StageError(f"Nothing of purpose '{purpose}' is scored yet. Run `score` first.")
-    return row["latest"]
+    return max(scored)
 
 
 def sparkline(values: list[float | None], width: int = 60) -> str:

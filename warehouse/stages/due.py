@@ -1,7 +1,7 @@
 """Which iteration a stage has to work on next, and whether a named iteration is in order."""
 
 from warehouse.store.errors import StageError
-from warehouse.store.names import turn_purpose
+from warehouse.store.names import is_of, turn_purpose
 from warehouse.store.run_folder import Warehouse
 
 
@@ -48,7 +48,7 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
     known = 0
     for number in iterations:
         for name in warehouse.purposes("completions", number):
-            if purpose not in (None, name):
+            if not is_of(name, purpose):
                 continue
             rollout = warehouse.stage("rollout", iteration=number, purpose=name)
             complete = rollout.is_complete()

@@ -36,6 +36,11 @@ def base_purpose(purpose: str) -> str:
     return match[1] if match else purpose
 
 
+def is_of(purpose: str, asked: str | None) -> bool:
+    """Whether rows of a purpose are asked for: by its name, by none, or by `eval`: every evaluation."""
+    return asked in (None, purpose) or (asked == "eval" and purpose.startswith("eval-"))
+
+
 def is_training(purpose: str) -> bool:
     """Whether rows of a purpose, of whatever turn, are to train on."""
     return base_purpose(purpose) == "train"

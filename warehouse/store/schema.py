@@ -35,8 +35,8 @@ class Column(NamedTuple):
 
 STAGE_KEYS = (
     Column("iteration", COUNT, "Iteration of the loop, from 0."),
-    Column("purpose", TEXT, "'train' for rows to train on, 'eval' or 'eval-<label>' for evaluation, "
-           "'distil' or 'distil-<label>' for what another model says to training tasks; with "
+    Column("purpose", TEXT, "'train' for rows to train on, 'eval', 'eval-<split>' or 'eval-<label>' for "
+           "evaluation, 'distil' or 'distil-<label>' for what another model says to training tasks; with "
            "'-turn2' behind it the second turns of these, and so on."),
 )
 KEYS = (
