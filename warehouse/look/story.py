@@ -71,7 +71,7 @@ def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
 
 def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     changes = {"pass@1": _change(rows, "solving")}
-    if None not in (rows[0]["reach"], rows[-1]["reach"]):
+    if None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
         changes[f"pass@{rows[0]['k']}"] = _change(rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
     if rows[0]["iteration"] == rows[-1]["iteration"]:

@@ -14,18 +14,18 @@ CREATE OR REPLACE VIEW adjusted AS
 WITH RECURSIVE cells AS MATERIALIZED (
     SELECT *, count(*) OVER same AS visits, count(reach) OVER same AS reach_visits
     FROM (SELECT dense_rank() OVER (ORDER BY iteration, purpose) AS occasion,
-                 dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, k, c / n AS solving,
+                 dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, k, n, c / n AS solving,
                  CASE WHEN k > 1 THEN pass_at_k(n, c, k) END AS reach, reward_mean AS reward
           FROM (SELECT *, top_k(quantile_disc(n, 0.1) OVER (PARTITION BY purpose)) AS k
                 FROM task_results WHERE n > 0 AND turn_of(purpose) = 1))
     WINDOW same AS (PARTITION BY task)),
 sweeps AS (
-    SELECT 0 AS sweep, occasion, task, visits, reach_visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
+    SELECT 0 AS sweep, occasion, task, n, visits, reach_visits, solving, reach, reward, 0.0::DOUBLE AS solving_here,
            0.0::DOUBLE AS reach_here, 0.0::DOUBLE AS reward_here, 0.0::DOUBLE AS solving_of_task,
            0.0::DOUBLE AS reach_of_task, 0.0::DOUBLE AS reward_of_task
     FROM cells
     UNION ALL
-    SELECT sweep + 1, occasion, task, visits, reach_visits, solving, reach, reward, solving_here, reach_here, reward_here,
+    SELECT sweep + 1, occasion, task, n, visits, reach_visits, solving, reach, reward, solving_here, reach_here, reward_here,
            sum(solving - solving_here) OVER same / (visits + 0.1),
            sum(reach - reach_here) OVER same / (reach_visits + 0.1), sum(reward - reward_here) OVER same / (visits + 0.1)
     FROM (SELECT * REPLACE (avg(solving - solving_of_task) OVER here AS solving_here,
@@ -36,14 +36,17 @@ sweeps AS (
 fitted AS MATERIALIZED (FROM sweeps WHERE sweep = 12),
 spread AS (
     SELECT greatest(count(*) - max(occasion), 1) AS total_freedom,
-           greatest(count(*) - max(occasion) - sum(1 / (visits + 0.1)), 1) AS freedom,
+           -- Of one task at a time chance tells what completions do to solving, and nothing the rest.
+           CASE WHEN count(*) > max(occasion)
+                THEN greatest(count(*) - max(occasion) - sum(1 / (visits + 0.1)), 1) END AS freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL), 1) AS reach_total_freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL)
-                    - sum(1 / (reach_visits + 0.1)) FILTER (reach IS NOT NULL), 1) AS reach_freedom,
+                    - sum(1 / (reach_visits + 0.1)) FILTER (reach IS NOT NULL), 1) + 0 * freedom AS reach_freedom,
            sum(pow(solving - solving_mean, 2)) / total_freedom AS solving_total,
            sum(pow(reach - reach_mean, 2)) / reach_total_freedom AS reach_total,
            sum(pow(reward - reward_mean, 2)) / total_freedom AS reward_total,
-           sum(pow(solving - solving_here - solving_of_task, 2)) / freedom AS solving_noise,
+           greatest(sum(pow(solving - solving_here - solving_of_task, 2)) / freedom,
+                    avg(solving * (1 - solving) / greatest(n - 1, 1))) AS solving_noise,
            sum(pow(reach - reach_here - reach_of_task, 2)) / reach_freedom AS reach_noise,
            sum(pow(reward - reward_here - reward_of_task, 2)) / freedom AS reward_noise
     FROM (SELECT *, avg(solving) OVER here AS solving_mean, avg(reach) OVER here AS reach_mean,

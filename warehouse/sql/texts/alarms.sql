@@ -79,10 +79,11 @@ steps AS (
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
-    SELECT stats.*, tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
+    SELECT stats.*, tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks, reward_error),
            steps.* EXCLUDE (iteration, purpose),
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
-    FROM (SELECT *, is_cut_short(iteration, purpose) AS alone FROM iteration_stats) AS stats
+    FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
+          FROM iteration_stats) AS stats
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
 lived AS (
@@ -91,12 +92,13 @@ lived AS (
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(failed_share) OVER last_3 AS failed_3,
-           avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3, avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER last_3 AS reward_3,
-           count(solving) OVER last_3 AS span,
+           avg(ngram4_unique_ratio) OVER last_3 AS ngram4_3, avg(solving) OVER last_3 AS solving_3, avg(reach) OVER last_3 AS reach_3, avg(reward) OVER paid_3 AS reward_3,
+           count(solving) OVER last_3 AS span, count(reward) OVER paid_3 AS paid_span,
            CASE WHEN count(solving) OVER last_4 = 4 THEN avg(solving) OVER last_4 END AS solving_4,
            sum(pow(solving_error, 2)) OVER last_4 / 16 AS variance_4
     FROM lived WINDOW last_3 AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS 2 PRECEDING),
-                      last_4 AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS 3 PRECEDING)),
+                      last_4 AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS 3 PRECEDING),
+                      paid_3 AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS 2 PRECEDING)),
 history AS (
     SELECT *, least(first_value(truncated_share) OVER past, min(truncated_3) OVER recent) AS usual_truncated,
            least(first_value(loop_share) OVER past, min(loop_3) OVER recent) AS usual_loops,
@@ -118,14 +120,16 @@ history AS (
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
            -- A best that fewer than three iterations were averaged for has a larger error of its own.
            sqrt(0.75 + 0.75 / arg_max(span, solving_3) OVER recent) AS solving_wider,
-           sqrt(0.75 + 0.75 / arg_max(span, reward_3) OVER recent) AS reward_wider,
-           max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER recent AS best_reward,
-           arg_max(reward_3, solving_3) OVER recent AS reward_at_best,
+           sqrt(0.75 + 0.75 / arg_max(paid_span, reward_3) OVER paid) AS reward_wider,
+           max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER paid AS best_reward,
+           arg_max(reward_3, solving_3) OVER paid AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER recent AS usual_clipped
     FROM smooth
     WINDOW past AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
            recent AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
+           -- Rewards of different scorers do not compare.
+           paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
 SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
        held.raised AND held.immediate AS immediate, held.meaning

@@ -109,8 +109,8 @@ grouped AS (
            avg(task_c / task_n) AS pass_at_1,
            any_value(top) AS max_k,
            avg(pass_at_k(task_n, task_c, top)) AS pass_at_max_k,
-           coalesce(stddev_samp(task_c / task_n) / sqrt(count(task_n)), 0) AS pass_at_1_error,
-           coalesce(stddev_samp(pass_at_k(task_n, task_c, top)) / sqrt(count(pass_at_k(task_n, task_c, top))), 0)
+           stddev_samp(task_c / task_n) / sqrt(count(task_n)) AS pass_at_1_error,
+           stddev_samp(pass_at_k(task_n, task_c, top)) / sqrt(count(pass_at_k(task_n, task_c, top)))
                AS pass_at_max_k_error,
            count(*) AS num_groups,
            count(task_n)::INTEGER AS num_tasks,
@@ -121,7 +121,7 @@ grouped AS (
            avg(none_correct::INTEGER) AS none_correct_share,
            avg(distinct_outputs / n) AS distinct_outputs_share,
            sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
-           coalesce(stddev_samp(reward_mean), 0) / sqrt(count(*)) AS reward_error
+           stddev_samp(reward_mean) / sqrt(count(*)) AS reward_error
     FROM counted
     GROUP BY iteration, purpose),
 trained AS (

@@ -50,8 +50,8 @@ WITH results AS (SELECT iteration, purpose, n, c, count(*) AS tasks FROM task_re
                 GROUP BY iteration, purpose, k)
 SELECT iteration, purpose, k::INTEGER AS k,
        mean AS pass_at_k,
-       CASE WHEN all_alike THEN 0.0::DOUBLE
-            ELSE sqrt(greatest(mean_square - mean * mean, 0) / (num - 1)) END AS standard_error,
+       CASE WHEN num > 1 AND all_alike THEN 0.0::DOUBLE WHEN num > 1
+            THEN sqrt(greatest(mean_square - mean * mean, 0) / (num - 1)) END AS standard_error,
        pass_pow_k,
        num::INTEGER AS num_tasks,
        num = num_all AS every_task
