@@ -160,6 +160,13 @@ def test_a_completion_without_a_reward_says_neither_right_nor_wrong_of_its_group
         assert row["none_correct"] == (not any(right) if right else None)
 
 
+def test_outputs_are_counted_per_completion_whether_measured_or_not(tmp_path: Path) -> None:
+    connection = connect(run_with_missing_rewards(tmp_path / "run", 1, set(range(7))))
+    distinct = one(connection, "SELECT count(DISTINCT fingerprint) FROM samples")
+    assert isinstance(distinct, int) and distinct > 1
+    assert one(connection, "SELECT distinct_outputs_share FROM iteration_stats") == distinct / 8
+
+
 def test_a_majority_is_of_completions_that_were_all_measured(tmp_path: Path) -> None:
     connection = connect(run_with_missing_rewards(tmp_path / "run", 3, {*range(8), 9}))
     found = rows_of(connection, "FROM maj_at_k(0, 4)")[0]

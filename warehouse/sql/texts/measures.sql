@@ -119,7 +119,7 @@ grouped AS (
            avg(zero_variance::INTEGER) AS zero_variance_share,
            avg(all_correct::INTEGER) AS all_correct_share,
            avg(none_correct::INTEGER) AS none_correct_share,
-           avg(distinct_outputs / n) AS distinct_outputs_share,
+           avg(distinct_outputs / (n + num_missing)) AS distinct_outputs_share,
            sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
            stddev_samp(reward_mean) / sqrt(count(*)) AS reward_error
     FROM counted
