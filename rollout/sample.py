@@ -18,7 +18,8 @@ from rollout.prompts.plan import seed_of
 from rollout.spill import Key, Spill
 from warehouse.stages.clock import Clock, bar_interval
 from warehouse.stages.space import check_space
-from warehouse.stages.stop import StageStopped, StopRequest, first_line
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import first_line
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 

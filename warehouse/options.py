@@ -16,10 +16,10 @@ import click
 from warehouse.objects.place import sync_copy
 from warehouse.stages import warm
 from warehouse.stages.space import lacks_memory
-from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, first_line
+from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)

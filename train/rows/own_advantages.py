@@ -50,9 +50,9 @@ def _check_numbers(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         numbers = np.array(np.nan)
-    if not np.isfinite(numbers).all():
+    if not (np.abs(numbers) < np.finfo(np.float32).max).all():
         raise StageError(f"--advantages {text} returned {reprlib.repr(value)} {where}, which is no "
-                         "finite number.")
+                         "finite number of float32.")
     if numbers.ndim and numbers.shape != row["completion_ids"].shape:
         raise StageError(f"--advantages {text} returned {numbers.size} numbers {where}, which has "
                          f"{len(row['completion_ids'])} tokens. Return one number, or one per token.")

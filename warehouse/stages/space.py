@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warehouse.stages.stop import StageStopped, first_line
+from warehouse.stages.stop import StageStopped
 from warehouse.store.commit import TEMPORARY_MARK
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 if TYPE_CHECKING:
     from warehouse.store.run_folder import Warehouse

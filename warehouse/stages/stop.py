@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from warehouse.store.errors import first_line
+
 STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
 
 
 class StageStopped(Exception):
     """The stage stopped before its end, everything it finished is committed; run it again to go on."""
-
-
-def first_line(error: Exception) -> str:
-    """An error in one line, with its type."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0].rstrip('.')}"
 
 
 class StopRequest:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 
 class UserFunction(NamedTuple):
@@ -26,7 +26,7 @@ class UserFunction(NamedTuple):
             given = self.function(*arguments, **named)
             return asyncio.run(given) if inspect.iscoroutine(given) else given
         except (Exception, SystemExit) as error:      # an exit of the user's would pass for one of the stage
-            raise StageError(f"{where} raised {type(error).__name__}: {error}{line_in(error, self.path)}. "
+            raise StageError(f"{where} raised {first_line(error)}{line_in(error, self.path)}. "
                              f"{after}") from error
 
 
@@ -45,8 +45,7 @@ def load_function(text: str, option: str) -> UserFunction:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        line = line_in(error, path)
-        raise StageError(f"{path} cannot be imported: {type(error).__name__}: {error}{line}.") from error
+        raise StageError(f"{path} cannot be imported: {first_line(error)}{line_in(error, path)}.") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise StageError(f"{path} defines no function '{name}'.")

@@ -9,6 +9,11 @@ class StageError(Exception):
     exit_code = 1
 
 
+def first_line(error: BaseException) -> str:
+    """An error in one line, with its type."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:400].rstrip('.')}"
+
+
 def check_addresses(gib: float, what: str) -> None:
     """StageError where `ulimit -v` is below `gib`: native code would end the process without a word."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

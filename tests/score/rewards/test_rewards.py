@@ -79,6 +79,9 @@ def words(completions, **columns):
 def leaves(completions, **columns):
     raise SystemExit(0)
 
+def tells_much(completions, **columns):
+    raise ValueError("a page" + chr(10) + "<html>" + "x" * 5000)
+
 def single(completions, **columns):
     return 1.0
 """
@@ -129,7 +132,7 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
 
 @pytest.mark.parametrize(("name", "message"), [
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
-    ("leaves", "raised SystemExit: 0 (line 26)"),
+    ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
     ("missing", "defines no function 'missing'")])
