@@ -80,7 +80,7 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 
 
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
-    """The last two changes of what `rollout` and `train` were told, in the ten iterations up to this one."""
+    """The last two changes of what the stages were told, in the ten iterations up to this one."""
     rows = rows_of(connection, r"""
         SELECT iteration, string_agg(
             concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
@@ -89,7 +89,9 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
               FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
                     FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
                     UNION ALL SELECT 'rollout', iteration, 'staleness', max(staleness)::VARCHAR
-                    FROM rolled_mismatch GROUP BY iteration)
+                    FROM rolled_mismatch GROUP BY iteration
+                    UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
+                    WHERE chosen AND purpose = 'train')
               WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
         WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 9 AND $1
               AND NOT regexp_matches(name, 'sha256|version|^serve$')

@@ -12,12 +12,20 @@ from click.testing import CliRunner, Result
 from benchmarks.collapse_drill import BROKEN, judge, learning
 from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.runs import completion_row, prompt_row, write_rows
-from tests.building.weather import SHAPES, Weather, build_run, empty_run, write_iteration, write_training
+from tests.building.weather import (
+    SCORER,
+    SHAPES,
+    Weather,
+    build_run,
+    empty_run,
+    write_iteration,
+    write_training,
+)
 from warehouse.care.check import check_run
 from warehouse.cli import cli
 from warehouse.look.advice import _paid, advice_lines, alarm_lines, changed_settings
 from warehouse.look.alarms import Alarm, _examples, raised_alarms
-from warehouse.sql.database import connect, empty_connection
+from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.stages.due import rollout_due, train_due
 from warehouse.store.run_folder import Warehouse
 
@@ -493,13 +501,29 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);
         CREATE TABLE rolled_mismatch AS
-            FROM (VALUES (6, 0), (7, 1), (7, 3)) mismatch(iteration, staleness)""")
+            FROM (VALUES (6, 0), (7, 1), (7, 3)) mismatch(iteration, staleness);
+        CREATE TABLE scorers(iteration INT, purpose VARCHAR, scorer VARCHAR, chosen BOOL)""")
     said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
     later = ("Set otherwise from iteration 7 on: rollout staleness 3 (was 0), "
              "train updates_per_batch 32 (was 4).")
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 6)] == [[], said, said]
     assert [changed_settings(connection, iteration) for iteration in (7, 12, 13, 17)] == [
         [*said, later], [*said, later], [later], []]
+
+
+@pytest.mark.parametrize(("before", "after"), [(12.0, 0.0), (0.0, 12.0)])
+def test_rewards_of_another_scorer_are_not_compared(tmp_path: Path, before: float, after: float) -> None:
+    raised = {}
+    for scorer in (SCORER, "exact-01"):
+        run, random = empty_run(tmp_path / scorer), np.random.default_rng(7)
+        for iteration in range(7):
+            sky = Weather(shaped=before) if iteration < 5 else Weather(shaped=after, solve=0.15)
+            write_iteration(run, iteration, "train", sky, random, scorer=SCORER if iteration < 5 else scorer)
+        connection = connect(run)
+        raised[scorer] = {row["signal"] for row in rows_of(connection, "FROM raised_signals")}
+        said = [f"Set otherwise from iteration 5 on: score scorer {scorer} (was {SCORER})."]
+        assert changed_settings(connection, 6) == (said if scorer != SCORER else [])
+    assert raised[SCORER] - raised["exact-01"] == {"reward_falls" if before else "reward_hacking"}
 
 
 def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: Path) -> None:
