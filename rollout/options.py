@@ -177,7 +177,8 @@ def prompt_limit(options: RolloutOptions, model_length: int) -> int:
         wanted = f"--max-tokens {options.sampling.max_tokens}" + (
             f" and --max-prompt-tokens {limit} together are more" if options.max_prompt_tokens
             else " leaves no room for a prompt")
-        raise StageError(f"The model holds {model_length} tokens: {wanted}. Lower them.")
+        raise StageError(f"The model holds {model_length} tokens: {wanted}. Lower "
+                         f"{'them' if options.max_prompt_tokens else 'it'}.")
     return limit
 
 

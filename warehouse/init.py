@@ -81,6 +81,9 @@ def _remove_unfinished(warehouse: Warehouse) -> None:
 
 def _same_run(warehouse: Warehouse, facts: dict[str, Any], config: Path | None) -> list[str]:
     for key, value in facts.items():
+        if warehouse.facts.get(key) != value and key == "tasks_sha256":
+            raise StageError(f"{warehouse.root} exists already with other tasks. Choose another folder, give "
+                             "the former arguments, or give it more tasks with `warehouse tasks add`.")
         if warehouse.facts.get(key) != value:
             raise StageError(f"{warehouse.root} exists already with {key} = {warehouse.facts.get(key)}, now "
                              f"it is {value}. Choose another folder, or give the former arguments.")

@@ -238,6 +238,8 @@ def test_a_base_model_that_has_changed_is_refused(run):
         stream.seek(5000)
         stream.write(b"other")
     assert "has changed since the run was made" in refused(run)
+    weights.parent.rename(run.root / "elsewhere")
+    assert "is no longer at" in refused(run)
 
 
 def test_unscored_and_twice_scored_iterations_are_refused(scored, run):

@@ -84,6 +84,9 @@ def check_base(warehouse: Warehouse) -> None:
     """StageError if the base model's folder is gone, or weights or tokenizer are not those of the run."""
     if warehouse.facts.get("model_revision"):
         return  # a hub model is pinned by its commit
+    if not Path(warehouse.model).is_dir():
+        raise StageError(f"The base model of {warehouse.root} is no longer at {warehouse.model}. Move it "
+                         "back, or put a link to it there (`ln -s`).")
     model = find_model(warehouse.model, warehouse.root)
     for what, name, now in (("base model", "model_sha256", model.sha256),
                             ("tokenizer", "tokenizer_sha256", model.tokenizer_sha256)):

@@ -153,7 +153,7 @@ def test_init_again_does_nothing_and_other_arguments_are_refused(tmp_path: Path)
     tasks, model = arc_file(tmp_path, ["a"]), str(fake_model(tmp_path / "m"))
     init_run(tmp_path / "run", model, (str(tasks),))
     assert "nothing to do" in init_run(tmp_path / "run", model, (str(tasks),))[0]
-    with pytest.raises(StageError, match="exists already with tasks_sha256"):
+    with pytest.raises(StageError, match=r"exists already with other tasks.* `warehouse tasks add`"):
         init_run(tmp_path / "run", model, (str(arc_file(tmp_path, ["b"])),))
 
 
