@@ -88,7 +88,8 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
         FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
               FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
                     FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
-                    UNION ALL SELECT 'rollout', iteration, 'staleness', max(staleness)::VARCHAR
+                    UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
+                                     (max(max(staleness)) OVER (ORDER BY iteration))::VARCHAR
                     FROM rolled_mismatch GROUP BY iteration
                     UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
                     WHERE chosen AND purpose = 'train')

@@ -501,7 +501,7 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);
         CREATE TABLE rolled_mismatch AS
-            FROM (VALUES (6, 0), (7, 1), (7, 3)) mismatch(iteration, staleness);
+            FROM (VALUES (6, 0), (7, 1), (7, 3), (8, 0), (9, 3)) mismatch(iteration, staleness);
         CREATE TABLE scorers(iteration INT, purpose VARCHAR, scorer VARCHAR, chosen BOOL)""")
     said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
     later = ("Set otherwise from iteration 7 on: rollout staleness 3 (was 0), "
