@@ -176,7 +176,7 @@ def _head(pairing: Pairing, names: list[str]) -> str:
 def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
     """A spot per task."""
     caption = f"Share of right completions; above the line {names[1]} is better. {pairing.remark}".strip()
-    name = f"{'paired-train' if pairing.purpose == 'train' else 'paired'}-{names[1].replace('/', '-')}"
+    name = f"paired-{pairing.purpose}-{names[1].replace('/', '-')}"
     return Figure(name, f"Tasks in pairs with {names[1]}: {pairing.title}", caption, pairing.sql,
                   lambda rows: scatter(column(rows, "a"), column(rows, "b"), column(rows, "task"), names))
 

@@ -49,11 +49,13 @@ PICKS = {
         QUALIFY row_number() OVER (PARTITION BY error_class, error_name ORDER BY task_id, sample_index) = 1
         ORDER BY error_class, error_name LIMIT 8"""),
     "evaluation": ("Evaluation", f"""
-        SELECT {KEYS} FROM samples
-        WHERE purpose LIKE 'eval%'
-          AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose LIKE 'eval%')
-        QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY correct DESC, sample_index) = 1
-        ORDER BY task_id LIMIT 6"""),
+        SELECT {KEYS} FROM (
+            SELECT {KEYS} FROM samples
+            WHERE purpose LIKE 'eval%'
+              AND iteration = (SELECT max(iteration) FROM scorers WHERE purpose LIKE 'eval%')
+            QUALIFY row_number() OVER (PARTITION BY purpose, task_id ORDER BY correct DESC, sample_index) = 1)
+        QUALIFY row_number() OVER (PARTITION BY purpose ORDER BY task_id) <= 6
+        ORDER BY purpose, task_id"""),
 }
 
 

@@ -75,8 +75,9 @@ def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
         allowed = {task["task_id"] for task in choose_tasks(warehouse, options)}
         keys = [key for key in keys if key[2] in allowed]
         if not keys:
-            raise StageError("No completion to answer is of the tasks that --split and --tasks-sql leave. "
-                             "Leave them out.")
+            where = f"split {', '.join(options.splits)}" if options.splits else "the tasks of --tasks-sql"
+            raise StageError(f"No completion to answer is of {where}. Name splits that have some with "
+                             "--split, or other tasks.")
     tasks = list(dict.fromkeys(key[2] for key in keys))[:options.num_tasks]
     return [key for key in keys if key[2] in tasks]
 

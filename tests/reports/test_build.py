@@ -16,6 +16,7 @@ from reports import build
 from reports.build import build_report
 from reports.cli import cli
 from reports.drawing import Series, line_chart
+from reports.samples import chosen_samples
 from reports.scale import NO_VALUE
 from tests.building.runs import table
 from tests.building.weather import Weather, build_run, empty_run, write_iteration
@@ -123,6 +124,9 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
         "SELECT purpose, pass_at_1 FROM iteration_stats WHERE purpose <> 'train'").fetchall())
     assert tile_of(text, "pass@1, eval, policy 1") == f"{shares['eval']:.2f}"
     assert tile_of(text, "pass@1, eval-wide, policy 2") == f"{shares['eval-wide']:.2f}"
+    write_iteration(run, 2, "eval-easy", sky, np.random.default_rng(0), num_tasks=4, group_size=8)
+    evaluated = [each.row["purpose"] for each in chosen_samples(connect(run)) if "evaluation" in each.kinds]
+    assert evaluated == ["eval-easy"] * 4 + ["eval-wide"] * 4
     answers = {"purpose": "distil", "policy_version": None, "num_completions": 8, "pass_at_1": 0.5}
     assert build.headline(connect(run), [answers])[-1] == ("pass@1, distil, another model", "0.50")
 

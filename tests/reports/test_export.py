@@ -161,6 +161,16 @@ def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
     assert (train.purpose, train.iteration) == ("train", 1)
 
 
+def test_every_evaluation_of_two_runs_has_a_figure_of_its_own(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / name, iterations=1, evals=(), num_tasks=2, group_size=4) for name in "ab"]
+    for run in runs:
+        for purpose in ("eval-easy", "eval-hard"):
+            write_iteration(run, 0, purpose, Weather(), np.random.default_rng(1), num_tasks=2, group_size=4)
+    assert reports("compare", *(run.root for run in runs), "-o", tmp_path / "page.html").exit_code == 0
+    names = re.findall(r'data-figure="([^"]*)"', (tmp_path / "page.html").read_text())
+    assert len(names) == len(set(names)) and {"paired-eval-easy-b", "paired-eval-hard-b"} < set(names)
+
+
 def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp_path: Path) -> None:
     others = [build_run(tmp_path / name, iterations=2, evals=(), num_tasks=3, group_size=8) for name in "bc"]
     paths = [run.root, *(other.root for other in others)]

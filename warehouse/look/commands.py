@@ -17,7 +17,7 @@ from warehouse.store.errors import StageError
 @run_argument
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
               help="Iterations to keep; all by default.")
-@click.option("--purpose", multiple=True, help="Purposes to keep, for example eval.")
+@click.option("--purpose", multiple=True, help="Purposes to keep; eval is every evaluation.")
 @click.option("--split", multiple=True, help="Splits to keep.")
 @click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to keep.")
 @click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),

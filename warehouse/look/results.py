@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from warehouse.sql.catalog import condition
+from warehouse.sql.catalog import condition, of_purposes
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 
@@ -52,7 +52,8 @@ def result_table(connection: Connection, *, by: tuple[str, ...] = ("iteration", 
     if unknown:
         raise StageError(f"Cannot group by {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}.")
     keys = ", ".join(NAMES[key] for key in by if key != "task")
-    named = "purpose" in by or chosen.get("purpose")  # else later turns would be pooled with the first
+    # Else later turns would be pooled with the first.
+    named = "purpose" in by or {*chosen.get("purpose", ())} - {"eval"}
     kept = f"(FROM samples WHERE {where(**chosen)}{'' if named else ' AND turn_of(purpose) = 1'})"
     if "task" in by:
         query = f"SELECT * FROM ({per_task(kept, keys)}) ORDER BY {keys + ', ' if keys else ''}task_id"
@@ -68,7 +69,8 @@ def result_table(connection: Connection, *, by: tuple[str, ...] = ("iteration", 
 
 def where(**chosen: tuple[Any, ...]) -> str:
     """The condition that rows have one of the chosen values of each key, any where none is chosen."""
-    return condition({NAMES[key]: values for key, values in chosen.items()})
+    purposes = of_purposes(chosen.pop("purpose", ()))
+    return f"{purposes} AND {condition({NAMES[key]: values for key, values in chosen.items()})}"
 
 
 def per_task(rows: str, keys: str) -> str:
@@ -126,8 +128,8 @@ def budget_table(connection: Connection, budget: int,
     turn, or where a turn answers completions outside of its share, which the budget would not have sampled.
     """
     purposes = chosen.pop("purpose", ())
-    of_purposes = condition({"base_purpose(purpose)": purposes})
-    connection.execute(TURNS.format(where=f"{where(**chosen)} AND {of_purposes}"))
+    of_bases = of_purposes(purposes, "base_purpose(purpose)")
+    connection.execute(TURNS.format(where=f"{where(**chosen)} AND {of_bases}"))
     connection.execute("DELETE FROM turns WHERE (iteration, base) NOT IN "
                        "(SELECT (iteration, base) FROM turns WHERE turn > 1)")
     _check(connection, budget)

@@ -84,6 +84,12 @@ def condition(chosen: Mapping[str, Collection[Any]]) -> str:
     return " AND ".join(kept) or "true"
 
 
+def of_purposes(purposes: Collection[str], column: str = "purpose") -> str:
+    """The condition that rows are of one of the purposes, any where none is; `eval` is every evaluation."""
+    every = f" OR starts_with({column}, 'eval-')" if "eval" in purposes else ""
+    return f"({condition({column: purposes})}{every})"
+
+
 def quoted_name(name: str) -> str:
     """A SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from warehouse.sql.catalog import condition
+from warehouse.sql.catalog import condition, of_purposes
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -31,7 +31,7 @@ def export_submission(connection: Connection, output: Path, *, vote: str = "solv
     """
     grids = rows_of(connection, "SELECT task_id, payload FROM tasks WHERE kind = 'grid'")
     tests = {row["task_id"]: [pair["input"] for pair in json.loads(row["payload"])["test"]] for row in grids}
-    chosen = condition({"iteration": iterations, "purpose": [purpose] if purpose else []})
+    chosen = f"{condition({'iteration': iterations})} AND {of_purposes([purpose] if purpose else [])}"
     query = CANDIDATES.format(where=chosen)
     candidates = [row for row in rows_of(connection, query) if row["task_id"] in tests]
     if not candidates:

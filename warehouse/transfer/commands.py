@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 @click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf", "arc-submission"]), required=True,
               help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder; arc-submission: a file.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
-@click.option("--purpose", default=None, help="One purpose; all by default.")
+@click.option("--purpose", default=None, help="One purpose, or eval for every evaluation; all by default.")
 @click.option("--vote", type=click.Choice(["solved", "share", "all"]), default=None,
               help="Of a submission, who votes first: completions that solve all train pairs, all by their "
                    "share of train pairs, or all alike. [default: solved]")

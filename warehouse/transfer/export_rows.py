@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from warehouse.sql.catalog import condition, quoted, quoted_name
+from warehouse.sql.catalog import condition, of_purposes, quoted, quoted_name
 from warehouse.sql.database import Connection, explain_errors, rows_of
 from warehouse.store.commit import beside, saying_why
 from warehouse.store.errors import StageError
@@ -49,7 +49,7 @@ distribution each token was drawn from, sampling parameters, reward. `load_datas
 def export_rows(connection: Connection, output: Path, kind: str, *,
                 iterations: tuple[int, ...] = (), purpose: str | None = None) -> list[Path]:
     """Write the completions of the given iterations (all by default) as `kind`; the files written."""
-    where = condition({"iteration": iterations, "purpose": [purpose] if purpose else []})
+    where = f"{condition({'iteration': iterations})} AND {of_purposes([purpose] if purpose else [])}"
     held = rows_of(connection, f"SELECT iteration, purpose, count(*) AS num FROM completions WHERE {where} "
                                "GROUP BY ALL ORDER BY ALL")
     if not held:

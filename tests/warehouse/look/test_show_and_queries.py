@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.weather import SCORER, build_run
+from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.cli import cli
 from warehouse.look.results import result_table
 from warehouse.look.show import pair_lines, parse_name
@@ -65,6 +65,20 @@ def test_results_take_sets_and_formats(run: Warehouse) -> None:
     assert markdown.startswith("| policy_version | tasks |") and len(markdown.splitlines()) == 2 + 3
     nothing = warehouse("results", run.root, "--iteration", 77)
     assert nothing.exit_code == 1 and "No scored completion fits" in nothing.stderr
+
+
+def test_every_evaluation_is_asked_for_by_one_purpose(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=4, trained=False)
+    for purpose in ("eval-easy", "eval-hard", "eval-hard-turn2"):
+        write_iteration(run, 0, purpose, Weather(), np.random.default_rng(1), num_tasks=2, group_size=4)
+    lines = warehouse("results", run.root, "--purpose", "eval", "--format", "csv").stdout.splitlines()
+    assert [line.split(",")[1] for line in lines[1:]] == ["eval-easy", "eval-hard", "eval-hard-turn2"]
+    pooled = warehouse("results", run.root, "--purpose", "eval", "--pool", "--format", "csv").stdout
+    assert pooled.splitlines()[1].startswith("2,8,8,")                     # of first turns alone
+    assert warehouse("export", run.root, tmp_path / "rows.jsonl", "--to", "jsonl", "--purpose",
+                     "eval").exit_code == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {row["purpose"] for row in rows} == {"eval-easy", "eval-hard", "eval-hard-turn2"}
 
 
 def test_names_of_completions() -> None:
