@@ -147,7 +147,7 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('step_ratio', ratio_max, 30, true, 300, 'Largest pi / pi_old of a token in a step'),
     signal_of('step_kl', policy_kl, 0.1, true, 1, 'Largest KL of the policy from where its stage began'),
     signal_of('grad_norm', grad_norm, 5 * usual_grad_norm, true, 20 * usual_grad_norm,
-              'Largest gradient norm of a step against the last ten iterations'),
+              'Largest gradient norm of a step against the last thirty iterations'),
     signal_of('clipping', clip_fraction, 0.2 + usual_clipped, true, 0.5 + usual_clipped,
               'Share of ratios that were clipped; a third of them is usual with gspo'),
     signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates that each completion was used for'),
