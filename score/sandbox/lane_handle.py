@@ -175,12 +175,20 @@ def lane_environment() -> dict[str, str]:
 
 def readable_folders(config: LaneConfig) -> list[str]:
     """Folders with the interpreter, its libraries and the allowed modules: all that a lane may read."""
-    numpy = find_spec("numpy")
-    # A .pth file may have it elsewhere, and it loads parts of itself late.
-    elsewhere = [str(Path(numpy.origin).parents[1])] if numpy and numpy.origin else []
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", "/usr/lib64", "/lib", "/lib64",
-               str(ROOT / "score"), *elsewhere, *config.import_paths]
+               ROOT / "score", *folders_of_numpy(), *config.import_paths]
     return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
+
+
+def folders_of_numpy() -> list[Path]:
+    """Where numpy lies: a .pth file may have it elsewhere, and it loads parts of itself late."""
+    spec = find_spec("numpy")
+    if spec is None or spec.origin is None:
+        return []
+    package = Path(spec.origin).parent
+    if package.parent.name in ("site-packages", "dist-packages"):
+        return [package.parent]
+    return [package, package.with_name("numpy.libs")]       # beside a home's or a project's own files
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:

@@ -1,6 +1,7 @@
 """Honest programs in a locked process, frames, the filter, limits, lost lanes, and what is left behind."""
 
 import errno
+import importlib.util
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from score.isolation import seccomp
 from score.isolation.lockdown import Layer
+from score.sandbox import lane_handle
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -132,6 +134,16 @@ def test_packages_that_a_pth_file_has_elsewhere_load_their_late_parts(tmp_path):
                           capture_output=True,
                           env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])})
     assert "error_class=None" in done.stdout, done.stdout + done.stderr
+
+
+def test_of_a_folder_that_holds_other_things_beside_numpy_a_lane_reads_numpy_alone(tmp_path, monkeypatch):
+    for name in ("numpy", "numpy.libs", "tasks"):
+        (tmp_path / name).mkdir()
+    spec = importlib.util.spec_from_file_location("numpy", tmp_path / "numpy" / "__init__.py")
+    monkeypatch.setattr(lane_handle, "find_spec", lambda _name: spec)
+    beside = [folder for folder in lane_handle.readable_folders(STRICT)
+              if Path(folder).is_relative_to(tmp_path) or tmp_path.is_relative_to(folder)]
+    assert beside == [str(tmp_path / "numpy"), str(tmp_path / "numpy.libs")]
 
 
 def test_random_numbers_are_those_of_the_program(pool):

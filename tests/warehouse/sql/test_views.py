@@ -108,19 +108,23 @@ def test_tasks_with_too_few_completions_never_leave_one_k_alone(tmp_path: Path) 
     assert one(connect(warehouse), "SELECT max_k FROM iteration_stats") == 4
 
 
-def test_a_task_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others(tmp_path: Path) -> None:
-    """Its seven missing rewards would leave pass@1 of all: pass@8 is that of the eleven others."""
-    connection = connect(run_with_missing_rewards(tmp_path / "run", 12, set(range(7))))
+@pytest.mark.parametrize("num_tasks", [10, 12])
+def test_a_task_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others(
+        tmp_path: Path, num_tasks: int) -> None:
+    """Its seven missing rewards would leave pass@1 of all: pass@8 is that of the others."""
+    connection = connect(run_with_missing_rewards(tmp_path / "run", num_tasks, set(range(7))))
     rows = rows_of(connection, "SELECT n, c FROM task_results ORDER BY n")
-    assert [row["n"] for row in rows] == [1, *11 * [8]]
+    others = num_tasks - 1
+    assert [row["n"] for row in rows] == [1, *others * [8]]
     reached = pytest.approx(np.mean([row["c"] > 0 for row in rows[1:]]))
-    error = pytest.approx(np.std([row["c"] > 0 for row in rows[1:]], ddof=1) / 11 ** 0.5)
+    error = pytest.approx(np.std([row["c"] > 0 for row in rows[1:]], ddof=1) / others ** 0.5)
     assert rows_of(connection, "SELECT max_k, pass_at_max_k AS reached, pass_at_max_k_error AS error "
                                "FROM iteration_stats") == [{"max_k": 8, "reached": reached, "error": error}]
     for table in ("pass_every_k(0)", "pass_bands()"):
         assert rows_of(connection, f"SELECT k, pass_at_k, num_tasks FROM {table} ORDER BY k")[-1] == {
-            "k": 8, "pass_at_k": reached, "num_tasks": 11}
+            "k": 8, "pass_at_k": reached, "num_tasks": others}
     assert one(connection, "SELECT reach_plain FROM adjusted") == reached
+    assert one(connection, "SELECT k_of('train')") == 8 and one(connection, "SELECT k_of('eval')") is None
 
 
 def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:

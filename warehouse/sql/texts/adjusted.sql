@@ -16,7 +16,7 @@ WITH RECURSIVE cells AS MATERIALIZED (
     FROM (SELECT dense_rank() OVER (ORDER BY iteration, purpose) AS occasion,
                  dense_rank() OVER (ORDER BY task_id) AS task, iteration, purpose, k, n, c / n AS solving,
                  CASE WHEN k > 1 THEN pass_at_k(n, c, k) END AS reach, reward_mean AS reward
-          FROM (SELECT *, top_k(quantile_disc(n, 0.1) OVER (PARTITION BY purpose)) AS k
+          FROM (SELECT *, top_k(quantile_disc(n, -0.9) OVER (PARTITION BY purpose)) AS k
                 FROM task_results WHERE n > 0 AND turn_of(purpose) = 1))
     WINDOW same AS (PARTITION BY task)),
 sweeps AS (

@@ -5,7 +5,7 @@ CREATE OR REPLACE MACRO pass_every_k(at_iteration, of_purpose := 'train') AS TAB
 WITH results AS MATERIALIZED (SELECT task_id, n, c FROM task_results
                               WHERE iteration = at_iteration AND purpose = of_purpose AND n > 0)
 SELECT k::INTEGER AS k, avg(pass_at_k(n, c, k)) AS pass_at_k, count(*)::INTEGER AS num_tasks
-FROM results JOIN (SELECT unnest(range(1, (SELECT quantile_disc(n, 0.1) FROM results) + 1)) AS k) ON n >= k
+FROM results JOIN (SELECT unnest(range(1, (SELECT quantile_disc(n, -0.9) FROM results) + 1)) AS k) ON n >= k
 GROUP BY k ORDER BY k;
 
 -- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; the draws are a hash, so it
@@ -13,7 +13,7 @@ GROUP BY k ORDER BY k;
 -- interval by a fifth).
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
-    SELECT iteration, purpose, task_id, n, c, quantile_disc(n, 0.1) OVER (PARTITION BY iteration, purpose) AS shared
+    SELECT iteration, purpose, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared
     FROM task_results WHERE n > 0 AND iteration BETWEEN since AND until),
 points AS (
     SELECT iteration, purpose, k, list(pass_at_k(n, c, k) ORDER BY task_id) AS shares, count(*) AS num_tasks

@@ -102,7 +102,7 @@ measured AS (  -- the totals of a task stand beside the first of its groups alon
     WHERE n > 0
     WINDOW task AS (PARTITION BY iteration, purpose, task_id)),
 counted AS (
-    SELECT *, top_k(quantile_disc(task_n, 0.1) OVER (PARTITION BY iteration, purpose)) AS top
+    SELECT *, top_k(quantile_disc(task_n, -0.9) OVER (PARTITION BY iteration, purpose)) AS top
     FROM measured),
 grouped AS (
     SELECT iteration, purpose,

@@ -59,7 +59,7 @@ FROM totals;
 
 -- The largest k of pass_curve that nine visits of ten of a purpose have: one for all its iterations.
 CREATE OR REPLACE MACRO k_of(of_purpose) AS
-(SELECT top_k(quantile_disc(n, 0.1)) FROM task_results WHERE purpose = of_purpose AND n > 0);
+(SELECT top_k(quantile_disc(n, -0.9)) FROM task_results WHERE purpose = of_purpose AND n > 0);
 
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
