@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout.options import MAY_CHANGE, RolloutOptions, stage_settings
 from rollout.parts import Part, missing_parts
-from rollout.prompts.selection import choose_tasks
+from rollout.prompts.selection import choose_tasks, named_by_query
 from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
@@ -106,18 +106,32 @@ class Job:
 def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     """The rollouts that the options name: one, but of an evaluation without a label one for each split.
 
-    That of the only split that the run holds out has the purpose `eval`, others have `eval-SPLIT`.
+    That of the only split that the run holds out has the purpose `eval`, others have `eval-SPLIT`. What was
+    begun goes on: as one `eval` of several splits, as earlier versions had it, or although --tasks-sql, asked
+    again, names other tasks by now.
     """
     if not options.evaluate or options.label:
         return [find_job(warehouse, options)]
-    tasks = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
-    heldout: dict[str, bool] = {task["split"]: task["heldout"] for task in tasks}
-    splits = list(dict.fromkeys(task["split"] for task in choose_tasks(warehouse, options)))
-    usual = [split for split, is_heldout in heldout.items() if is_heldout] or list(heldout)
-    if splits == usual and len(usual) == 1:
+    tasks = choose_tasks(warehouse, options.replace(tasks_sql=None))
+    held = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
+    usual = {task["split"] for task in held if task["heldout"]} or {task["split"] for task in held}
+    splits = dict.fromkeys(task["split"] for task in tasks)
+    if (splits.keys() == usual and len(usual) == 1) or _is_begun(warehouse, options):
         return [find_job(warehouse, options)]
-    return [find_job(warehouse, options.replace(splits=(split,), label=split.replace("-turn", "_turn")))
-            for split in splits]        # `eval-x-turn2` would be the second turns of `eval-x`
+    each = {split: options.replace(splits=(split,), label=split.replace("-turn", "_turn"))
+            for split in splits}        # `eval-x-turn2` would be the second turns of `eval-x`
+    if options.tasks_sql:
+        begun = [split for split, chosen in each.items() if _is_begun(warehouse, chosen)]
+        if len(begun) < len(each):
+            begun += [task["split"] for task in named_by_query(warehouse, options.tasks_sql, tasks)]
+        each = {split: chosen for split, chosen in each.items() if split in begun} or each
+    return [find_job(warehouse, chosen) for chosen in each.values()]
+
+
+def _is_begun(warehouse: Warehouse, options: RolloutOptions) -> bool:
+    """Whether there is an evaluation of just these splits; of later turns it is not asked."""
+    settings = None if options.turn > 1 else find_job(warehouse, options).stage.settings()
+    return settings is not None and settings.get("splits") == list(options.splits)
 
 
 def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:

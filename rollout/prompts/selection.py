@@ -27,10 +27,14 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
         kind = "held-out" if options.evaluate else "training"
         raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
     tasks = [task for task in tasks if task["split"] in splits]
-    return _named_by_query(warehouse, options.tasks_sql, tasks) if options.tasks_sql else tasks
+    if options.tasks_sql and not (tasks := named_by_query(warehouse, options.tasks_sql, tasks)):
+        raise StageError("--tasks-sql names no task, or none of them in the splits to sample. Try the "
+                         "query with `warehouse sql`, or name the split with --split.")
+    return tasks
 
 
-def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the tasks whose task_id the query gives; StageError where it gives no such column."""
     from warehouse.sql.database import connect, explain_errors
     connection = connect(warehouse, strict=True)
     with explain_errors():
@@ -39,11 +43,7 @@ def _named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]
     if "task_id" not in columns:
         raise StageError(f"--tasks-sql gives no column 'task_id' but {', '.join(columns)}. Select it.")
     wanted = {row[columns.index("task_id")] for row in rows}
-    chosen = [task for task in tasks if task["task_id"] in wanted]
-    if not chosen:
-        raise StageError(f"--tasks-sql names {len(wanted)} tasks, none of them in the splits to sample. "
-                         "Try the query with `warehouse sql`, or name the split with --split.")
-    return chosen
+    return [task for task in tasks if task["task_id"] in wanted]
 
 
 def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:

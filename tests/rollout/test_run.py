@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from rollout.cli import default_options, rollout
 from rollout.engines.engine import Request, Sampled, Sampling
+from rollout.job import find_job
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from rollout.spill import Spill
@@ -146,6 +147,38 @@ def test_every_split_is_an_evaluation_of_its_own_by_one_engine(tmp_path: Path) -
     sample(warehouse, evaluate=True, label="all")
     assert warehouse.purposes("completions", 0) == ["eval-all", "eval-hard", "eval-train", "eval-x_turn2"]
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-all")} == {"c", "d", "e", "f"}
+
+
+def several_splits(folder: Path) -> Warehouse:
+    files = [arc_file(folder, names) for names in (["a", "b"], ["c", "d", "e"], ["f", "g"])]
+    init_run(folder / "run", str(fake_model(folder / "model")), (f"train={files[0]}",),
+             (f"hard={files[1]}", f"easy={files[2]}"))
+    return open_warehouse(folder / "run")
+
+
+def test_evaluations_that_are_done_stay_done_whatever_the_query_names_by_now(tmp_path: Path) -> None:
+    warehouse = several_splits(tmp_path)
+    new = "SELECT task_id FROM tasks ANTI JOIN (SELECT task_id FROM completions) USING (task_id)"
+    with pytest.raises(KeyboardInterrupt):
+        sample(warehouse, ScriptedEngine(stop_after=9), evaluate=True, tasks_sql=new)
+    sample(warehouse, evaluate=True, tasks_sql=new)
+    assert len(rows(warehouse, purpose="eval-hard")) == 12 and len(rows(warehouse, purpose="eval-easy")) == 8
+    assert sample(warehouse, evaluate=True, tasks_sql=new).started == []
+    assert sample(warehouse, evaluate=True, tasks_sql=new, splits=("easy",)).started == []
+
+
+def test_an_evaluation_that_was_begun_of_several_splits_at_once_goes_on_as_one(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As versions before stored it: `score` would wait for its other half for ever."""
+    warehouse = several_splits(tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("rollout.run.find_jobs", lambda *given: [find_job(*given)])
+        sample(warehouse, evaluate=True, shard=Shard(0, 3))
+    assert 0 < len(sample(warehouse, evaluate=True).served) < 20
+    assert warehouse.purposes("completions", 0) == ["eval"] and len(rows(warehouse, purpose="eval")) == 20
+    assert sample(warehouse, evaluate=True).started == []
+    sample(warehouse, evaluate=True, splits=("hard",))
+    assert warehouse.purposes("completions", 0) == ["eval", "eval-hard"]
 
 
 def test_iterations_visit_every_task_before_any_twice(tmp_path: Path) -> None:
