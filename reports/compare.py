@@ -127,7 +127,8 @@ def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
     if not common:
         raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
                          "nothing to compare in pairs. Evaluate both at the same iteration on the same "
-                         "split: rollout RUN --eval --split NAME --iteration I, then score RUN")
+                         "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score "
+                         "RUN")
     latest = max((iteration for iteration, purpose in left.keys() | right.keys() if purpose == "train"),
                  default=-1)
     chosen = [max(train)] if train else []

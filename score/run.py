@@ -108,6 +108,12 @@ def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tupl
     if iteration is None:
         raise StageError("--follow scores one iteration beside its rollout. Name it with --iteration.")
     followed = iteration, purpose or "train"
+    if purpose == "eval" and not warehouse.stage("rollout", iteration=iteration, purpose="eval").settings():
+        tasks = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
+        splits = list(dict.fromkeys(f"eval-{task['split']}" for task in tasks if task["heldout"]))
+        if len(splits) > 1:
+            raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. Name "
+                             f"it: --purpose {' or '.join(splits)}.")
     if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():
         return rollouts_to_score(warehouse, identity, *followed)
     return [] if identity in warehouse.scorers(*followed) else [followed], []

@@ -89,8 +89,9 @@ def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
     if not warehouse.scorers(iteration, before):
         return (f"Iteration {iteration} ({before}) is not scored. Run `score {warehouse.root} --iteration "
                 f"{iteration}` first.")
+    others = ", or other splits with --split" if before.startswith("eval-") else ""
     return (f"Iteration {iteration} ({before}) has no wrong completion to answer. Name rows with --from if "
-            "right ones are to be answered, too.")
+            f"right ones are to be answered, too{others}.")
 
 
 def _check(warehouse: Warehouse, parent: dict[str, Any], purpose: str) -> None:

@@ -19,8 +19,9 @@ from score import run
 from score.cli import score
 from score.follow import Sampling
 from score.verdicts.completions import Questions
-from tests.building.runs import new_run
+from tests.building.runs import arc_file, fake_model, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store import run_folder
@@ -138,6 +139,16 @@ def test_a_rollout_that_samples_nothing_is_said(tmp_path: Path) -> None:
         done = follow(warehouse, process, lambda: None)
         assert done.exit_code == 1
         assert f"Process {process} ended before it sampled anything of iteration 0 (train)." in done.output
+
+
+def test_of_the_evaluations_of_several_splits_one_is_followed(
+        tmp_path: Path, sampler: subprocess.Popen[bytes]) -> None:
+    files = [arc_file(tmp_path, [name]) for name in "abc"]
+    init_run(tmp_path / "run", str(fake_model(tmp_path / "model")), (f"train={files[0]}",),
+             (f"hard={files[1]}", f"easy={files[2]}"))
+    done = CliRunner().invoke(score, [str(tmp_path / "run"), "--iteration", "0", "--purpose", "eval",
+                                      "--follow", str(sampler.pid)])
+    assert done.exit_code == 1 and "Name it: --purpose eval-hard or eval-easy." in done.output
 
 
 def test_an_object_store_is_not_asked_while_nothing_comes(
