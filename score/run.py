@@ -112,8 +112,8 @@ def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tupl
         tasks = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
         splits = list(dict.fromkeys(f"eval-{task['split']}" for task in tasks if task["heldout"]))
         if len(splits) > 1:
-            raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. Name "
-                             f"it: --purpose {' or '.join(splits)}.")
+            raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. "
+                             f"Name it: --purpose {' or '.join(splits)}.")
     if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():
         return rollouts_to_score(warehouse, identity, *followed)
     return [] if identity in warehouse.scorers(*followed) else [followed], []
