@@ -85,8 +85,8 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     connections = [connect(run) for run in runs]
     names = _names(runs)
     # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
-    k = min(row["k"] or 1 for connection in connections
-            for row in rows_of(connection, "SELECT k_of('train') AS k"))
+    k = min((row["k"] for connection in connections
+             for row in rows_of(connection, "SELECT k_of('train') AS k") if row["k"]), default=1)
     sql = STATS_SQL.format(k=k)
     stats = [rows_of(connection, sql) for connection in connections]
     charts: dict[str, Chart | None] = {}

@@ -191,6 +191,11 @@ def test_runs_of_other_group_sizes_are_compared_at_one_k(run: Warehouse, tmp_pat
     text = (tmp_path / "page.html").read_text()
     figure = re.search(r'<figure data-figure="pass-at-k".*?</figure>', text, re.DOTALL)
     assert figure and "pass@4" in figure[0] and "k = 4" in figure[0]
+    evaluated = build_run(tmp_path / "evaluated", iterations=0, num_tasks=3)
+    for each in (other, evaluated):     # one that was never trained leaves the others their k
+        write_iteration(each, 0, "eval-wide", Weather(), np.random.default_rng(0), num_tasks=3, group_size=4)
+    assert reports("compare", other.root, evaluated.root, "-o", tmp_path / "page.html").exit_code == 0
+    assert "pass@4" in (tmp_path / "page.html").read_text()
 
 
 def test_comparing_needs_common_tasks(run: Warehouse, tmp_path: Path) -> None:
