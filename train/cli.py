@@ -20,6 +20,8 @@ from warehouse.options import (
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 from warehouse.stages import warm
+from warehouse.stages.children import Followed
+from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
@@ -189,9 +191,11 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         if iteration is None:
             raise StageError("--follow trains one iteration once its rows are there. Name it with "
                              "--iteration.")
-        from train.follow import Ahead  # which loads torch
-        ahead = Ahead(warehouse, iteration, settings)
-        ahead.wait_for(follow)
+        followed = [Followed(process) for process in follow]
+        with StopRequest() as stop:         # a time limit is of the training
+            from train.follow import Ahead  # which loads torch
+            ahead = Ahead(warehouse, iteration, settings)
+            ahead.wait_for(followed, stop)
         warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:

@@ -37,16 +37,15 @@ class Ahead:
         alone = "WORLD_SIZE" not in os.environ
         self._steps = self._load() if alone and not (settings.full or settings.load_in_4bit) else iter(())
 
-    def wait_for(self, processes: Sequence[int]) -> None:
+    def wait_for(self, processes: Sequence[Followed], stop: StopRequest) -> None:
         """Load until all these processes have ended; StageStopped by a signal."""
-        with StopRequest() as stop:        # a time limit is of the training
-            for process in [Followed(process) for process in processes]:
-                while not (stop.asked() or process.has_ended(LOOK_SECONDS)):
-                    self.go_on()
-            if stop.asked():
-                raise StageStopped(f"Stopped because {stop.reason}, before the rows of iteration "
-                                   f"{self.iteration} were there to train on; nothing was written. Run the "
-                                   "same command again.")
+        for process in processes:
+            while not (stop.asked() or process.has_ended(LOOK_SECONDS)):
+                self.go_on()
+        if stop.asked():
+            raise StageStopped(f"Stopped because {stop.reason}, before the rows of iteration "
+                               f"{self.iteration} were there to train on; nothing was written. Run the "
+                               "same command again.")
 
     def go_on(self) -> None:
         """Load what can be loaded by now."""

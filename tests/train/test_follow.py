@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +211,20 @@ def test_told_to_stop_while_it_waits_it_stops_and_writes_nothing(stale_run, work
     done = follow(stale_run, worker, stop)
     assert done.exit_code == 75 and "before the rows of iteration 1 were there" in done.output, done.output
     assert sorted(stale_run.root.rglob("*")) == before
+
+
+def test_told_to_stop_while_torch_loads_it_is_told_to_stop(stale_run, worker):
+    code = ("import os, signal, sys\n"
+            "class Torch:\n"
+            "    def find_spec(self, name, *_):\n"
+            "        if name == 'torch':\n"
+            "            os.kill(os.getpid(), signal.SIGTERM)\n"
+            "sys.meta_path.insert(0, Torch())\n"
+            "from train.cli import train\n"
+            "train()\n")
+    done = subprocess.run([sys.executable, "-c", code, stale_run.root, "--iteration", "1", "--follow",
+                           str(worker.pid)], capture_output=True, text=True)
+    assert done.returncode == 75 and "before the rows of iteration 1 were there" in done.stderr, done.stderr
 
 
 def test_the_time_limit_is_of_the_training(stale_run, worker):
