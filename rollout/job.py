@@ -129,9 +129,9 @@ def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
 
 
 def _is_begun(warehouse: Warehouse, options: RolloutOptions) -> bool:
-    """Whether there is an evaluation of just these splits; of later turns it is not asked."""
-    settings = None if options.turn > 1 else find_job(warehouse, options).stage.settings()
-    return settings is not None and settings.get("splits") == list(options.splits)
+    """Whether there is an evaluation of just these splits and this query; of later turns it is not asked."""
+    settings = (None if options.turn > 1 else find_job(warehouse, options).stage.settings()) or {}
+    return (settings.get("splits"), settings.get("tasks_sql")) == (list(options.splits), options.tasks_sql)
 
 
 def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:

@@ -167,6 +167,14 @@ def test_evaluations_that_are_done_stay_done_whatever_the_query_names_by_now(tmp
     assert sample(warehouse, evaluate=True, tasks_sql=new, splits=("easy",)).started == []
 
 
+def test_queries_may_name_tasks_of_one_split_after_the_other(tmp_path: Path) -> None:
+    warehouse = several_splits(tmp_path)
+    for task in "cf":
+        sample(warehouse, evaluate=True, tasks_sql=f"SELECT '{task}' AS task_id")
+    assert [{row["task_id"] for row in rows(warehouse, purpose=f"eval-{split}")} for split in (
+        "hard", "easy")] == [{"c"}, {"f"}]
+
+
 def test_an_evaluation_that_was_begun_of_several_splits_at_once_goes_on_as_one(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As versions before stored it: `score` would wait for its other half for ever."""
