@@ -67,6 +67,20 @@ def test_the_base_rates_of_an_evaluation_on_the_same_tasks_count() -> None:
     assert after["solving_plain"] < before["solving_plain"] and after["solving"] > before["solving"]
 
 
+def test_another_benchmark_changes_no_number_of_one() -> None:
+    """Tasks of the one are all as easy, those of the other are right or wrong."""
+    random = np.random.default_rng(2)
+    alike, apart = ([(iteration, purpose, f"{purpose}{task}", 8, right())
+                     for iteration in range(3) for task in range(20)]
+                    for purpose, right in (("eval-alike", lambda: int(random.binomial(8, 0.5))),
+                                           ("eval-apart", lambda: int(random.choice([0, 8])))))
+    together = adjusted([*alike, *apart])
+    for alone, purpose in ((adjusted(alike), "eval-alike"), (adjusted(apart), "eval-apart")):
+        for row, other in zip(alone, (row for row in together if row["purpose"] == purpose), strict=True):
+            assert other == {name: pytest.approx(value) if isinstance(value, float) else value
+                             for name, value in row.items()}
+
+
 def test_no_results_have_no_curve() -> None:
     connection = empty_connection()
     assert rows_of(connection, "FROM adjusted") == []

@@ -34,11 +34,11 @@ sweeps AS (
           FROM sweeps WHERE sweep < 12 WINDOW here AS (PARTITION BY occasion))
     WINDOW same AS (PARTITION BY task)),
 fitted AS MATERIALIZED (FROM sweeps WHERE sweep = 12),
-spread AS (
-    SELECT greatest(count(*) - max(occasion), 1) AS total_freedom,
+spread AS (  -- of each purpose: benchmarks differ in it
+    SELECT purpose, greatest(count(*) - count(DISTINCT occasion), 1) AS total_freedom,
            -- Of one task at a time chance tells what completions do to solving, and nothing the rest.
-           CASE WHEN count(*) > max(occasion)
-                THEN greatest(count(*) - max(occasion) - sum(1 / (visits + 0.1)), 1) END AS freedom,
+           CASE WHEN count(*) > count(DISTINCT occasion)
+                THEN greatest(count(*) - count(DISTINCT occasion) - sum(1 / (visits + 0.1)), 1) END AS freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL), 1) AS reach_total_freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL)
                     - sum(1 / (reach_visits + 0.1)) FILTER (reach IS NOT NULL), 1) + 0 * freedom AS reach_freedom,
@@ -51,7 +51,9 @@ spread AS (
            sum(pow(reward - reward_here - reward_of_task, 2)) / freedom AS reward_noise
     FROM (SELECT *, avg(solving) OVER here AS solving_mean, avg(reach) OVER here AS reach_mean,
                  avg(reward) OVER here AS reward_mean
-          FROM fitted WINDOW here AS (PARTITION BY occasion)))
+          FROM fitted JOIN (SELECT DISTINCT occasion, purpose FROM cells) USING (occasion)
+          WINDOW here AS (PARTITION BY occasion))
+    GROUP BY purpose)
 SELECT iteration, purpose, avg(fitted.solving - solving_of_task) AS solving,
        sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
        avg(fitted.reach - reach_of_task) AS reach,
@@ -61,5 +63,5 @@ SELECT iteration, purpose, avg(fitted.solving - solving_of_task) AS solving,
        sqrt(sum(variance_of(reward_total, reward_noise, cells.visits))) / count(*) AS reward_error,
        avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain,
        any_value(k)::INTEGER AS k, count(*)::INTEGER AS num_tasks
-FROM fitted JOIN cells USING (occasion, task), spread
+FROM fitted JOIN cells USING (occasion, task) JOIN spread USING (purpose)
 GROUP BY iteration, purpose;
