@@ -57,7 +57,7 @@ def test_hover_reads_the_values_and_marks_all_charts(browser: Browser) -> None:
                              "one.getAttribute('d')).length")
     assert cursors > 10
     x, y, width, height = browser.script(PLACE, "tasks")
-    browser.move_to(x + width * 0.5, y + height * 0.2)
+    browser.move_to(x + width * 0.5, y + height * 0.4)
     assert "task-" in browser.script(READOUT)
     browser.move_to(2, 2)
     assert browser.script(READOUT) == ""
