@@ -87,13 +87,13 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
     Half precision hides a missing adapter from the mismatch that `train` measures, so the engine is asked.
     """
     job = plans[0][0]
-    num_missing = sum(len(part.members) for job, plan in plans
-                      for part in job.missing(plan.rows, job.options.shard))
-    if not num_missing:
+    parts = [part for job, plan in plans for part in job.missing(plan.rows, job.options.shard)]
+    if not parts:
         return None
     if stop.asked():
         raise StageStopped(f"Stopped because {stop.reason}, before the engine was started. Run the same "
                            "command again to go on.")
+    num_missing = sum(len(part.members) for part in parts)
     check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
                 job.stage.title)
     prompts = [prompt for _, plan in plans for prompt in plan.rows]
