@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -224,6 +225,24 @@ def test_a_killed_iteration_takes_up_what_was_carried_again(run: Warehouse) -> N
     ended = drawn(run, 2)
     assert set(ended.values()) == {1} and {row["group_id"] for row in rows(run, "carried")} <= {
         group for group, _, _ in ended}
+
+
+@pytest.mark.parametrize("rule", [None, "1groups"])
+def test_parts_of_which_nothing_is_left_to_sample_are_written(tmp_path: Path, rule: str | None) -> None:
+    """Killed just before: all their completions are saved, or all their groups carried over."""
+    run, engine = small_run(tmp_path, num_tasks=6), ScriptedEngine()
+    keys = {"iteration": 0, "purpose": "train"}
+    sample(run, 0, carry_over=rule)
+    left = rows(run, "carried")
+    before = [pq.read_table(path) for path in run.parts("completions", **keys)]
+    assert [part.num_rows for part in before] == ([4, 0, 0] if rule else [8, 8, 8])
+    for path in run.parts("completions", **keys)[1:]:
+        path.rename(f"{path}.spill-0123456789ab")
+    (run.folder("completions", **keys) / "manifest.json").unlink()
+    sample(run, 0, engine, carry_over=rule)
+    assert [pq.read_table(path) for path in run.parts("completions", **keys)] == before
+    assert engine.served == [] and rows(run, "carried") == left
+    assert run.stage("rollout", **keys).is_complete() and check_run(run).problems == []
 
 
 def score_ends(run: Warehouse, iteration: int) -> str:
