@@ -51,8 +51,9 @@ def _users(user: UserFunction, sample: Row, shown: Shown) -> str:
 def shown_of(parent: Row) -> Shown:
     """What may be shown of how a completion did; of grids never a test pair.
 
-    For 'grid' the train pairs that the prompt showed, as it showed them: {input, expected, output}, output
-    None where the program gave none. For others the tests that failed: {test, error}, in their order.
+    For 'grid' the train pairs that the prompt showed, as it showed them, all where it does not say which:
+    {input, expected, output}, output None where the program gave none. For others the tests that failed:
+    {test, error}, in their order.
     """
     payload, outputs = json.loads(parent["payload"]), json.loads(parent["outputs"] or "{}")
     if parent["kind"] == "grid":
@@ -60,7 +61,7 @@ def shown_of(parent: Row) -> Shown:
         return [{"input": _as_shown(payload["train"][place]["input"], parent),
                  "expected": _as_shown(payload["train"][place]["output"], parent),
                  "output": None if made is None else _as_shown(made[place], parent)}
-                for place in parent["pair_order"]]
+                for place in parent["pair_order"] or range(len(payload["train"]))]
     results = outputs.get("test") or []
     if "cases" in payload and "checker" not in payload:
         return [{"test": f"Input:\n{case['input']}\nExpected output:\n{case['output']}",
@@ -104,7 +105,7 @@ def _tests(sample: Row, shown: Shown) -> str:
         return _error(sample, shown)
     if "output" not in shown[0]:
         return f"Your program fails this test:\n{shown[0]['test']}\n{shown[0]['error']}\n{REQUEST}"
-    encode = grid_encoder(json.loads(sample["format_options"]).get("encoder", "digits"))
+    encode = grid_encoder(json.loads(sample["format_options"] or "{}").get("encoder", "digits"))
     wrong = [(number, pair) for number, pair in enumerate(shown, start=1)
              if pair["output"] != pair["expected"]]
     lines = [f"Your program is wrong on {len(wrong)} of {len(shown)} examples."] if wrong else [

@@ -48,6 +48,11 @@ def test_grids_are_shown_as_the_prompt_showed_them() -> None:
                            "Your output:\nshape: 1x2\n69")
 
 
+def test_a_prompt_that_does_not_say_which_pairs_it_showed_is_answered_with_all_of_them() -> None:
+    """As where a task brings its own messages, or a rollout was imported."""
+    assert said(grid(pair_order=None, format_options=None)) == said(grid())
+
+
 def test_an_error_is_told_with_its_message() -> None:
     message = "line 2: index 3 is too large"
     row = grid(error_class="runtime", error_name="IndexError", error_message=message,
