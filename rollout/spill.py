@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from warehouse.store.commit import commit_file
+from warehouse.store.errors import first_line
 from warehouse.store.parts import spills_of
 from warehouse.store.schema import arrow_schema
 
@@ -97,6 +98,6 @@ def _rows_of(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []  # its part, or a newer spill, was written meanwhile
     except (pa.ArrowInvalid, OSError) as error:
-        tqdm.write(f"{path.name} is damaged ({str(error).splitlines()[0]}); its completions are sampled "
-                   "again", file=sys.stderr)
+        tqdm.write(f"{path.name} is damaged ({first_line(error)}); its completions are sampled again",
+                   file=sys.stderr)
         return []

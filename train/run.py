@@ -27,7 +27,7 @@ from train.update.steps import Learner, check_first_step, check_schedule, take_s
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
@@ -206,6 +206,6 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
         short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not short and "can't allocate memory" not in str(error):
             raise
-        raise StageError(f"Out of memory: {str(error).splitlines()[0]} Lower --tokens-per-batch, now "
+        raise StageError(f"Out of memory: {first_line(error)}. Lower --tokens-per-batch, now "
                          f"{tokens_per_batch() or 'not chosen yet'}, or share the weights over GPUs or with "
                          "the CPU (docs/many-gpus.md); what was saved so far is kept.") from error

@@ -197,7 +197,7 @@ class EndpointEngine:
     async def _restore(self, server: Server) -> None:
         await server.wake()
         await server.introduce()
-        check_alike([server, next(other for other in self.servers)])
+        check_alike([server, self.servers[0]])
         await self._prepare(server)
         if self.probe and not await self._moves(server):
             raise StageError("it no longer serves the adapter")

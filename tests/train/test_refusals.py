@@ -9,7 +9,9 @@ from click.testing import CliRunner
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, rewrite, run_train, sample_rows
 from train.cli import train as train_command
+from train.run import name_what_to_lower
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,17 @@ def test_rows_of_the_base_labelled_policy_1_are_caught_after_small_steps(run, tm
     assert result.exit_code == 3 and "times what rounding made in iteration 0" in result.stderr, result.output
     sample_rows(honest, 1)
     assert run_train(honest).exit_code == 0
+
+
+def test_an_error_without_a_message_is_still_a_sentence(monkeypatch, run):
+    def fail(*_arguments, **_options):
+        raise MemoryError
+    with pytest.raises(StageError, match="Out of memory: MemoryError: no message"), \
+            name_what_to_lower(lambda: 5):
+        fail()
+    monkeypatch.setattr("torch.optim.AdamW.step", fail)
+    result = run_train(run)
+    assert result.exit_code == 1 and "The update of step 0 failed: MemoryError: no message." in result.stderr
 
 
 def test_half_precision_says_what_its_table_cannot_tell(run):

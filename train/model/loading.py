@@ -14,7 +14,7 @@ from train.model.flash import use_flash_attention_3
 from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_gate
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
 from train.model.sharding import Sharding
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 disable_progress_bar()
@@ -36,9 +36,8 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
         try:
             adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)
         except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise StageError(f"The adapter in {parent} cannot be loaded: {reason} Restore it, or go back to "
-                             "an earlier policy with `warehouse rollback`.") from error
+            raise StageError(f"The adapter in {parent} cannot be loaded: {first_line(error)}. Restore it, or "
+                             "go back to an earlier policy with `warehouse rollback`.") from error
         return _adapter_policy(adapted, dtype, device, sharding)
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
@@ -76,8 +75,7 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
                 raise
             return AutoModelForCausalLM.from_pretrained(source, **{**options, "attn_implementation": "eager"})
     except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise StageError(f"The model {source} cannot be loaded: {first} Check the path or id in "
+        raise StageError(f"The model {source} cannot be loaded: {first_line(error)}. Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error
 
 
@@ -121,7 +119,7 @@ def _choose_attention(policy: Policy) -> Policy:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:     # architectures with another cache fail in every way
-                reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason'])[0]}"
+                reason = first_line(error)
             if reason is None:
                 return policy
             policy.why_copied = reason

@@ -21,7 +21,7 @@ from train.update.logprob_pass import STEP_COLUMNS, collect, hand_out
 from train.update.row import Row, RowGroup, forwardable
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.stage import Stage
 
 
@@ -200,7 +200,7 @@ def _update(learner: Learner, step: int) -> None:
     try:
         learner.optimizer.step()
     except (RuntimeError, MemoryError) as error:
-        raise StageError(f"The update of step {step} failed: {str(error).splitlines()[0]} Run the same "
+        raise StageError(f"The update of step {step} failed: {first_line(error)}. Run the same "
                          "command again; it goes on from the last checkpoint.") from error
     learner.optimizer.zero_grad()
     finite = all(bool(local(value).isfinite().all()) for value in learner.policy.trainable().values())

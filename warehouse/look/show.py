@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 from warehouse.look.render import printable
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
-from warehouse.store.names import is_training
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
@@ -28,7 +27,7 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
     if len(pieces) < 3:
         raise StageError(f"'{name}' does not name a completion. Write ITERATION/TASK/SAMPLE, for example "
                          "3/00d62c1b/5, or 3/eval/00d62c1b/5 for an evaluation.")
-    if len(pieces) > 3 and (is_training(pieces[1]) or pieces[1].startswith("eval")):
+    if len(pieces) > 3 and pieces[1].partition("-")[0] in ("train", "eval", "distil"):
         return iteration, pieces[1], "/".join(pieces[2:-1]), index
     return iteration, "train", "/".join(pieces[1:-1]), index
 

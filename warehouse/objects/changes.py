@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.objects.keys import files_of
-from warehouse.store.commit import json_bytes, reached
+from warehouse.store.commit import reached
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes
 
 if TYPE_CHECKING:
     from warehouse.objects.working_copy import WorkingCopy

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.objects.bucket import is_address, normal_address
-from warehouse.store.commit import COPY_MARKER, TWINS, json_bytes, replace_bytes
+from warehouse.store.commit import COPY_MARKER, TWINS, replace_bytes
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
+from warehouse.store.json_files import json_bytes, read_json
 
 if TYPE_CHECKING:
     from warehouse.objects.working_copy import WorkingCopy

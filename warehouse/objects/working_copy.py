@@ -19,9 +19,9 @@ from warehouse.objects import changes
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
-from warehouse.store.commit import COPY_MARKER, TEMPORARY_MARK, json_bytes, reached, replace_bytes
+from warehouse.store.commit import COPY_MARKER, TEMPORARY_MARK, reached, replace_bytes
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
+from warehouse.store.json_files import json_bytes, read_json
 
 WORTH_A_BAR = 1 << 24           # bytes to put
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
@@ -50,8 +50,8 @@ def _download(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES]))
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there"
         raise StageError(f"There is no folder {model}, and the hub did not give a model of that id "
-                         f"({type(error).__name__}: {str(error).splitlines()[0][:200]}). Check the spelling, "
-                         "or download the model and give its folder.") from error
+                         f"({first_line(error)}). Check the spelling, or download the model and give its "
+                         "folder.") from error
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

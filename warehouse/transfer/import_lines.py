@@ -9,6 +9,7 @@ from typing import Any
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import shorten
 from warehouse.store.schema import UNTRUNCATED, arrow_schema
+from warehouse.tasks.augmentation import NUM_COLORS
 from warehouse.tasks.task_files import HALF_LETTER
 
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
@@ -104,8 +105,9 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
                          "behaviour_logprobs; there must be one for each token.")
     if not row["prompt_ids"]:
         raise StageError(f"Line {number}: 'prompt_ids' is empty. A completion follows a prompt.")
-    if row.get("color_map") is not None and len(row["color_map"]) != 10:
-        raise StageError(f"Line {number}: 'color_map' has {len(row['color_map'])} entries, not 10.")
+    if row.get("color_map") is not None and sorted(row["color_map"]) != list(range(NUM_COLORS)):
+        raise StageError(f"Line {number}: 'color_map' is {row['color_map']}; it must hold each of 0 to 9 "
+                         "once.")
     missing = [name for name in SAMPLING if row.get(name) is None]
     if missing and not plain_sampling:
         raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
 from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import Stage, read_json
+from warehouse.store.stage import Stage
 from warehouse.transfer.import_lines import read_lines
 
 PART_ROWS = 4096

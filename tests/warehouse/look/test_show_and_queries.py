@@ -85,6 +85,8 @@ def test_names_of_completions() -> None:
     assert parse_name("3/00d62c1b/5") == (3, "train", "00d62c1b", 5)
     assert parse_name("3/eval/00d62c1b/5") == (3, "eval", "00d62c1b", 5)
     assert parse_name("3/eval-big/a/b/5") == (3, "eval-big", "a/b", 5)
+    assert parse_name("3/distil-big/a/5") == (3, "distil-big", "a", 5)
+    assert parse_name("3/evaluation/a/5") == (3, "train", "evaluation/a", 5)
     assert parse_name("3/pool/a/5") == (3, "train", "pool/a", 5)
 
 

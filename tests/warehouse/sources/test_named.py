@@ -215,3 +215,12 @@ def test_a_changed_byte_in_the_weights_changes_the_model(tmp_path: Path) -> None
     changed[(3 << 19)] = 1
     (model / "model.safetensors").write_bytes(changed)
     assert find_model(str(model), tmp_path).sha256 != before
+
+
+def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise TimeoutError
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(StageError, match=r"of that id \(TimeoutError: no message\)\. Check the spelling"):
+        find_model("nobody/nothing", tmp_path)
