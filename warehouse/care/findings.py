@@ -13,7 +13,7 @@ from warehouse.store.chosen_scorer import trained_scorer
 from warehouse.store.commit import TEMPORARY_MARK, bring_all
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.parts import part_number
+from warehouse.store.parts import part_number, spills_of
 from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage, readable_manifest
 
@@ -49,13 +49,19 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
         for path in (Path(folder, name) for name in sorted(names) if not EXPECTED.fullmatch(name)):
             inside = str(path.relative_to(warehouse.root))
             # Version 0.2.0 left a claim beside each file on filesystems without hard links.
-            if path.parent.suffix == ".claim" or "checkpoint-" in inside:
+            if path.parent.suffix == ".claim" or "checkpoint-" in inside or _is_gone_on_with(path):
                 continue
             if TEMPORARY_MARK in inside or ".spill-" in inside:
                 yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
                 yield Finding.of(path, words, "aside")
+
+
+def _is_gone_on_with(path: Path) -> bool:
+    """True of what a rollout saved of a part that is still open: the next one reads it."""
+    part = path.with_name(path.name.partition(".spill-")[0])
+    return not part.exists() and path in spills_of(part)
 
 
 def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[Finding]:

@@ -322,6 +322,14 @@ def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
     assert any("left from a killed process" in note for note in report.notes)
 
 
+def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> None:
+    part = run.root / COMPLETIONS.replace("part-00000", "part-00009")
+    part.with_name(f"{part.name}.spill-0123456789ab").write_bytes(b"read by the next rollout")
+    assert check_run(run).notes == []
+    part.with_name(f"{part.name}.spill-0123456789ab").rename(run.root / f"{COMPLETIONS}.spill-0123456789ab")
+    assert any("left from a killed process" in note for note in check_run(run).notes)
+
+
 def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     good = CliRunner().invoke(cli, ["check", str(run.root)])
     assert (good.exit_code, good.stdout) == (0, "19 parts, 148 rows, 0 problems\n")
