@@ -18,7 +18,7 @@ from warehouse.look.advice import advice_lines, judged_lines
 from warehouse.look.alarms import last_rollback, raised_alarms
 from warehouse.look.story import story_lines
 from warehouse.look.summary import REACH
-from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.sql.database import Connection, connect, explain_errors, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
 from warehouse.store.run_folder import open_warehouse
@@ -55,7 +55,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
     connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
-    connection.execute("CREATE TEMP TABLE signals AS FROM signals")     # many ask, and it takes a while
+    with explain_errors():
+        connection.execute("CREATE TEMP TABLE signals AS FROM signals")     # many ask, and it takes a while
     events = rows_of(connection, EVENTS_SQL)
     charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from warehouse.look.alarms import Alarm
 from warehouse.look.show import find_completion
-from warehouse.sql.database import Connection, rows_of
+from warehouse.sql.database import Connection, explain_errors, rows_of
 
 LONGEST_TEXT = 2000
 
@@ -82,7 +82,9 @@ def chosen_samples(connection: Connection, alarms: Sequence[Alarm] = ()) -> list
         if not query:
             continue
         parameters = {"last": -1 if last is None else last} if "$last" in query else {}
-        for key in connection.execute(query, parameters).fetchall():
+        with explain_errors():
+            keys = connection.execute(query, parameters).fetchall()
+        for key in keys:
             reasons.setdefault(key, []).append(kind)
     samples = [_sample(connection, key, kinds) for key, kinds in tqdm(
         reasons.items(), desc="samples", unit="sample", leave=False, disable=None)]

@@ -210,6 +210,16 @@ def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: 
     assert nowhere.exit_code == 1 and "is not a run folder" in nowhere.stderr
 
 
+def test_ctrl_c_amid_a_query_ends_without_a_traceback(run: Warehouse, monkeypatch: Any) -> None:
+    class Interrupted:
+        def execute(self, _query: str) -> None:
+            raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr(build, "connect", lambda *_, **__: Interrupted())
+    result = CliRunner().invoke(cli, ["build", str(run.root)])
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "\nAborted!\n")
+
+
 def test_a_page_stays_small(page: str) -> None:
     assert len(page.encode()) < 500_000
 
