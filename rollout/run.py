@@ -107,11 +107,11 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
             **job.keys, turn=options.turn, group_size=options.group_size, seed=options.seed,
             feedback=find_feedback(options.feedback), max_prompt_tokens=max_prompt_tokens), encoder)
     waiting, num_unfinished = find_waiting(job.warehouse, options, **job.keys)
+    visits = training_visits(job.warehouse, job.iteration) if job.purpose == "train" else {}
     settings = PlanSettings(
-        **job.keys, visits=training_visits(job.warehouse, job.iteration), num_tasks=options.num_tasks,
-        num_taken=num_unfinished, group_size=options.group_size,
-        prompts_per_task=options.prompts_per_task, format=find_format(options.prompt_format),
-        format_options=format_options(options),
+        **job.keys, visits=visits, num_tasks=options.num_tasks, num_taken=num_unfinished,
+        group_size=options.group_size, prompts_per_task=options.prompts_per_task,
+        format=find_format(options.prompt_format), format_options=format_options(options),
         augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
         max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
     plan = make_plan(choose_tasks(job.warehouse, options), settings, encoder)

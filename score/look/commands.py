@@ -40,13 +40,13 @@ tier_options = option_group(
 
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
+    from warehouse.objects.place import sync_copy
     from warehouse.store.config_file import read_config
     from warehouse.store.errors import StageError
     if value is not None:
-        path = value if parameter.name == "config" else value / "config.toml"
         try:
-            reads = parameter.name == "config" or value.is_dir()
-            written = read_config(path).get("score", {}) if reads else {}
+            path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
+            written = read_config(path).get("score", {}) if path.parent.is_dir() else {}
         except StageError as error:
             raise click.ClickException(str(error)) from error
         table = {key.replace("-", "_"): setting for key, setting in written.items()}

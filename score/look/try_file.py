@@ -47,6 +47,6 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     [terms] = registered_terms(items, judgements, scorer)
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
     lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
-    if {"reward-file", "reward_file"} & read_config(run / "config.toml").get("score", {}).keys():
+    if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
         lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
     return "\n".join(lines)

@@ -129,6 +129,15 @@ def test_held_out_tasks_are_evaluated_and_never_trained_on_unasked(tmp_path: Pat
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-pool")} == {"t0", "t1", "t2", "t3", "t4"}
 
 
+def test_an_evaluation_asks_nothing_of_the_plans_that_were_trained(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse)
+    [plan] = warehouse.parts("prompts", iteration=0, purpose="train")
+    plan.write_bytes(b"damaged")
+    sample(warehouse, iteration=1, policy_version=0, evaluate=True)
+    assert {row["task_id"] for row in rows(warehouse, 1, "eval")} == {"h0", "h1"}
+
+
 def test_every_split_is_an_evaluation_of_its_own_by_one_engine(tmp_path: Path) -> None:
     """What is stored under one name is one curve: tasks of several benchmarks in one would say nothing."""
     files = [arc_file(tmp_path, names) for names in (["a", "b"], ["c", "d", "e"], ["f"])]

@@ -213,3 +213,10 @@ def test_a_local_run_imports_no_obstore(tmp_path: Path) -> None:
             f"{str(warehouse.root)!r}).read('tasks'); sys.exit('obstore' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert TWINS == {}
+
+
+def test_try_reads_the_limits_in_the_store(machine, tmp_path: Path, address: str) -> None:
+    Bucket(address).put("config.toml", b"[score]\ncpu-seconds = 0.2\n")
+    (tmp_path / "program.py").write_text("def transform(grid):\n    while True:\n        pass\n")
+    said = CliRunner().invoke(score, ["try", address, str(tmp_path / "program.py"), "--task", "t0"])
+    assert re.search(r"2\d\d\.\d ms of CPU", said.output), said.output
