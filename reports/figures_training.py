@@ -73,7 +73,7 @@ def draw_packing(rows: Rows) -> Chart:
     note = (f"{number_shown} forwards, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
             f"{1 - tokens / copies:.0%}")
     legend = [(1, "prompt, no loss"), (3, "advantage above 0"), (2, "below 0"), (4, "groups in turn")]
-    return ribbons(shown[:MOST_FORWARDS], legend, note, unit="tokens")
+    return ribbons(shown[:MOST_FORWARDS], legend, note)
 
 
 def _num_tokens(groups: list[Rows]) -> int:
@@ -83,8 +83,8 @@ def _num_tokens(groups: list[Rows]) -> int:
 
 
 def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
-            note: str, *, unit: str) -> Chart:
-    """A ribbon for each row of (label, lanes of segments, label at its end), all on one scale from 0."""
+            note: str) -> Chart:
+    """A ribbon of tokens for each row of (label, lanes, label at its end), all on one scale from 0."""
     longest = max(start + length for _, lanes, _ in rows for lane in lanes for start, length, *_ in lane)
     across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
     marks, y = [], float(TOP)
@@ -101,7 +101,7 @@ def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend
             y += tall + 1
         y += gap
     marks += [text_at(across(value), y + 10, number(value)) for value in scale_ticks(across)]
-    marks += [text_at(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
+    marks += [text_at(LEFT + 16, y + 10, "tokens", kind="tick small", anchor="end"),
               text_at(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
     return Chart(svg_of(marks, y + 36), legend, {"x": [], "px": []})
 

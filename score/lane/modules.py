@@ -36,11 +36,11 @@ def call_method(kind: Callable[..., Any], method: str, *arguments: Any, **keywor
     return getattr(kind(), method)(*arguments, **keywords)
 
 
-def failed_at(error: BaseException, own: str = "test") -> str:
-    """The line, of the source compiled as `own` or of what was run before it, where an error was raised."""
+def failed_at(error: BaseException) -> str:
+    """The line, of the source compiled as `test` or of what was run before it, where an error was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
-        of = "" if trace.tb_frame.f_code.co_filename == own else " of the setup"
+        of = "" if trace.tb_frame.f_code.co_filename == "test" else " of the setup"
         where = f"line {trace.tb_lineno}{of}"
         trace = trace.tb_next
     return where

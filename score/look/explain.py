@@ -25,7 +25,8 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
     answer = row_of(warehouse, "completions", task_id, sample_index, **keys)
     if sample is None or answer is None:
         raise no_completion(run, completion)
-    prompts = warehouse.read("prompts", columns=["group_id", "prompt"], **keys).to_pylist()
+    prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},
+                             **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
     [task] = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
     return "\n".join([
@@ -67,7 +68,5 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
 def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
            **keys: Any) -> dict[str, Any] | None:
     """One row of samples or completions, or None."""
-    import pyarrow.compute as pc
-    rows = warehouse.read(table, **keys)
-    rows = rows.filter(pc.field("task_id") == task_id).filter(pc.field("sample_index") == sample_index)
-    return next(iter(rows.slice(0, 1).to_pylist()), None)
+    rows = warehouse.read(table, task_ids={task_id}, **keys).to_pylist()
+    return next((row for row in rows if row["sample_index"] == sample_index), None)

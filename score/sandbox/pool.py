@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,6 @@ from warehouse.store.errors import StageError
 MAX_ATTEMPTS = 3
 MAX_RESTARTS = 100
 POLL_MS = 100
-SIGKILL = 9
 CPU_QUOTAS = (("/sys/fs/cgroup/cpu.max", None),                                    # cgroup v2, then v1
               ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
 SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
@@ -140,7 +140,7 @@ def must_run_again(endings: list[Ending], flight: Flight) -> bool:
 
 def killed_outside(ending: Ending) -> bool:
     """SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it."""
-    return ending.verdict == Verdict.SIGNALED and ending.code == SIGKILL
+    return ending.verdict == Verdict.SIGNALED and ending.code == signal.SIGKILL
 
 
 def out_of_wall_time(endings: list[Ending]) -> bool:

@@ -7,17 +7,17 @@ MIN_REPEATS = 3
 LARGEST = 2**63
 
 
-def ngram_counts(tokens: np.ndarray, lengths: np.ndarray,
-                 size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per completion: n-grams, distinct n-grams, and the count of the most frequent one, each [B].
+def ngram_shares(tokens: np.ndarray, lengths: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per completion, distinct n-grams over n-grams and the share of the most frequent one, each [B].
 
-    `tokens` are the ids of all completions one after the other, `lengths` [B] how many belong to each.
+    Where there is no n-gram they are 1 and 0. `tokens` are the ids of all completions one after the other,
+    `lengths` [B] how many belong to each.
     """
     num_rows = len(lengths)
     num_grams = np.maximum(lengths - size + 1, 0)
     rows = np.repeat(np.arange(num_rows), num_grams)
     if len(rows) == 0:
-        return num_grams, np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+        return np.ones(num_rows), np.zeros(num_rows)
     starts = np.repeat(offsets_of(lengths), num_grams) + within(num_grams)
     places = ranks(tokens)
     num_places = int(places.max()) + 1
@@ -33,19 +33,8 @@ def ngram_counts(tokens: np.ndarray, lengths: np.ndarray,
     distinct = np.bincount(owners, minlength=num_rows)
     top = np.zeros(num_rows, np.int64)
     np.maximum.at(top, owners, counts)
-    return num_grams, distinct, top
-
-
-def unique_ratio(tokens: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """Distinct n-grams over n-grams, [B]; 1 where there is none."""
-    num_grams, distinct, _top = ngram_counts(tokens, lengths, size)
-    return np.where(num_grams > 0, distinct / np.maximum(num_grams, 1), 1.0)
-
-
-def top_share(tokens: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """Share of the most frequent n-gram, [B]; 0 where there is none."""
-    num_grams, _distinct, top = ngram_counts(tokens, lengths, size)
-    return top / np.maximum(num_grams, 1)
+    counted = np.maximum(num_grams, 1)
+    return np.where(num_grams > 0, distinct / counted, 1.0), top / counted
 
 
 def loop_tokens(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

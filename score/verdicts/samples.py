@@ -102,10 +102,10 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
 def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
     """Repetition metrics of the token ids."""
     tokens, lengths = flatten(completions, "completion_ids")
-    return {"unique_token_ratio": repetition.unique_ratio(tokens, lengths, 1),
-            "ngram3_unique_ratio": repetition.unique_ratio(tokens, lengths, 3),
-            "ngram4_unique_ratio": repetition.unique_ratio(tokens, lengths, 4),
-            "ngram4_top_share": repetition.top_share(tokens, lengths, 4),
+    unique4, top4 = repetition.ngram_shares(tokens, lengths, 4)
+    return {"unique_token_ratio": repetition.ngram_shares(tokens, lengths, 1)[0],
+            "ngram3_unique_ratio": repetition.ngram_shares(tokens, lengths, 3)[0],
+            "ngram4_unique_ratio": unique4, "ngram4_top_share": top4,
             "loop_tokens": repetition.loop_tokens(tokens, lengths)}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from score.verdicts.repetition import loop_tokens, top_share, unique_ratio
+from score.verdicts.repetition import loop_tokens, ngram_shares
 
 COMPLETIONS = st.lists(st.lists(st.integers(0, 4), max_size=30), min_size=1, max_size=8)
 
@@ -36,8 +36,7 @@ def test_ngram_ratios_agree_with_tuple_sets(completions, size):
     found = [grams(row, size) for row in completions]
     ratios = [len(set(row)) / len(row) if row else 1.0 for row in found]
     shares = [max(Counter(row).values()) / len(row) if row else 0.0 for row in found]
-    assert unique_ratio(tokens, lengths, size).tolist() == ratios
-    assert top_share(tokens, lengths, size).tolist() == shares
+    assert [found.tolist() for found in ngram_shares(tokens, lengths, size)] == [ratios, shares]
 
 
 @given(COMPLETIONS)
@@ -55,5 +54,5 @@ def test_a_loop_counts_from_its_third_repeat_and_only_up_to_period_64():
 def test_large_token_ids_do_not_overflow():
     rng = np.random.default_rng(0)
     row = rng.integers(0, 250_000, 5000).tolist()
-    ratio = unique_ratio(*flat([row, row[:100]]), 4)
+    ratio, _top = ngram_shares(*flat([row, row[:100]]), 4)
     assert ratio.tolist() == [1.0, 1.0]
