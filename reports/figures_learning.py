@@ -61,6 +61,7 @@ LEARNING = (
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks visited in the iteration.", FORGET_SQL,
            lines(solved="solved at this visit", forgotten="solved before, not at their last visit")),
     Figure("tasks", "Solve rate by task and iteration",
-           "The 60 tasks that lost most since their best visit. Grey: sampled and never right.", TASK_SQL,
+           "At most 60 tasks, what lost most since its best visit first. Grey: sampled and never right.",
+           TASK_SQL,
            cells("task_id", "rate", empty="not sampled")),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from warehouse.look.render import printable
+from warehouse.look.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
 
@@ -63,9 +63,9 @@ def completion_lines(connection: Connection, run: Path, name: str, *, color: boo
     iteration, purpose, task, index = parse_name(name)
     row = completion_row(connection, run, name)
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
-        f"{'right' if row['correct'] else 'wrong'}, reward {row['reward']}")
+        f"{'right' if row['correct'] else 'wrong'}, reward {_shown(row['reward'])}")
     lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
-    lines += [f"  {fact:<22} {row[fact]}" for fact in FACTS if row[fact] is not None]
+    lines += [f"  {fact:<22} {_shown(row[fact])}" for fact in FACTS if row[fact] is not None]
     lines += _group_lines(connection, row)
     if row["error_class"]:
         error = f"{row['error_class']} {row['error_name'] or ''} {row['error_message'] or ''}"
@@ -81,6 +81,10 @@ def completion_lines(connection: Connection, run: Path, name: str, *, color: boo
                        json.loads(row["outputs"] or "null"))
     return lines + [line for title, given, expected, output in pairs
                     for line in ("", title, *pair_lines({"input": given, "output": expected}, output, color))]
+
+
+def _shown(value: Any) -> Any:
+    return short_number(value) if isinstance(value, float) else value
 
 
 ASKED_SQL = """

@@ -130,7 +130,15 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
                if facts or part.exists())
     return (f"{warehouse.root}  base {warehouse.base_name}  {row['num_tasks']:,} tasks  "
             f"{num_completions:,} completions  {size / 1e6:,.1f} MB  "
-            f"policies 0..{max(warehouse.policy_versions(), default=0)}")
+            f"policies 0..{max(warehouse.policy_versions(), default=0)}{_rollbacks(connection)}")
+
+
+def _rollbacks(connection: Connection) -> str:
+    """Which policies are earlier ones again, as ` (11 is 7 again)`; '' where the run never went back."""
+    rows = rows_of(connection, "SELECT policy_version, rolled_back_to FROM policies "
+                               "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
+    again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
+    return f" ({', '.join(again)})" if again else ""
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:

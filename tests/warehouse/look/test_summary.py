@@ -64,6 +64,14 @@ def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
     assert ending(run)[0] == f"Next: rollout {run.root}"
 
 
+def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) -> None:
+    def first() -> str:
+        return CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[0]
+    assert first().endswith("policies 0..2")
+    roll_back(run, 1)
+    assert first().endswith("policies 0..2 (2 is 1 again)")
+
+
 def run_of_sizes(folder: Path, sizes: list[int]) -> Warehouse:
     """A run whose iterations have groups of these sizes."""
     warehouse, random = empty_run(folder, num_tasks=4), np.random.default_rng(0)
