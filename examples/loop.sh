@@ -5,6 +5,7 @@
 # --rescue: after an alarm go back to the policy that `watch` names and on with half the learning rate; three times.
 # Programs run while others are still sampled (`score --follow`), and `train --follow` loads meanwhile.
 # --ahead: while `train` works, the next iteration is sampled by the policy before (one step off-policy) and scored.
+#   The engine leaves it .6 of the GPU's memory, unless config.toml sets gpu-memory-utilization.
 # --track NAME: `train` sends the numbers of all stages to tensorboard, wandb, trackio or mlflow.
 set -euo pipefail
 usage="usage: examples/loop.sh RUN ITERATIONS [--rescue] [--ahead] [--track NAME]"
@@ -21,13 +22,16 @@ if [[ $run == *://* ]]; then # its working copy, brought up to date
   files=${ROLLHOUSE_CACHE:-$HOME/.cache/rollhouse}/${run/:\/\///}
   warehouse sql "$run" --in-place "SELECT 1" >/dev/null
 fi
-rescues=0 to_train=() ahead="" since=() watching="" summing=""
+rescues=0 to_train=() to_sample=() ahead="" since=() watching="" summing=""
 sampling=() scoring=() training=() turn=()     # processes by iteration
 shift 2
 while (($#)); do
   case $1 in
     --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
-    --ahead) ahead=yes ;;
+    --ahead)
+      ahead=yes
+      grep -qs "^ *gpu.memory.utilization" "$files/config.toml" || to_sample+=(--gpu-memory-utilization 0.4)
+      ;;
     --track) to_train+=(--track "${2:?$usage}"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;
   esac
@@ -37,7 +41,7 @@ done
 trained() { [ -e "$files/train/iteration=$1/manifest.json" ]; }
 
 begin() { # ITERATION [OPTIONS]: sample it, and run its programs as they are sampled
-  rollout "$run" --iteration "$1" --spill-seconds 1 "${@:2}" &
+  rollout "$run" --iteration "$1" --spill-seconds 1 "${to_sample[@]}" "${@:2}" &
   sampling[$1]=$!
   score "$run" --iteration "$1" --follow "${sampling[$1]}" &
   scoring[$1]=$!
@@ -107,7 +111,7 @@ heed_alarms() {
 }
 
 told=$(mktemp -d)
-trap 'stop; rm -rf "$told"' EXIT
+trap '[[ $BASHPID != "$$" ]] || { stop; rm -rf "$told"; }' EXIT    # not where a part of this is killed as it begins
 for ((i = 0; i < iterations; i++)); do
   trained "$i" && continue      # leave it alone
   [[ -n ${sampling[i]:-} ]] || { begin "$i"; stand_by "$i"; }

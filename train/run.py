@@ -206,6 +206,18 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
         short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not short and "can't allocate memory" not in str(error):
             raise
-        raise StageError(f"Out of memory: {first_line(error)}. Lower --tokens-per-batch, now "
+        raise StageError(f"Out of memory: {first_line(error)}. {_of_others()}Lower --tokens-per-batch, now "
                          f"{tokens_per_batch() or 'not chosen yet'}, or share the weights over GPUs or with "
                          "the CPU (docs/many-gpus.md); what was saved so far is kept.") from error
+
+
+def _of_others() -> str:
+    """What to do where most of the GPU is not this process's: '' elsewhere."""
+    if not torch.cuda.is_initialized():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    others = total - free - torch.cuda.memory_reserved()
+    if others < total / 2:
+        return ""
+    return (f"Other processes hold {others >> 30} of its {total >> 30} GiB; an engine that samples meanwhile "
+            "takes what --gpu-memory-utilization of `rollout` says. ")

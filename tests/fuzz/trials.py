@@ -19,7 +19,7 @@ from tests.chaos.commands import COMMANDS, script_the_engine
 from warehouse.stages.warm_server import load_rooms
 
 SECONDS = 300.0         # after which a command is said to hang; a busy machine is slow
-MEMORY = 16 << 30       # of addresses: torch and DuckDB reserve far more than they touch
+MEMORY = 16 << 30       # of addresses, beyond those it began with: DuckDB reserves far more than it touches
 
 
 class Said(NamedTuple):
@@ -50,7 +50,8 @@ def ask(commands: Sequence[Sequence[str]], folder: Path, seconds: float = SECOND
     if child == 0:
         os.setsid()
         os.chdir(folder)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        begun = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (begun + MEMORY,) * 2)
         for words in commands:
             answers.write(json.dumps(_answer(list(words))) + "\n")
             answers.flush()

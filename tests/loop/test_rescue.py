@@ -58,7 +58,8 @@ def loop(folder: Path, *options: str, fires: str = "", said: str = BACK,
         code = subprocess.run(["bash", "examples/loop.sh", str(folder / "run"), "4", *options], timeout=50,
                               env=environment, stdout=printed, stderr=printed, check=False).returncode
     calls = [line.replace(f"{folder}/run", "RUN") for line in log.read_text().splitlines()]
-    return code, [re.sub(" --spill-seconds 1| --follow [0-9]+$", "", call) for call in calls
+    taken_for_granted = " --spill-seconds 1| --follow [0-9]+$| --gpu-memory-utilization 0.4"
+    return code, [re.sub(taken_for_granted, "", call) for call in calls
                   if not call.startswith("warehouse summary")]        # which is written meanwhile
 
 
@@ -92,6 +93,16 @@ def test_a_stage_without_any_gradient_is_rescued_too(tmp_path: Path) -> None:
 def test_what_a_smaller_step_does_not_help_ends_the_loop(tmp_path: Path, said: str) -> None:
     code, calls = loop(tmp_path, "--rescue", fires="2", said=said)
     assert code == 3 and not any(call.startswith("warehouse rollback") for call in calls)
+
+
+def test_ahead_the_engine_leaves_memory_to_the_training_beside_it(tmp_path: Path) -> None:
+    def given(folder: Path, *options: str) -> int:
+        assert loop(folder, *options)[0] == 0
+        return (folder / "log").read_text().count("--gpu-memory-utilization 0.4")
+    assert given(tmp_path / "ahead", "--ahead") == 4 and given(tmp_path / "in turns") == 0
+    (tmp_path / "told" / "run").mkdir(parents=True)
+    (tmp_path / "told" / "run" / "config.toml").write_text("[rollout]\ngpu-memory-utilization = 0.35\n")
+    assert given(tmp_path / "told", "--ahead") == 0
 
 
 def test_each_iteration_is_watched_once(tmp_path: Path) -> None:

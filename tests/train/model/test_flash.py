@@ -25,6 +25,7 @@ def installed(monkeypatch, tmp_path):
         monkeypatch.setattr(attention._fa3, "_fa3_register_kernels", lambda: handle)
         return attention.current_flash_attention_impl
     yield install
+    sys.modules.pop("flash_attn_interface", None)       # else a GPU's tests after these take it for real
     attention.restore_flash_attention_impl(_raise_warn=False)
 
 
