@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from tests.building.runs import copy_run
