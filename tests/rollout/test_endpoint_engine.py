@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -115,6 +115,8 @@ def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
 def test_the_same_server_is_a_foreign_model_to_a_run_that_asks_by_messages(
         warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
     run = copy_run(warehouse, tmp_path / "asking")
+    if ON_GPU:      # rollouts of its own run wake it
+        urlopen(Request(f"{server[1]}/wake_up", method="POST")).close()
     with urlopen(f"{server[1]}/v1/models") as answer:
         name = json.load(answer)["data"][0]["id"]
     roll_out(run, "--model", name, "--distil", "--num-tasks", "3", "--cache", str(tmp_path / "cache"),
