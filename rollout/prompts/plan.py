@@ -11,6 +11,7 @@ import numpy as np
 
 from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
 from warehouse.store.errors import StageError
+from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
 
 Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
@@ -55,11 +56,6 @@ def seed_of(*keys: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
-def hash_of(prompt_ids: list[int]) -> str:
-    """Equal for equal prompts."""
-    return hashlib.sha256(json.dumps(prompt_ids).encode()).hexdigest()[:16]
-
-
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
     """Prompts of the first `num_tasks` tasks, in the order drawn, whose prompt fits.
 
@@ -99,7 +95,8 @@ def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) 
 
 
 def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode: Encode) -> dict[str, Any]:
-    seed = seed_of(settings.seed, settings.iteration, settings.purpose, task["task_id"], index)
+    keys = settings.iteration, settings.purpose, task["task_id"], index
+    seed = seed_of(settings.seed, *keys)
     if task["messages"]:
         messages, prefill = own_messages(task["messages"])
         drawn: dict[str, Any] = {"prompt_format": OWN_MESSAGES, "format_options": "{}"}
@@ -112,9 +109,9 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
     return {
         "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],
         "group_index": index, "group_size": settings.group_size, "split": task["split"],
-        "group_id": f"{settings.iteration}/{settings.purpose}/{task['task_id']}/{index}",
-        "prompt_id": hash_of(prompt_ids), "prompt": prompt, "prompt_ids": prompt_ids,
-        "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed, "turn": 1, **drawn,
+        "group_id": group_id_of(*keys), "prompt_id": prompt_id_of(prompt_ids), "prompt": prompt,
+        "prompt_ids": prompt_ids, "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed,
+        "turn": 1, **drawn,
         "messages": json.dumps(messages) if settings.keeps_messages else None,
     }
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from rollout.prompts.feedback import Feedback, shown_of
 from rollout.prompts.next_turn import next_prompt
-from rollout.prompts.plan import Plan, hash_of, seed_of
+from rollout.prompts.plan import Plan, seed_of
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
+from warehouse.store.names import group_id_of, prompt_id_of
 
 # What a turn has from the first: how its grids were augmented, which the scorer undoes.
 INHERITED = ("task_id", "split", "prompt_format", "format_options", "flip", "rotations", "color_map",
@@ -53,8 +54,8 @@ def _prompt_row(parent: dict[str, Any], index: int, settings: TurnSettings,
     return {
         **{name: parent[name] for name in INHERITED},
         "iteration": settings.iteration, "purpose": settings.purpose, "group_index": index,
-        "group_id": "/".join(map(str, keys)), "group_size": settings.group_size,
-        "prompt_id": hash_of(following.prompt_ids), "prompt": following.prompt,
+        "group_id": group_id_of(*keys), "group_size": settings.group_size,
+        "prompt_id": prompt_id_of(following.prompt_ids), "prompt": following.prompt,
         "prompt_ids": following.prompt_ids, "num_prompt_tokens": len(following.prompt_ids), "prefill": "",
         "seed": seed_of(settings.seed, *keys), "turn": settings.turn,
         "parent_iteration": parent["iteration"], "parent_purpose": parent["purpose"],

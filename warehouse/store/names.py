@@ -1,5 +1,7 @@
-"""Names that become folders: purposes, labels of evaluations, scorers."""
+"""Names that become folders: purposes, labels of evaluations, scorers; those of groups and prompts."""
 
+import hashlib
+import json
 import re
 
 from warehouse.store.errors import StageError
@@ -17,6 +19,16 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
         raise StageError(f"{what} {shown} is not possible: it may have up to 100 letters (A to Z), digits, "
                          "'_', '.' and '-'. Choose another name.")
     return name
+
+
+def group_id_of(iteration: int, purpose: str, task_id: str, index: int) -> str:
+    """The name of a group, which no other group of the run has."""
+    return f"{iteration}/{purpose}/{task_id}/{index}"
+
+
+def prompt_id_of(prompt_ids: list[int]) -> str:
+    """Equal for equal prompts."""
+    return hashlib.sha256(json.dumps(prompt_ids).encode()).hexdigest()[:16]
 
 
 def turn_purpose(base: str, turn: int) -> str:

@@ -2,14 +2,14 @@
 
 import datetime
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
-from warehouse.store.names import turn_of
+from warehouse.store.names import group_id_of, prompt_id_of, turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
@@ -94,21 +94,19 @@ def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, A
 
 def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
     """Give every row its keys, group by prompt, in the order of the file."""
-    counts: dict[str, int] = {}
-    groups: dict[str, list[str]] = {}
+    counts = Counter[str]()
+    groups: dict[str, dict[str, int]] = {}
     now = datetime.datetime.now(datetime.UTC)
     for row in rows:
         task = row["task_id"]
-        prompt_id = hashlib.sha256(json.dumps(row["prompt_ids"]).encode()).hexdigest()[:16]
-        of_task = groups.setdefault(task, [])
-        if prompt_id not in of_task:
-            of_task.append(prompt_id)
-        index = counts.get(task, 0)
-        counts[task] = index + 1
-        row.update(iteration=iteration, purpose=purpose, sample_index=index, prompt_id=prompt_id,
-                   group_index=of_task.index(prompt_id), num_prompt_tokens=len(row["prompt_ids"]),
-                   group_id=f"{iteration}/{purpose}/{task}/{of_task.index(prompt_id)}",
+        prompt_id = prompt_id_of(row["prompt_ids"])
+        of_task = groups.setdefault(task, {})
+        group = of_task.setdefault(prompt_id, len(of_task))
+        row.update(iteration=iteration, purpose=purpose, sample_index=counts[task], prompt_id=prompt_id,
+                   group_index=group, group_id=group_id_of(iteration, purpose, task, group),
+                   num_prompt_tokens=len(row["prompt_ids"]),
                    num_completion_tokens=len(row["completion_ids"]), finished_at=now)
+        counts[task] += 1
 
 
 def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[str, Any]]:
