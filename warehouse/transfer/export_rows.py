@@ -71,13 +71,11 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
                                folder / f"completions_{iteration:05d}.parquet",
                                "FORMAT parquet, COMPRESSION zstd"))
         return files
-    names = sorted({row["purpose"] for row in held})
-    files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE purpose = {quoted(name)}",
-                   output / "data" / f"{name.replace('-', '_')}-00000-of-00001.parquet",
+    names = sorted({row["purpose"].replace("-", "_") for row in held})      # datasets takes no "-" in a name
+    files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE replace(purpose, '-', '_') = {quoted(name)}",
+                   output / "data" / f"{name}-00000-of-00001.parquet",
                    "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 1024") for name in names]
-    splits = "".join(f"  - split: {name.replace('-', '_')}\n    path: "
-                     f"data/{name.replace('-', '_')}-*.parquet\n"
-                     for name in names)
+    splits = "".join(f"  - split: {name}\n    path: data/{name}-*.parquet\n" for name in names)
     card = output / "README.md"
     with saying_why(card):
         card.write_text(CARD.format(splits=splits, folder=output.name), encoding="utf-8")

@@ -78,6 +78,18 @@ def test_a_datasets_folder_has_a_split_per_purpose(built: Warehouse, tmp_path: P
     assert len(pl.read_parquet(tmp_path / "hf" / "data" / "eval-00000-of-00001.parquet")) == 16
 
 
+def test_purposes_that_datasets_cannot_tell_apart_lose_no_row(tmp_path: Path) -> None:
+    run = empty_run(tmp_path / "run", num_tasks=1)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(GOOD))
+    for purpose in ("eval-a-b", "eval-a_b"):
+        assert warehouse("import", run.root, rows, "--iteration", 0, "--purpose", purpose,
+                         "--plain-sampling").exit_code == 0
+    assert warehouse("export", run.root, tmp_path / "hf", "--to", "hf").exit_code == 0
+    [file] = (tmp_path / "hf" / "data").iterdir()
+    assert sorted(pl.read_parquet(file)["purpose"]) == ["eval-a-b", "eval-a_b"]
+
+
 def test_nothing_to_export_is_said(built: Warehouse, tmp_path: Path) -> None:
     result = warehouse("export", built.root, tmp_path / "x.jsonl", "--to", "jsonl", "--iteration", 9)
     assert result.exit_code == 1 and "No complete rollout fits" in result.stderr
