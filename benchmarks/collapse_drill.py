@@ -4,7 +4,8 @@
 of each kind of collapse, of 20 iterations each, looks at the alarms after every iteration as a loop does, and
 prints the table of docs/studies.md. No model and no GPU: every completion is a draw of a random generator.
 How many of a task's completions are right is binomial, tasks differ in difficulty, and an iteration trains on
-32 of 96 tasks. What it measures is the alarms, not how often training collapses.
+32 of 96 tasks, or on 4 prompts of each of 8. What it measures is the alarms, not how often training
+collapses.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ BROKEN: dict[str, Shape] = {
 }
 
 
-def simulate(shape: Shape, seed: int) -> tuple[pa.Table, pa.Table]:
-    """The samples and train_steps of a run."""
+def simulate(shape: Shape, seed: int, prompts_per_task: int = 1) -> tuple[pa.Table, pa.Table]:
+    """The samples and train_steps of a run; several prompts of a task are groups of fewer tasks."""
     random = np.random.default_rng(seed)
     difficulty = random.normal(-0.8, 2.0, TASKS + EVAL_TASKS)
     taste = random.normal(0, 0.5, TASKS + EVAL_TASKS)  # how much a task gains from the same training
     order: list[int] = []
-    parts, steps = [], []
+    parts, steps, num_tasks = [], [], PER_ITERATION // prompts_per_task
     for iteration in range(ITERATIONS):
-        if len(order) < PER_ITERATION:
+        if len(order) < num_tasks:
             order += random.permutation(TASKS).tolist()
-        chosen, order = np.array(order[:PER_ITERATION]), order[PER_ITERATION:]
+        chosen, order = np.repeat(order[:num_tasks], prompts_per_task), order[num_tasks:]
         sky = shape(iteration)
         parts.append(_samples("train", iteration, chosen, GROUP, sky, difficulty, taste, random))
         if iteration % EVAL_EVERY == 0:
@@ -108,7 +109,8 @@ def _samples(purpose: str, iteration: int, tasks: np.ndarray, group: int, sky: W
     columns: dict[str, Any] = {
         "iteration": np.full(rows, iteration), "purpose": [purpose] * rows, "task_id": names,
         "sample_index": np.tile(np.arange(group), len(tasks)), "scorer": ["simulated"] * rows,
-        "group_id": [f"{iteration}/{purpose}/{name}" for name in names], "split": ["train"] * rows,
+        "group_id": [f"{iteration}/{purpose}/{name}/{row // group}" for row, name in enumerate(names)],
+        "split": ["train"] * rows,
         "policy_version": np.full(rows, iteration), "truncated": cut,
         "num_completion_tokens": tokens,
         "reward": right + 0.1 * random.random(rows) * (~right & ~cut), "correct": right,
@@ -133,10 +135,10 @@ class Outcome(NamedTuple):
     lost: float
 
 
-def judge(connection: duckdb.DuckDBPyConnection, shape: Shape, seed: int,
-          first_look: int = 0) -> Outcome:
+def judge(connection: duckdb.DuckDBPyConnection, shape: Shape, seed: int, first_look: int = 0,
+          prompts_per_task: int = 1) -> Outcome:
     """Simulate a run and look at it after every iteration, as a loop does."""
-    samples, steps = simulate(shape, seed)
+    samples, steps = simulate(shape, seed, prompts_per_task)
     connection.register("simulated_samples", samples)
     connection.register("simulated_steps", steps)
     for table in ("samples", "fresh_samples"):
@@ -166,13 +168,15 @@ def _expected(sky: Weather) -> float:
 def main(healthy: int = 200, each: int = 20) -> None:
     """Print the table."""
     connection = empty_connection()
-    causes: Counter[str] = Counter()
-    for seed in range(healthy):
-        random = np.random.default_rng(seed + 10_000)
-        outcome = judge(connection, learning(random.uniform(0.0, 0.4), random.uniform(0.0, 2.0)), seed)
-        causes.update(["runs"] * (outcome.fired is not None) + outcome.signals)
-    print(f"{healthy} healthy simulated runs of {ITERATIONS} iterations: {causes.pop('runs', 0)} fired "
-          f"{dict(causes) or ''}")
+    for prompts in (1, 4):
+        causes: Counter[str] = Counter()
+        for seed in range(healthy):
+            random = np.random.default_rng(seed + 10_000)
+            shape = learning(random.uniform(0.0, 0.4), random.uniform(0.0, 2.0))
+            outcome = judge(connection, shape, seed, prompts_per_task=prompts)
+            causes.update(["runs"] * (outcome.fired is not None) + outcome.signals)
+        print(f"{healthy} healthy simulated runs of {ITERATIONS} iterations, {PER_ITERATION // prompts} "
+              f"tasks with {prompts} prompts: {causes.pop('runs', 0)} fired {dict(causes) or ''}", flush=True)
     print("| simulated collapse | fired | iterations after onset: median, most | best lost | by |")
     print("|---|---|---|---|---|")
     for name, shape in BROKEN.items():

@@ -580,6 +580,11 @@ def test_the_drill_in_small_a_healthy_run_does_not_fire() -> None:
     assert judge(empty_connection(), learning(0.2, 1.5), 0).fired is None
 
 
+def test_groups_of_the_same_task_are_no_independent_rewards() -> None:
+    """Eight tasks with four prompts each: which tasks an iteration draws is chance, and much of it."""
+    assert judge(empty_connection(), learning(0.2, 1.5), 2, prompts_per_task=4).fired is None
+
+
 def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=3, evals=(), num_tasks=2, group_size=4)
     rollback(run, 1)

@@ -9,13 +9,14 @@ from warehouse.sql.database import empty_connection, rows_of
 Visit = tuple[int, str, str, int, int]
 
 
-def adjusted(visits: list[Visit]) -> list[dict[str, float]]:
-    """The rows of the view for (iteration, purpose, task, n, c)."""
+def adjusted(visits: list[Visit], reward: str = "c / n", scorer: str = "NULL") -> list[dict[str, float]]:
+    """The rows of the view for (iteration, purpose, task, n, c), with rewards and scorers as SQL says."""
     connection = empty_connection()
     names = ("iteration", "purpose", "task_id", "n", "c")
     columns = dict(zip(names, zip(*visits, strict=True), strict=True))
     connection.register("visits", pa.table({name: list(column) for name, column in columns.items()}))
-    connection.execute("CREATE OR REPLACE VIEW task_results AS SELECT *, c / n AS reward_mean FROM visits")
+    connection.execute("CREATE OR REPLACE VIEW task_results AS SELECT *, "
+                       f"{scorer} AS scorer, {reward} AS reward_mean FROM visits")
     return rows_of(connection, "FROM adjusted ORDER BY purpose <> 'train', iteration")
 
 
@@ -79,6 +80,16 @@ def test_another_benchmark_changes_no_number_of_one() -> None:
         for row, other in zip(alone, (row for row in together if row["purpose"] == purpose), strict=True):
             assert other == {name: pytest.approx(value) if isinstance(value, float) else value
                              for name, value in row.items()}
+
+
+def test_rewards_of_another_scorer_change_neither_rewards_nor_their_errors() -> None:
+    """From iteration 6 on, one that pays a tenth, and most for what is wrong."""
+    visits = simulated_visits([0.5] * 12, 24, 48, 3)
+    first, then = [visit for visit in visits if visit[0] < 6], [visit for visit in visits if visit[0] >= 6]
+    other = "0.1 - c / n / 10"
+    both = adjusted(visits, f"CASE WHEN iteration < 6 THEN c / n ELSE {other} END", "iteration < 6")
+    for row, alone in zip(both, [*adjusted(first), *adjusted(then, other)], strict=True):
+        assert (row["reward"], row["reward_error"]) == pytest.approx((alone["reward"], alone["reward_error"]))
 
 
 def test_no_results_have_no_curve() -> None:

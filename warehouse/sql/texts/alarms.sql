@@ -79,7 +79,7 @@ steps AS (
            max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
-    SELECT stats.*, tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks, reward_error),
+    SELECT stats.* EXCLUDE (reward_error), tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose),
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone

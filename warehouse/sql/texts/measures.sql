@@ -33,6 +33,7 @@ CREATE OR REPLACE MACRO task_results_of(rows) AS TABLE
 SELECT iteration, purpose, task_id,
        any_value(split) AS split,
        max(policy_version) AS policy_version,
+       any_value(scorer) AS scorer,
        count(reward)::INTEGER AS n,
        (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
        avg(reward) AS reward_mean,
