@@ -59,6 +59,17 @@ def test_rewards_of_another_scorer_do_not_fall(tmp_path: Path) -> None:
     assert (8, "reward_falls") in raised(run)           # of one scorer they do
 
 
+def test_rewards_of_different_scorers_have_no_gain(tmp_path: Path) -> None:
+    run = weather_run(tmp_path / "run", 4, 4)
+    for iteration in (1, 2):
+        score_again(run, iteration, lambda row: {"reward": 1000 - row["reward"]})
+    connection = connect(run)
+    for policies, paid in (("0, 1", False), ("1, 2", True), ("0, 3", True)):
+        rows = rows_of(connection, f"FROM compare({policies})")
+        assert [row["n_a"] for row in rows] == [16] * 4 and all(row["gain"] is not None for row in rows)
+        assert [row["reward_gain"] is not None for row in rows] == [paid] * 4
+
+
 def test_of_an_iteration_without_any_reward_that_alone_is_said(tmp_path: Path) -> None:
     run = weather_run(tmp_path / "run", 6, 4)
     before = raised(run)

@@ -60,16 +60,17 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
 -- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
--- the pattern names turns.
+-- the pattern names turns. Rewards of different scorers have no gain.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
-                        sum(reward_mean * n) / sum(n) AS reward
+                        sum(reward_mean * n) / sum(n) AS reward,
+                        CASE WHEN min(scorer) = max(scorer) THEN min(scorer) END AS scorer
                  FROM task_results
                  WHERE purpose LIKE purposes AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
                  GROUP BY policy_version, task_id HAVING sum(n) > 0)
 SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
-       b.reward - a.reward AS reward_gain
+       CASE WHEN a.scorer = b.scorer THEN b.reward - a.reward END AS reward_gain
 FROM (FROM results WHERE policy_version = policy_a) AS a
 JOIN (FROM results WHERE policy_version = policy_b) AS b USING (task_id)
 ORDER BY gain DESC, task_id;
