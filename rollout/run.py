@@ -1,7 +1,7 @@
 """The rollout stage: plan the prompts, start the engine, sample what is missing, finish."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -33,25 +33,26 @@ from warehouse.store.schema import arrow_schema
 
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
                 load_encoder: LoadEncoder | None = None,
-                say: Callable[[str], None] = lambda _line: None) -> list[str]:
+                say: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
     """Complete a rollout, of an evaluation one for each split, or this worker's share; the lines to print.
 
-    Only what is missing is sampled. Raises StageStopped when a signal or the time limit ended it early.
-    `start_engine` and `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under
-    way before there is anything to count.
+    It goes on as they are read: those of a split are there before the next is sampled. Only what is missing
+    is sampled. Raises StageStopped when a signal or the time limit ended it early. `start_engine` and
+    `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under way before there is
+    anything to count.
     """
     clock = Clock()
     check_options(options)
-    lines, jobs = [], []
+    jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
         if job.stage.manifest():  # another engine since then changes nothing that stands
             job.settle("engine", "serve")
-            lines.append(f"rollout of {job.title} is complete; next: score {options.run}")
+            yield f"rollout of {job.title} is complete; next: score {options.run}"
         else:
             job.check()
             jobs.append(job)
     if not jobs:
-        return lines
+        return
     if len({job.policy["sha256"] for job in jobs}) > 1:
         raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
                          "itself, with --split.")
@@ -65,9 +66,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         engine = start(plans, start_engine, stop, say)
         clock.lap("start")
         for job, plan in plans:
-            lines += sample_and_finish(job, plan, engine, clock, stop)
+            yield from sample_and_finish(job, plan, engine, clock, stop)
             clock = Clock()
-    return lines
 
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,

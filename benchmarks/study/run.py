@@ -144,7 +144,7 @@ def sample(plan: Plan, stages: Stages, warehouse: Warehouse, *, iteration: int, 
                                            else stages.served)) as model:
                 return SmallSampler(replace(settings, model=model), stages.renumbered)
         return SmallSampler(settings, stages.renumbered)
-    run_rollout(options, start, load_encoder)
+    list(run_rollout(options, start, load_encoder))
 
 
 @contextmanager

@@ -97,5 +97,5 @@ class ScriptedEngine:
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **options: Any) -> list[str]:
     """Roll out the iteration that is due, in groups of four, two to a part; what was said of it."""
     small = {"sampling": Sampling(max_tokens=20), "group_size": 4, "prompt_format": "compact", "part_size": 8}
-    return run_rollout(default_options(warehouse.root).replace(**{**small, **options}),
-                       (engine or ScriptedEngine()).start, ScriptedEncoder)
+    return list(run_rollout(default_options(warehouse.root).replace(**{**small, **options}),
+                            (engine or ScriptedEngine()).start, ScriptedEncoder))

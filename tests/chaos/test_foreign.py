@@ -27,16 +27,16 @@ def test_killed_anywhere_every_answer_is_kept_and_none_that_came_is_asked_for_ag
         endpoint=(service.url,), model="wise-1", distil=True, spill_seconds=0.0)
     fresh = Path(shutil.copytree(whole.root, tmp_path / "fresh"))
     with without_waiting():
-        run_rollout(options)
+        list(run_rollout(options))
         while True:
             folder = tmp_path / f"killed-{number}"
             run, cache = Path(shutil.copytree(fresh, folder / "run")), folder / "cache"
             again = options.replace(run=run, cache=cache)
-            if not dies(lambda again=again: run_rollout(again) and None, folder, number):
+            if not dies(lambda again=again: list(run_rollout(again)) and None, folder, number):
                 break
             opened, kept, before = open_warehouse(run), len(list(cache.rglob("*.json"))), len(service.asked)
             assert check_run(opened).problems == []
-            run_rollout(again)
+            list(run_rollout(again))
             assert said(opened) == said(whole) and check_run(opened).problems == []
             assert len(service.asked) - before <= 12 - kept
             number, kills = number + every, kills + 1

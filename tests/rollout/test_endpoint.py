@@ -69,7 +69,7 @@ def sample(warehouse: Warehouse, *servers: FakeServer | str, **values: Any) -> l
     options = default_options(warehouse.root).replace(
         sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
         endpoint=tuple(each if isinstance(each, str) else each.url for each in servers))
-    run_rollout(options.replace(**values), say=said.append)
+    list(run_rollout(options.replace(**values), say=said.append))
     return said
 
 

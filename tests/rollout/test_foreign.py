@@ -67,7 +67,7 @@ def ask(warehouse: Warehouse, service: ChatService, **values: Any) -> list[str]:
     options = default_options(warehouse.root).replace(
         sampling=Sampling(max_tokens=64), group_size=3, part_size=4, prompt_format="compact",
         endpoint=(service.url,), model="wise-1", distil=True)
-    return run_rollout(options.replace(**values))
+    return list(run_rollout(options.replace(**values)))
 
 
 def rows(warehouse: Warehouse, purpose: str = "distil") -> list[dict]:

@@ -83,7 +83,7 @@ def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
 def roll(warehouse: Warehouse, **values: Any) -> None:
     options = default_options(warehouse.root).replace(
         sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact")
-    run_rollout(options.replace(**{"serve": "merged", **values}))
+    list(run_rollout(options.replace(**{"serve": "merged", **values})))
 
 
 def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: type[Loaded]) -> None:

@@ -21,7 +21,7 @@ from rollout.run import run_rollout
 from rollout.spill import Spill
 from tests.building import scripted
 from tests.building.runs import arc_file, fake_model, small_run
-from tests.building.scripted import ScriptedEngine
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
@@ -158,6 +158,17 @@ def test_every_split_is_an_evaluation_of_its_own_by_one_engine(tmp_path: Path) -
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-all")} == {"c", "d", "e", "f"}
 
 
+def test_a_split_is_told_of_before_the_next_is_sampled(tmp_path: Path) -> None:
+    warehouse = several_splits(tmp_path)
+    options = default_options(warehouse.root).replace(
+        group_size=4, prompt_format="compact", evaluate=True, sampling=Sampling(max_tokens=20))
+    lines = run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
+    assert next(lines).startswith("rollout of iteration 0 (eval-hard): 12 completions of 3 tasks by policy 0")
+    assert len(rows(warehouse, purpose="eval-hard")) == 12 and not rows(warehouse, purpose="eval-easy")
+    assert [line.partition(":")[0] for line in lines][1] == "rollout of iteration 0 (eval-easy)"
+    assert len(rows(warehouse, purpose="eval-easy")) == 8
+
+
 def several_splits(folder: Path) -> Warehouse:
     files = [arc_file(folder, names) for names in (["a", "b"], ["c", "d", "e"], ["f", "g"])]
     init_run(folder / "run", str(fake_model(folder / "model")), (f"train={files[0]}",),
@@ -258,8 +269,8 @@ def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tm
     sample(warehouse)
     options = default_options(warehouse.root).replace(**values)
     with pytest.raises(StageError, match=r"there is no file /.*nowhere.py. Name it as seen from the folder"):
-        run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
-                    lambda _model: pytest.fail("the model was loaded"))
+        list(run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
+                         lambda _model: pytest.fail("the model was loaded")))
 
 
 def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> None:
