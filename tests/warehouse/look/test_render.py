@@ -28,6 +28,12 @@ def test_what_is_no_number_is_named_and_null_in_json() -> None:
     assert strict(as_json(["a"], [[[1.5, math.nan, {"x": math.inf}]]])) == {"a": [1.5, None, {"x": None}]}
 
 
+def test_numbers_have_few_characters() -> None:
+    shown = {0.0: "0", 0.31: "0.31", -14.123: "-14.12", 1.23e-6: "1.2e-06", 5120: "5,120", 1234.6: "1,235",
+             12345.6: "12,346", -123456.0: "-123,456", 123456.7: "123,457", 1.5e300: "1.5e+300"}
+    assert {value: short_number(value) for value in shown} == shown
+
+
 def test_decimals_are_numbers_in_json() -> None:
     row = [decimal.Decimal("0.25"), decimal.Decimal(12345678901234567890)]
     assert strict(as_json(["part", "sum"], [row])) == {"part": 0.25, "sum": 12345678901234567890}
