@@ -99,6 +99,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
         charts[figure.name] = figure.draw(rows) if rows else None
         curves += figure_block(figure, charts[figure.name])
     for other, name in zip(connections[1:], names[1:], strict=True):
+        heads += _quiet(unpaired(connections[0], other, [names[0], name]))
         for pairing in paired_tasks(connections[0], other):
             figure = _paired_figure(pairing, [names[0], name])
             charts[figure.name] = figure.draw(pairing.pairs)
@@ -119,8 +120,7 @@ def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
     Only rows of one iteration and one purpose are paired: those of other policies or of another evaluation
     would differ for that alone. StageError if there are none.
     """
-    left, right = ({(row["iteration"], row["purpose"]): set(row["tasks"]) for row in rows_of(run, VISITS_SQL)}
-                   for run in (a, b))
+    left, right = _visits(a), _visits(b)
     common = [visit for visit in left.keys() & right.keys() if left[visit] & right[visit]]
     train = [visit for visit in common if visit[1] == "train"]
     held = [visit for visit in common if visit[1] != "train"]
@@ -135,6 +135,27 @@ def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
     chosen += [visit for visit in held if visit[0] == max(held)[0]]
     chosen.sort(key=lambda visit: (-visit[0], visit[1] == "train", visit[1]))
     return [_pairing(a, b, iteration, purpose, latest) for iteration, purpose in chosen]
+
+
+def unpaired(a: Connection, b: Connection, names: list[str]) -> str:
+    """Which evaluations, the latest, have no pair as they are named otherwise; empty where there are none."""
+    left, right = _visits(a), _visits(b)
+    apart = [(visit[0], visit[1], other[1]) for visit in left.keys() - right.keys()
+             for other in right.keys() - left.keys()
+             if visit[0] == other[0] and "train" not in (visit[1], other[1]) and left[visit] & right[other]]
+    if not apart:
+        return ""
+    latest = max(apart)[0]
+    sides = (sorted({f"'{each[side]}'" for each in apart if each[0] == latest}) for side in (1, 2))
+    mine, theirs = (f"{', '.join(own)} of {name}" for own, name in zip(sides, names, strict=True))
+    return (f"At iteration {latest} {mine} and {theirs} have tasks in common, and are not paired because "
+            "their names differ. Evaluate one of the runs by the name that the other has: rollout RUN --eval "
+            f"--split NAME --label NAME --iteration {latest}, then score RUN.")
+
+
+def _visits(run: Connection) -> dict[tuple[int, str], set[str]]:
+    """The tasks of each iteration and purpose."""
+    return {(row["iteration"], row["purpose"]): set(row["tasks"]) for row in rows_of(run, VISITS_SQL)}
 
 
 def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest: int) -> Pairing:
@@ -167,11 +188,14 @@ def overlay(stats: list[Rows], name: str) -> Rows:
             for x in sorted(set().union(*curves))]
 
 
+def _quiet(remark: str) -> str:
+    return f'<p class="quiet">{escape(remark)}</p>' if remark else ""
+
+
 def _head(pairing: Pairing, names: list[str]) -> str:
     """What is paired, a warning where it is old, and the numbers."""
-    remark = f'<p class="quiet">{escape(pairing.remark)}</p>' if pairing.remark else ""
     title = f"{names[0]} and {names[1]}: {pairing.title}"
-    return f"<h3>{escape(title)}</h3>{remark}{tiles(_headline(pairing.pairs, names))}"
+    return f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{tiles(_headline(pairing.pairs, names))}"
 
 
 def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:

@@ -1,5 +1,6 @@
 """Single figures, grids and comparisons outside the page."""
 
+import html
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -151,6 +152,24 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     text = (tmp_path / "page.html").read_text()
     assert text.index("Training at iteration 2") < text.index("Evaluation &#x27;eval&#x27; at iteration 0")
     assert text.count('class="tiles"') == 2 and "Older than the latest training iteration" in text
+
+
+def test_evaluations_that_only_their_names_keep_apart_are_told(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / name, iterations=2, evals=(), num_tasks=3, group_size=4) for name in "ab"]
+
+    def compared() -> str:
+        assert reports("compare", *(run.root for run in runs), "-o", tmp_path / "page.html").exit_code == 0
+        return html.unescape((tmp_path / "page.html").read_text())
+    for run, iteration, purpose in ((0, 0, "eval"), (1, 0, "eval-hard"), (0, 1, "eval"), (1, 1, "eval-easy"),
+                                    (1, 1, "eval-hard")):
+        write_iteration(runs[run], iteration, purpose, Weather(), np.random.default_rng(1), num_tasks=3,
+                        group_size=4)
+    assert ("At iteration 1 'eval' of a and 'eval-easy', 'eval-hard' of b have tasks in common, and are not "
+            "paired because their names differ. Evaluate one") in compared()
+    for iteration in (0, 1):
+        write_iteration(runs[1], iteration, "eval", Weather(), np.random.default_rng(1), num_tasks=3,
+                        group_size=4)
+    assert "names differ" not in compared()
 
 
 def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
