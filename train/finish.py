@@ -32,7 +32,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     clock.lap("writing")
     if won:
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
-        say(last_line(inputs, steps, facts["mismatch"][0]["mismatch_kl"], clock))
+        say(last_line(inputs, steps, facts["mismatch"], clock))
     else:
         finish_committed(warehouse, inputs, learner.settings)
         say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
@@ -53,7 +53,7 @@ def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[di
              "num_processes": learner.processes.count, "groups": group_counts(batch),
              "waiting": is_waiting(batch),
              "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
-             "mismatch": [line._asdict() for line in mismatch_table(batch)]}
+             "mismatch": [line._asdict() for line in mismatch_table(batch, learner.settings)]}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
@@ -81,13 +81,15 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
     return warehouse.commit_policy(inputs.iteration + 1, scratch)
 
 
-def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch_kl: float, clock: Clock) -> str:
+def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[str, Any]],
+              clock: Clock) -> str:
     """What the stage did, in one line."""
     count = max(1, len(steps))
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
+    far = "".join(f"mismatch k3 {line['mismatch_kl']:.1e}, " for line in mismatch[:1])
     phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
     return (f"iteration {inputs.iteration}: {len(steps)} steps, loss {loss:.4f}, grad norm {norm:.4f}, "
-            f"mismatch k3 {mismatch_kl:.1e}, wrote policy {inputs.iteration + 1} "
+            f"{far}wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 

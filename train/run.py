@@ -68,8 +68,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             return
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
                            before_update=lambda: gate(warehouse, inputs, learner, say))
-        tracker.log({"train/mismatch_kl": mismatch_table(learner.batch)[0].mismatch_kl},
-                    learner.global_step + max(1, len(steps)))
+        for line in mismatch_table(learner.batch, settings)[:1]:
+            tracker.log({"train/mismatch_kl": line.mismatch_kl}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
@@ -183,7 +183,7 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
     fill_logprobs(learner.policy, learner.batch, learner.processes, settings, "old_logprobs")
     for group in learner.batch:
         weigh_rows(group.forwardable, settings)
-    table = mismatch_table(learner.batch) if settings.purpose == "train" else []
+    table = mismatch_table(learner.batch, settings)
     for line in lines_to_print(table, learner.batch):
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,

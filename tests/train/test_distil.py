@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.building.runs import completion_row, finish, prompt_row, sample_row, write_rows
 from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
 from train.cli import train
+from train.rows.inputs import mismatch_floor
 from warehouse.care.check import check_run
 from warehouse.care.discard import discard
 from warehouse.sql.database import connect
@@ -61,6 +62,8 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
     done = invoke(warehouse, "--loss", "nll")
     assert done.exit_code == 0, done.output
     assert "rho" not in done.output and "rounding" not in done.output, "no policy of the run drew them"
+    assert "mismatch" not in done.output
+    assert mismatch_floor(warehouse, 1) is None, "nor do they say how far rounding goes"
     assert loss_of(warehouse, 1, RIGHT) < before - 0.05
     assert rollout_due(warehouse) == 1, "more rows of iteration 0 would never be trained on"
     rows = warehouse.read("train_samples", iteration=0).to_pylist()

@@ -38,8 +38,13 @@ class Mismatch(NamedTuple):
     correlation: float
 
 
-def mismatch_table(batch: list[RowGroup]) -> list[Mismatch]:
-    """One line per staleness, youngest first; tokens of one completion may be of several policies."""
+def mismatch_table(batch: list[RowGroup], settings: Settings) -> list[Mismatch]:
+    """One line per staleness, youngest first; tokens of one completion may be of several policies.
+
+    None of rows that another model wrote: no policy of the run drew them.
+    """
+    if settings.purpose != "train":
+        return []
     of_tokens = [row.staleness for group in batch for row in group.rows]
     ages = sorted({group.staleness for group in batch}.union(torch.cat(of_tokens).unique().tolist()))
     return [_mismatch(age, [row for group in batch for row in group.rows
