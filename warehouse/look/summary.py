@@ -38,7 +38,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms),
              *advice_lines(warehouse, connection, alarms)]
     if train:
-        lines += ["", *_trends(train, rows_of(connection, REACH)), "", *_table(train[-last:], "iteration")]
+        lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
+        lines += _table(train[-last:], "iteration")
         if len(train) > last:
             lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
     if evaluations:
