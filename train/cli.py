@@ -117,8 +117,6 @@ def chosen_turns(_context: click.Context, _option: click.Parameter, value: str |
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
               help="Steps in which the learning rate rises, counted over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
-@click.option("--lr-sequences", type=click.IntRange(min=1),
-              help="Scale the learning rate by (completions in the step) / this number.")
 @click.option("--lr-by-ess", is_flag=True, default=None, show_default=False,
               help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
 @click.option("--lr-after-rollback", type=FiniteRange(min=0, max=1, min_open=True),
