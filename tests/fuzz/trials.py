@@ -66,6 +66,7 @@ def ask(commands: Sequence[Sequence[str]], folder: Path, seconds: float = SECOND
 
 def load() -> None:
     """Import what the commands need, once: every one of them is a fork of this process."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""     # a GPU's driver reserves more addresses than they may take
     script_the_engine()
     load_rooms()
 

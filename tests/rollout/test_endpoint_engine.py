@@ -52,9 +52,13 @@ def server(warehouse: Warehouse) -> Iterator[Served]:
     command = [sys.executable, "-m", "rollout.server", str(warehouse.root), "--port", str(port)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
+        said = []
         for line in process.stderr:
+            said.append(line)
             if "Ctrl-C ends it" in line:
                 break
+        else:
+            pytest.fail("".join(said))
         yield process, f"http://127.0.0.1:{port}"
         process.kill()
 
