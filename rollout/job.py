@@ -16,6 +16,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
+from warehouse.tasks.changes import split_of_eval
 
 NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # of a model behind an API
 
@@ -106,20 +107,24 @@ class Job:
 def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     """The rollouts that the options name: one, but of an evaluation without a label one for each split.
 
-    That of the only split that the run holds out has the purpose `eval`, others have `eval-SPLIT`. What was
-    begun goes on: as one `eval` of several splits, as earlier versions had it, or although --tasks-sql, asked
-    again, names other tasks by now.
+    The purpose is `eval` for the run's first held-out split, if it got no other with it, and `eval-SPLIT` for
+    the others. What was begun goes on: as one `eval` of several splits, as earlier versions had it, or
+    although --tasks-sql, asked again, names other tasks by now.
     """
     if not options.evaluate or options.label:
         return [find_job(warehouse, options)]
-    tasks = choose_tasks(warehouse, options.replace(tasks_sql=None))
-    held = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
-    usual = {task["split"] for task in held if task["heldout"]} or {task["split"] for task in held}
+    known = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
+    heldout = dict.fromkeys(task["split"] for task in known if task["heldout"])
+    tasks = choose_tasks(warehouse, options.replace(tasks_sql=None, splits=options.splits or tuple(heldout)))
     splits = dict.fromkeys(task["split"] for task in tasks)
-    if (splits.keys() == usual and len(usual) == 1) or _is_begun(warehouse, options):
+    first = split_of_eval(warehouse.root, known)
+    usual = {first} if first else heldout.keys() or {task["split"] for task in known}
+    if (splits.keys() == usual and len(usual) == 1) or (not first and _is_begun(warehouse, options)):
         return [find_job(warehouse, options)]
     each = {split: options.replace(splits=(split,), label=split.replace("-turn", "_turn"))
             for split in splits}        # `eval-x-turn2` would be the second turns of `eval-x`
+    if first in each:
+        each[first] = options.replace(splits=())
     if options.tasks_sql:
         begun = [split for split, chosen in each.items() if _is_begun(warehouse, chosen)]
         if len(begun) < len(each):

@@ -32,6 +32,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
+from warehouse.tasks.changes import split_of_eval
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,9 @@ def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tupl
         raise StageError("--follow scores one iteration beside its rollout. Name it with --iteration.")
     followed = iteration, purpose or "train"
     if purpose == "eval" and not warehouse.stage("rollout", iteration=iteration, purpose="eval").settings():
-        tasks = warehouse.read("tasks", ["split", "heldout"]).to_pylist()
+        tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
         splits = list(dict.fromkeys(f"eval-{task['split']}" for task in tasks if task["heldout"]))
-        if len(splits) > 1:
+        if len(splits) > 1 and not split_of_eval(warehouse.root, tasks):
             raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. "
                              f"Name it: --purpose {' or '.join(splits)}.")
     if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():

@@ -9,17 +9,20 @@ from warehouse.store.commit import bring
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
+from warehouse.tasks.changes import split_of_eval
 
 
 def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
     """Tasks of the splits asked for, in order of import, or those of them that a query names.
 
-    By default all held-out splits for evaluation, all others for training. StageError when none is left.
+    By default all held-out splits for evaluation, all others for training; for the evaluation `eval` the
+    split that it is of, where there is one. StageError when none is left.
     """
     tasks = warehouse.read("tasks").sort_by("position").to_pylist()
     known = list(dict.fromkeys(task["split"] for task in tasks))
-    splits = options.splits or tuple(dict.fromkeys(
-        task["split"] for task in tasks if task["heldout"] == options.evaluate))
+    usual = options.evaluate and not options.label and split_of_eval(warehouse.root, tasks)
+    splits = options.splits or ((usual,) if usual else tuple(dict.fromkeys(
+        task["split"] for task in tasks if task["heldout"] == options.evaluate)))
     for split in splits:
         if split not in known:
             raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")

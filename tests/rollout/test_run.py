@@ -23,6 +23,7 @@ from tests.building import scripted
 from tests.building.runs import arc_file, fake_model, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
+from warehouse.care.tasks import add_tasks
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
@@ -174,6 +175,25 @@ def several_splits(folder: Path) -> Warehouse:
     init_run(folder / "run", str(fake_model(folder / "model")), (f"train={files[0]}",),
              (f"hard={files[1]}", f"easy={files[2]}"))
     return open_warehouse(folder / "run")
+
+
+def test_the_curve_of_the_first_split_goes_on_when_another_is_added(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    for number, name in enumerate(("new", "newer")):
+        sample(warehouse, evaluate=True, num_tasks=2, accept_change=("tasks_sha256",))
+        add_tasks(warehouse, (), (f"{name}={arc_file(tmp_path, [name])}",))
+        warehouse = open_warehouse(warehouse.root)
+        engine = sample(warehouse, evaluate=True, num_tasks=2, accept_change=("tasks_sha256",))
+        assert len(engine.served) == 4, "what is complete stays so"
+        assert {row["task_id"] for row in rows(warehouse, purpose=f"eval-{name}")} == {name}
+        stages = warehouse.purposes("completions", 0)
+        assert stages == ["eval", "eval-new", "eval-newer"][:number + 2]
+    assert {row["task_id"] for row in rows(warehouse, purpose="eval")} == {"h0", "h1"}
+    for query, purpose in (("SELECT 'h1' AS task_id", "eval"), ("SELECT 'new' AS task_id", "eval-new")):
+        sample(warehouse, evaluate=True, iteration=1, policy_version=0, tasks_sql=query)
+        assert len(rows(warehouse, 1, purpose)) == 4
+    sample(warehouse, evaluate=True, iteration=2, policy_version=0, splits=("heldout", "newer"))
+    assert warehouse.purposes("completions", 2) == ["eval", "eval-newer"]
 
 
 def test_evaluations_that_are_done_stay_done_whatever_the_query_names_by_now(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from score import run
 from score.cli import score
 from score.follow import Sampling
 from score.verdicts.completions import Questions
-from tests.building.runs import arc_file, fake_model, new_run
+from tests.building.runs import arc_file, fake_model, new_run, small_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.care.tasks import add_tasks
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
@@ -149,6 +150,15 @@ def test_of_the_evaluations_of_several_splits_one_is_followed(
     done = CliRunner().invoke(score, [str(tmp_path / "run"), "--iteration", "0", "--purpose", "eval",
                                       "--follow", str(sampler.pid)])
     assert done.exit_code == 1 and "Name it: --purpose eval-hard or eval-easy." in done.output
+
+
+def test_the_evaluation_of_the_first_split_is_followed_although_another_was_added(tmp_path: Path) -> None:
+    warehouse, ended = small_run(tmp_path), subprocess.Popen(["true"])
+    add_tasks(warehouse, (), (f"more={arc_file(tmp_path, ['c'])}",))
+    ended.wait()
+    done = CliRunner().invoke(score, [str(warehouse.root), "--iteration", "0", "--purpose", "eval",
+                                      "--follow", str(ended.pid)])
+    assert f"Process {ended.pid} ended before it sampled anything of iteration 0 (eval)." in done.output
 
 
 def test_an_object_store_is_not_asked_while_nothing_comes(

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,21 @@ def replaced_payloads(root: Path) -> dict[str, str]:
     """For every task that was replaced, the hash of what it expects now."""
     return {name: facts["payload_sha256"] for change in task_changes(root)
             for name, facts in change.get("replaced", {}).items()}
+
+
+def split_of_eval(root: Path, tasks: Iterable[Mapping[str, Any]]) -> str | None:
+    """The held-out split whose evaluations are `eval`: the first of the run, unless it got several at once.
+
+    So a curve goes on when another split is added. `tasks` have task_id, split and heldout.
+    """
+    added = {task_id: number for number, change in enumerate(task_changes(root), start=1)
+             for task_id in change.get("added", [])}
+    splits: dict[int, set[str]] = {}
+    for task in tasks:
+        if task["heldout"]:
+            splits.setdefault(added.get(task["task_id"], 0), set()).add(task["split"])
+    first = splits[min(splits)] if splits else set()
+    return first.pop() if len(first) == 1 else None
 
 
 def payload_sha256(row: Mapping[str, Any]) -> str:
