@@ -29,6 +29,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 from warehouse.store.schema import arrow_schema
+from warehouse.tasks.graders import grader_versions
 
 
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
@@ -53,6 +54,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
             jobs.append(job)
     if not jobs:
         return
+    for missing in grader_versions(jobs[0].warehouse.read("tasks", ["kind"])["kind"].to_pylist())[1]:
+        say(f"{missing} `score` needs it; what is sampled stays.")
     if len({job.policy["sha256"] for job in jobs}) > 1:
         raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
                          "itself, with --split.")

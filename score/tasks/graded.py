@@ -21,8 +21,6 @@ class GradedKind:
     """`grade(text, *arguments) -> (share, what was read)` of `module`, which lanes load at their start."""
 
     module: str
-    package: str                                          # part of the scorer's identity, with its version
-    install: str
     arguments: Callable[[dict[str, Any]], list[Any]]      # of the payload: what `grade` gets behind the text
     text_of: Callable[[str], str]                         # of the answer: what `grade` gets to see
 
@@ -69,8 +67,5 @@ def tagged_or_end(text: str) -> str:
     return tagged.strip() if closed and opened else boxed(text) or text[-LONGEST_TEXT:].strip()
 
 
-MATH = GradedKind("score.graders.symbolic", "math-verify", "pip install 'rollhouse[math]'",
-                  lambda payload: [texts_of(payload["answer"])], boxed_or_end)
-GYM = GradedKind("score.graders.gym", "reasoning-gym",
-                 "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps reasoning-gym==0.1.25",
-                 lambda payload: [payload["dataset"], payload["entry"]], tagged_or_end)
+MATH = GradedKind("score.graders.symbolic", lambda payload: [texts_of(payload["answer"])], boxed_or_end)
+GYM = GradedKind("score.graders.gym", lambda payload: [payload["dataset"], payload["entry"]], tagged_or_end)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from score.tasks.answer import AnswerKind
@@ -15,6 +14,7 @@ from score.tasks.puzzle import PuzzleKind
 from score.tasks.script import ScriptKind
 from score.tasks.taskset import TasksetKind, source_hash
 from warehouse.store.errors import StageError
+from warehouse.tasks.graders import grader_versions
 from warehouse.tasks.payloads import check_payload
 
 GRADED: dict[str, GradedKind | TasksetKind] = {"math": MATH, "reasoning-gym": GYM, "verifiers": TasksetKind()}
@@ -58,13 +58,9 @@ def graders_of(tasks: Iterable[tuple[str, Any]], import_paths: Sequence[str] = (
         kinds.add(kind)
         if kind == "verifiers":
             tasksets.add((json.loads(payload) if isinstance(payload, str) else payload)["taskset"])
-    versions, graded = {}, sorted(GRADED.keys() & kinds)
-    for kind in graded:
-        grader = GRADED[kind]
-        try:
-            versions[grader.package] = version(grader.package)
-        except PackageNotFoundError:
-            raise StageError(f"Tasks of kind {kind} are graded by {grader.package}, which is not installed. "
-                             f"Run {grader.install}.") from None
+    versions, missing = grader_versions(kinds)
+    if missing:
+        raise StageError(missing[0])
     versions |= {name: source_hash(name, import_paths) for name in sorted(tasksets)}
-    return Graders((*(GRADED[kind].module for kind in graded), *sorted(tasksets)), versions)
+    modules = [GRADED[kind].module for kind in sorted(GRADED.keys() & kinds)]
+    return Graders((*modules, *sorted(tasksets)), versions)

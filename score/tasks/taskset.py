@@ -59,8 +59,6 @@ class TasksetKind:
     """
 
     module: str = "score.graders.taskset"
-    package: str = "verifiers"
-    install: str = "pip install 'rollhouse[verifiers]'"
 
     def load(self, payload: dict[str, Any]) -> list[Any]:
         return [payload["taskset"], payload["config"], payload["data"]]

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from rollout.spill import Spill
 from tests.building import scripted
-from tests.building.runs import arc_file, fake_model, small_run
+from tests.building.runs import arc_file, fake_model, new_run, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.care.discard import discard
 from warehouse.care.tasks import add_tasks
@@ -30,6 +31,7 @@ from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError
 from warehouse.store.parts import part_number, read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.tasks import graders
 
 
 def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **values) -> ScriptedEngine:
@@ -291,6 +293,20 @@ def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tm
     with pytest.raises(StageError, match=r"there is no file /.*nowhere.py. Name it as seen from the folder"):
         list(run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
                          lambda _model: pytest.fail("the model was loaded")))
+
+
+def test_a_grader_that_score_will_miss_is_named_before_anything_is_sampled(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        raise PackageNotFoundError(package)
+    monkeypatch.setattr(graders, "version", version)
+    run = new_run(tmp_path / "run", {"m": ("math", {"answer": "1"})}, model=fake_model(tmp_path / "model"))
+    options, said = default_options(run.root).replace(sampling=Sampling(max_tokens=20)), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        list(run_rollout(options, ScriptedEngine(stop_after=0).start, ScriptedEncoder, said.append))
+    assert said[0] == ("Tasks of kind math are graded by math-verify, which is not installed. Run pip "
+                       "install 'rollhouse[math]'. `score` needs it; what is sampled stays.")
+    assert said[1].startswith("starting the engine")
 
 
 def test_spilled_completions_survive_a_kill_inside_a_part(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from score.tasks import graded, kinds
+from score.tasks import graded
 from score.tasks.graded import (
     GYM,
     MATH,
@@ -27,6 +27,7 @@ from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer, Measures
 from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
+from warehouse.tasks import graders
 
 # Says how much of the text is the letter asked for; what it should never do hides behind other letters.
 LETTERS = """
@@ -54,7 +55,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
     folder = tmp_path_factory.mktemp("graders")
     (folder / "letter_grader.py").write_text(LETTERS)
     folder.chmod(0o755)
-    kind = GradedKind("letter_grader", "none", "none", lambda payload: [payload["letter"]], lambda text: text)
+    kind = GradedKind("letter_grader", lambda payload: [payload["letter"]], lambda text: text)
     config = LaneConfig(Layer.SECCOMP, preload=("letter_grader",), import_paths=(str(folder),))
     with LanePool(config, Limits(cpu_seconds=0.5), 1) as pool:
         yield lambda *answers: judged(Executor(pool), kind, *answers)
@@ -86,10 +87,10 @@ def test_what_a_grader_sees_is_the_last_box_or_the_end_of_the_text() -> None:
 
 
 def test_the_library_of_a_grader_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "version", lambda package: "1.2")
-    graders = graders_of([("grid", "{"), ("math", "{"), ("math", "{")])
-    assert graders.versions == {"math-verify": "1.2"} and graders.modules == ("score.graders.symbolic",)
-    assert Scorer("exact", graders=graders.versions).identity != Scorer("exact").identity
+    monkeypatch.setattr(graders, "version", lambda package: "1.2")
+    found = graders_of([("grid", "{"), ("math", "{"), ("math", "{")])
+    assert found.versions == {"math-verify": "1.2"} and found.modules == ("score.graders.symbolic",)
+    assert Scorer("exact", graders=found.versions).identity != Scorer("exact").identity
     none = graders_of([("grid", "{")]).versions
     assert Scorer("exact", graders=none).identity == Scorer("exact").identity
 
@@ -97,7 +98,7 @@ def test_the_library_of_a_grader_is_part_of_the_identity(monkeypatch: pytest.Mon
 def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(package: str) -> str:
         raise PackageNotFoundError(package)
-    monkeypatch.setattr(kinds, "version", missing)
+    monkeypatch.setattr(graders, "version", missing)
     with pytest.raises(StageError, match=r"graded by math-verify, .* Run pip install 'rollhouse\[math"):
         graders_of([("math", "{}")])
 

@@ -13,7 +13,6 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from score.tasks import kinds
 from score.tasks.kinds import Task, graders_of
 from score.tasks.measures import Answer
 from score.tasks.taskset import TasksetKind
@@ -21,6 +20,7 @@ from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
+from warehouse.tasks import graders
 
 # Gives as many points as the settings say for each letter of the data, and takes one off for each blank.
 POINTS = """
@@ -90,7 +90,7 @@ def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., lis
 
 def test_the_code_of_a_taskset_is_part_of_the_identity(tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "version", lambda package: "0.4.0")
+    monkeypatch.setattr(graders, "version", lambda package: "0.4.0")
     (tmp_path / "made_up").mkdir()
     for name in ("__init__", "more"):
         (tmp_path / "made_up" / f"{name}.py").write_text("x = 1\n")

@@ -1,0 +1,25 @@
+"""The packages that grade tasks of some kinds: `score` has to have them; nothing is imported to know."""
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+# By kind of task: the package, whose version is part of the scorer's identity, and how to install it.
+GRADERS = {
+    "math": ("math-verify", "pip install 'rollhouse[math]'"),
+    "reasoning-gym": ("reasoning-gym", "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps "
+                                       "reasoning-gym==0.1.25"),
+    "verifiers": ("verifiers", "pip install 'rollhouse[verifiers]'"),
+}
+
+
+def grader_versions(kinds: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Versions of the packages that grade tasks of the kinds, and a sentence for each that is missing."""
+    versions, missing = {}, []
+    for kind in sorted(GRADERS.keys() & set(kinds)):
+        package, install = GRADERS[kind]
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            missing.append(f"Tasks of kind {kind} are graded by {package}, which is not installed. "
+                           f"Run {install}.")
+    return versions, missing
