@@ -6,6 +6,7 @@ import polars as pl
 
 from warehouse.store.chosen_scorer import choose_scorer, is_named
 from warehouse.store.errors import StageError
+from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
@@ -102,8 +103,8 @@ def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str
     shown = rows.sort(KEYS).head(num_examples)
     lines = [f"{words}, for example:"] if shown.height else []
     for row in shown.iter_rows(named=True):
-        lines.append(f"  {row['iteration']}/{row['purpose']}/{row['task_id']}/{row['sample_index']}: "
-                     f"reward {number(row['reward'])} -> {number(row['reward_right'])}, "
+        name = completion_name(*(row[key] for key in KEYS))
+        lines.append(f"  {name}: reward {number(row['reward'])} -> {number(row['reward_right'])}, "
                      f"advantage {number(row['advantage'])} -> {number(row['advantage_right'])}")
     return lines
 

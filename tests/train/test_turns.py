@@ -11,6 +11,8 @@ from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample_turn, tiny_run
 from train.cli import train as train_command
 from train.model.policy import Policy
+from warehouse.cli import cli as warehouse_command
+from warehouse.look.show import parse_name
 from warehouse.sql.database import connect, rows_of
 
 
@@ -134,6 +136,17 @@ def test_the_turns_that_are_named_are_trained_and_the_others_still_earn(run, tmp
         rows = trained(copy)
         assert {row["purpose"] for row in rows} == purposes
         assert any(row["earned_by_purpose"] == "train-turn2" for row in rows)
+
+
+def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypatch):
+    monkeypatch.setattr("warehouse.look.gaps.decoder", lambda *_: str)
+    explained = invoke(run, "--turns", "2", "--dry-run", "--explain", "9")
+    invoke(run, "--turns", "2")
+    gaps = CliRunner().invoke(warehouse_command, ["gaps", str(run.root)])
+    keys = {(row["purpose"], row["task_id"], row["sample_index"]) for row in trained(run)}
+    for said in (explained, gaps):
+        names = [word for word in said.stdout.split() if word.startswith("0/")]
+        assert names and {parse_name(name)[1:] for name in names} <= keys
 
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):

@@ -8,6 +8,7 @@ from train.update.batch import has_gradient, plan_step
 from train.update.gradients import accumulate
 from train.update.row import Row, RowGroup
 from train.update.steps import Learner
+from warehouse.store.names import completion_name
 
 
 def explain_lines(learner: Learner, num: int) -> list[str]:
@@ -45,7 +46,8 @@ def gradient_parts(learner: Learner) -> tuple[list[tuple[float, float, Row, str]
     parts = []
     for group, row in tqdm(chosen, desc="shares", unit="completion", leave=False):
         gradient = gradient_of(group, row)
-        name = f"{group.stored.iteration}/{row.rollout.task_id}/{row.rollout.sample_index}"
+        name = completion_name(group.stored.iteration, group.stored.purpose, row.rollout.task_id,
+                               row.rollout.sample_index)
         parts.append((float(gradient.norm()), float(gradient @ whole) / square, row, name))
     learner.policy.model.zero_grad()
     return sorted(parts, key=lambda part: -part[0]), float(whole.norm())

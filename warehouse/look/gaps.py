@@ -6,6 +6,7 @@ from pathlib import Path
 from warehouse.look.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 WORST = """
@@ -40,8 +41,8 @@ def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | Non
         at = row["position"]
         before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
         numbers = [short_number(row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
-        lead = (f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  "
-                f"{row['iteration']}/{row['task_id']}/{row['sample_index']}  ")
+        name = completion_name(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+        lead = f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  {name}  "
         lines.append(lead + text_around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
     return lines
 

@@ -21,6 +21,12 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
     return name
 
 
+def completion_name(iteration: int, purpose: str, task_id: str, index: int) -> str:
+    """What `warehouse show` and `score explain` find a completion by."""
+    of_purpose = "" if purpose == "train" else f"{purpose}/"
+    return f"{iteration}/{of_purpose}{task_id}/{index}"
+
+
 def group_id_of(iteration: int, purpose: str, task_id: str, index: int) -> str:
     """The name of a group, which no other group of the run has."""
     return f"{iteration}/{purpose}/{task_id}/{index}"
