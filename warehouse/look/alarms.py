@@ -171,8 +171,9 @@ def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
         FROM own LEFT JOIN before USING (error_class) WHERE iteration = $1 GROUP BY error_class
         HAVING sum(own.share) > former + $3 ORDER BY sum(own.share) - former DESC""",
         [row["first_iteration"], row["purpose"], RISEN])
-    return [f"{row['error_class']}: {row['share']:.0%} of the completions, {row['former']:.0%} the iteration "
-            f"before" + (f"; {row['example']}" if row["example"] else "") for row in rows]
+    former = f"the {'evaluation' if row['purpose'].startswith('eval') else 'iteration'} before"
+    return [f"{each['error_class']}: {each['share']:.0%} of the completions, {each['former']:.0%} {former}"
+            + (f"; {each['example']}" if each["example"] else "") for each in rows]
 
 
 def last_rollback(warehouse: Warehouse) -> int:

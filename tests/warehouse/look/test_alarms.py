@@ -112,6 +112,12 @@ def test_a_fall_is_told_with_the_errors_that_rose_with_it(runs: dict[str, Wareho
     assert now > before + 12 and "the iteration before" not in lines[place + 2]
 
 
+def test_a_fall_between_evaluations_names_the_evaluation_before(tmp_path: Path) -> None:
+    said = watch(build_run(tmp_path / "run", shape="blow-up", iterations=9, evals=(0, 8))).stdout
+    errors = said.partition("\nerrors (eval)")[2].splitlines()
+    assert errors[1].endswith(" of the completions, 2% the evaluation before")
+
+
 def test_one_bad_iteration_is_no_trend(tmp_path: Path) -> None:
     # The last of six iterations goes wrong once: trends wait for a second one, wrong weights do not.
     assert fired(build_run(tmp_path / "mute", shape="mute", iterations=ONSET + 2, evals=())) == {}
