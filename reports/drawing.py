@@ -62,7 +62,7 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
     across = _across(xs, inset=True)
     totals = [sum(layer.values[i] or 0 for layer in layers) for i in range(len(xs))]
     up = value_scale([1.0] if whole else totals, HEIGHT - BOTTOM, TOP, share=share or whole)
-    wide = max(1.0, min(28.0, (WIDTH - LEFT - RIGHT) / max(len(xs), 1) * 0.8))
+    wide = max(1.0, min(28.0, (WIDTH - LEFT - RIGHT) / len(xs) * 0.8))
     marks = rulers(up) + _iteration_labels(xs, across, LEFT, HEIGHT)
     below = [0.0] * len(xs)
     for index, layer in enumerate(layers):
@@ -89,7 +89,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
     left = 18 + 5.8 * max([9, *map(len, names.values())])
     above = TOP + (18 if empty else 0)
     tall = above + row_height * len(rows) + BOTTOM
-    wide = (WIDTH - left - RIGHT) / max(len(xs), 1)
+    wide = (WIDTH - left - RIGHT) / len(xs)
     columns = {x: round(left + (i + 0.5) * wide, 1) for i, x in enumerate(xs)}
     size = "tick" if row_height > 12 else "tick small"
     marks = _heat_scale(low, high, empty) if empty else []
@@ -139,8 +139,8 @@ def _heat_scale(low: float, high: float, empty: str) -> list[str]:
 
 
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
-    low, high = (min(xs), max(xs)) if xs else (0, 1)
-    margin = (WIDTH - LEFT - RIGHT) / max(len(xs), 1) / 2 if inset else 8
+    low, high = min(xs), max(xs)
+    margin = (WIDTH - LEFT - RIGHT) / len(xs) / 2 if inset else 8
     spread = 1 if low == high else 0
     return Scale(low - spread, high + spread, LEFT + margin, WIDTH - RIGHT - margin)
 

@@ -61,8 +61,6 @@ def scale_ticks(scale: Scale) -> list[float]:
 
 def whole_ticks(values: Sequence[int]) -> list[int]:
     """At most nine whole-number ticks between the first and last of `values`."""
-    if not values:
-        return []
     low, high = min(values), max(values)
     return [int(tick) for tick in ticks(low, max(high, low + 1), 8)
             if low <= tick <= high and tick == int(tick)]

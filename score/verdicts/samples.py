@@ -93,9 +93,8 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
     filled = lengths > 0
     starts = repetition.offsets_of(lengths)[filled]
     sums, smallest = np.zeros(len(lengths)), np.zeros(len(lengths))
-    if len(starts):
-        sums[filled] = np.add.reduceat(values, starts)
-        smallest[filled] = np.minimum.reduceat(values, starts)
+    sums[filled] = np.add.reduceat(values, starts)
+    smallest[filled] = np.minimum.reduceat(values, starts)
     return {"logprob_sum": sums, "logprob_min": smallest, "nll_sampled": -sums / np.maximum(lengths, 1)}
 
 
