@@ -167,7 +167,7 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
         f"4 completions in 1 tasks, {against}", "  another reward: 4 (100.0%)",
         "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
-    assert "  0/train/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
+    assert "  0/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
 
 
 def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
