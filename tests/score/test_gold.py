@@ -128,7 +128,7 @@ def test_solutions_of_a_file_go_before_those_of_the_sources(files):
 def test_a_missing_grader_is_named_with_its_installation(files, monkeypatch):
     def version(package):
         raise PackageNotFoundError(package)
-    monkeypatch.setattr("score.tasks.kinds.version", version)
+    monkeypatch.setattr("warehouse.tasks.graders.version", version)
     messages = [{"role": "user", "content": "?"}]
     (files / "tasks.jsonl").write_text(json.dumps({"task_id": "half", "kind": "math", "messages": messages,
                                                    "payload": {"answer": "1/2"}}))
