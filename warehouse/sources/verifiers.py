@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl
 
 from warehouse.sources.reasoning_gym import option_value
 from warehouse.store.errors import StageError
+from warehouse.tasks.graders import GRADERS
 from warehouse.tasks.task_files import Task, generic_task
 
-INSTALL = "pip install 'rollhouse[verifiers]'"
+_, INSTALL = GRADERS["verifiers"]
 
 
 def read_verifiers(rest: str) -> Iterator[Task]:
