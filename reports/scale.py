@@ -80,7 +80,8 @@ def number(value: float | None) -> str:
     size = abs(value)
     if size and size < 1e-3:
         return f"{value:.1e}"
-    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+    # From where three digits round to the unit: 999,960 is 1M, not 1e+03k.
+    for least, unit, letter in ((9.995e8, 1e9, "G"), (9.995e5, 1e6, "M"), (9999.5, 1e3, "k")):
         if size >= least:
             return f"{value / unit:.3g}{letter}"
-    return f"{value:.3g}" if size < 1000 else f"{value:.0f}"
+    return f"{value:.3g}" if size < 999.5 else f"{value:.0f}"

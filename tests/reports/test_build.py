@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from reports import build
+from reports import build, scale
 from reports.build import build_report
 from reports.cli import cli
 from reports.drawing import Series, line_chart
@@ -228,6 +228,11 @@ def test_the_label_of_a_level_at_the_top_of_a_chart_is_inside_of_it() -> None:
     svg = line_chart([0, 1], [Series("a", [0.1, 0.5])], levels=[(1.0, "alarm")], share=True).svg
     [height] = re.findall(r'y="([\d.]+)"[^>]*>alarm<', svg)
     assert float(height) > 12
+
+
+def test_numbers_stay_numbers_where_three_digits_round_up() -> None:
+    shown = {999.4: "999", 999.6: "1000", 9999.4: "9999", 9999.6: "10k", 999_960: "1M", -999_960_000: "-1G"}
+    assert {value: scale.number(value) for value in shown} == shown
 
 
 def test_numbers_of_a_column_have_the_same_digits() -> None:
