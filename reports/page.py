@@ -16,6 +16,7 @@ from reports.samples import PICKS, Sample, shorten
 from warehouse.look.alarms import Alarm
 from warehouse.look.render import printable
 from warehouse.look.show import grid_pairs
+from warehouse.store.errors import counted
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet, *,
@@ -60,7 +61,7 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, shown) for alarm in group)}</ul>"
                     for title, group in (
-                        (f"{len(firing)} {'alarm' if len(firing) == 1 else 'alarms'} since iteration "
+                        (f"{counted(len(firing), 'alarm')} since iteration "
                          f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
                         ("Raised once; a second time in a row is an alarm",
                          [alarm for alarm in alarms if not alarm.fired])) if group)
@@ -118,7 +119,8 @@ def sample_card(sample: Sample, sheet: GridSheet) -> str:
         row["correct"], ("not scored", "tag"))
     reward = "not measured" if row["reward"] is None else f"{row['reward']:.4g}"
     facts = [f"iteration {row['iteration']}", *([] if row["purpose"] == "train" else [row["purpose"]]),
-             f"sample {row['sample_index']}", f"reward {reward}", f"{row['num_completion_tokens']} tokens",
+             f"sample {row['sample_index']}", f"reward {reward}",
+             counted(row["num_completion_tokens"], "token"),
              "no policy" if row["policy_version"] is None else f"policy {row['policy_version']}",
              row["finish_reason"] or ""]
     error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)

@@ -25,7 +25,7 @@ from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 from warehouse.store.schema import arrow_schema
@@ -88,8 +88,8 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                          f"--purpose {job.keys['purpose']}`, then run it again.")
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
-        return [f"shard {job.options.shard} of {job.title} is done; {len(elsewhere)} parts are left to the "
-                "other shards"]
+        return [f"shard {job.options.shard} of {job.title} is done; left to the other shards: "
+                f"{counted(len(elsewhere), 'part')}"]
     return finish(job, plan, {"import": 0.0, "start": 0.0, **clock.seconds,
                               "sampling": clock.seconds["sampling"] - writing, "writing": writing}, sampled)
 
@@ -155,15 +155,15 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
     job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
     too_long = facts["prompts_too_long"]
-    tasks = "1 task" if too_long == 1 else f"{too_long} tasks"
-    left_out = f"; {tasks} left out: too long a prompt" if too_long else ""
+    left_out = f"; {counted(too_long, 'task')} left out: too long a prompt" if too_long else ""
     loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
-    carried = f"; {carried} groups carried over" if (carried := facts.get("num_carried_groups")) else ""
+    left = facts.get("num_carried_groups", 0)
+    carried = f"; {counted(left, 'group')} carried over" if left else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
     sampler = job.options.model or f"policy {job.policy['policy_version']}"
     return [
-        f"rollout of {job.title}: {facts['num_completions']} completions of {facts['num_tasks']} tasks by "
-        f"{sampler}, {facts['num_tokens']} tokens, "
+        f"rollout of {job.title}: {counted(facts['num_completions'], 'completion')} of "
+        f"{counted(facts['num_tasks'], 'task')} by {sampler}, {counted(facts['num_tokens'], 'token')}, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}{carried}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {job.options.run}",

@@ -18,7 +18,7 @@ from score.tasks.measures import Answer, first_code_block
 from score.tasks.together import mode_of
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
 
 SHOWN = 10          # solutions that are not judged right
@@ -136,7 +136,7 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     if len(wrong) > SHOWN:
         lines.append(f"  and {len(wrong) - SHOWN} more")
     if num_unsolved:
-        lines.append(f"  no solution of {num_unsolved} {'task' if num_unsolved == 1 else 'tasks'}")
+        lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
     return lines
 
 

@@ -28,7 +28,7 @@ from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.chosen_scorer import choose_scorer
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
@@ -72,8 +72,8 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     stop, clock = StopRequest(options.time_limit, options.grace), Clock()
     due, pruned = rollouts_due(warehouse, options)
     if pruned:
-        say(f"{len(pruned)} rollouts up to iteration {pruned[-1][0]} were pruned and are left out: their "
-            f"tokens, which {scorer.identity} would measure, are gone")
+        say(f"left out: {counted(len(pruned), 'rollout')} up to iteration {pruned[-1][0]}, pruned of the "
+            f"tokens that {scorer.identity} would measure")
     elif not due:
         check_any_scored(warehouse, scorer.identity, options.purpose)
         say(f"Nothing to score: {scorer.identity} has scored every complete rollout of {options.run}.")
@@ -196,8 +196,8 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     where = f"iteration {keys['iteration']} {keys['purpose']}"
     missing = len(numbers) - len(session.warehouse.parts("samples", **keys))
     if missing:
-        session.say(f"shard {session.options.shard} of {where} is done; {missing} parts are left to the "
-                    "other shards")
+        session.say(f"shard {session.options.shard} of {where} is done; left to the other shards: "
+                    f"{counted(missing, 'part')}")
         return
     samples, pool = session.warehouse.read("samples", **keys), session.executor.pool
     stage.settle(session.options.scorer.settings)

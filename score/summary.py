@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from score.wire.error_classes import INFRASTRUCTURE, ErrorClass
+from warehouse.store.errors import counted
 
 # What a user can do about errors that tell of tasks more than of programs.
 WHAT_IT_MEANS = {
@@ -20,7 +21,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     """Rewards, correctness, errors and time of one scored rollout."""
     num_rows = samples.num_rows
     running = seconds.get("running", 0.0)
-    lines = [f"{where}: {num_rows} completions, {num_run} distinct programs run"
+    lines = [f"{where}: {counted(num_rows, 'completion')}, {counted(num_run, 'distinct program')} run"
              + (f" ({num_run / running:.0f}/s)" if running and num_run else "")]
     if not num_rows:
         return lines
@@ -36,7 +37,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     unscored = samples.filter(pc.is_null(samples.column("reward")))
     pairs = zip(*(unscored.column(name).to_pylist() for name in ("error_class", "task_id")), strict=True)
     for reason, count in Counter(reason_for_none(*pair) for pair in pairs).items():
-        lines.append(f"  {count} completions have no reward: {reason}. Training leaves them out.")
+        lines.append(f"  {counted(count, 'completion')} without reward: {reason}. Not trained on.")
     lines.append("  seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     return lines
 

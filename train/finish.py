@@ -19,6 +19,7 @@ from warehouse.care.prune import prune_policies
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.checksums import file_hashes, weights_sha256
+from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
 
@@ -88,8 +89,8 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
     far = "".join(f"mismatch k3 {line['mismatch_kl']:.1e}, " for line in mismatch[:1])
     phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
-    return (f"iteration {inputs.iteration}: {len(steps)} steps, loss {loss:.4f}, grad norm {norm:.4f}, "
-            f"{far}wrote policy {inputs.iteration + 1} "
+    return (f"iteration {inputs.iteration}: {counted(len(steps), 'step')}, loss {loss:.4f}, "
+            f"grad norm {norm:.4f}, {far}wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 

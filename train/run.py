@@ -27,7 +27,7 @@ from train.update.steps import Learner, check_first_step, check_schedule, take_s
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, counted, first_line
 from warehouse.store.run_folder import Warehouse
 
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
@@ -100,8 +100,8 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
         raise without_signal(inputs, batch, settings.purpose)
     plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
-        say(f"{len(batch)} groups make {len(plan)} optimizer steps, fewer than --updates-per-batch "
-            f"{settings.updates_per_batch}: a step takes whole groups")
+        say(f"{counted(len(plan), 'optimizer step')} of {counted(len(batch), 'group')}, fewer than "
+            f"--updates-per-batch {settings.updates_per_batch}: a step takes whole groups")
     if len(plan) == 1 and settings.max_drift is not None:
         say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
     checkpoints = Checkpoints(warehouse, inputs.stage.folder, processes)

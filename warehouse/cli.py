@@ -12,6 +12,7 @@ from warehouse.care.commands import compact, discard, prune, repair, rollback, t
 from warehouse.look.commands import gaps, results, show, watch
 from warehouse.options import open_run, run_argument, run_folder, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
+from warehouse.store.errors import counted
 from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
@@ -127,7 +128,8 @@ def check(run: Path, quick: bool) -> None:
         click.echo(f"note: {note}")
     for problem in report.problems:
         click.echo(by_address(problem))
-    click.echo(f"{report.num_parts} parts, {report.num_rows:,} rows, {len(report.problems)} problems")
+    click.echo(f"{counted(report.num_parts, 'part')}, {counted(report.num_rows, 'row', ',')}, "
+               f"{counted(len(report.problems), 'problem')}")
     if report.problems:
         raise SystemExit(1)
 

@@ -17,7 +17,7 @@ from rollout.endpoint.server import Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_hands, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
 
 LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
@@ -162,10 +162,10 @@ class ForeignEngine:
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(
-            f"{self.refusal.removesuffix(KEPT)}It says so to {len(refused)} requests of {len(prompts)} "
-            f"prompts, the first of which begins with {begin!r}; all others are answered. Run the same "
-            "command again to ask these alone; to go on without their tasks discard the rollout, and sample "
-            "the others with --tasks-sql (a --cache keeps what was paid for).")
+            f"{self.refusal.removesuffix(KEPT)}It says so to {counted(len(refused), 'request')} of "
+            f"{counted(len(prompts), 'prompt')}, the first of which begins with {begin!r}; all others are "
+            "answered. Run the same command again to ask these alone; to go on without their tasks discard "
+            "the rollout, and sample the others with --tasks-sql (a --cache keeps what was paid for).")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal without the key, and the way out where it is known."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
 
@@ -77,7 +77,7 @@ def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encod
         if taken == wanted:
             break
     if not plan.rows:
-        raise StageError(f"None of the {len(tasks)} tasks has a prompt of at most "
+        raise StageError(f"None of {counted(len(tasks), 'task')} has a prompt of at most "
                          f"{settings.max_prompt_tokens} tokens. Raise --max-prompt-tokens, or use a shorter "
                          "prompt format.")
     return plan

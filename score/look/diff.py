@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from warehouse.store.chosen_scorer import choose_scorer, is_named
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -27,7 +27,8 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     if joined.is_empty():
         raise StageError(f"No completion was scored by both {first} and {second}. Run `score {run}` with the "
                          "options of the scorer that is missing.")
-    lines = [f"{joined.height} completions in {joined['task_id'].n_unique()} tasks, {first} against {second}"]
+    lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
+             f"{first} against {second}"]
     for column, words in CHANGES.items():
         count = int(joined[column].sum())
         lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
@@ -95,7 +96,7 @@ def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
         lines.append(f"{row['task_id'][:28]:<28} {row['completions']:>11} {row['rewards']:>8} "
                      f"{row['correct']:>8} {row['signs']:>6}")
     rest = tasks.height - most
-    return lines + ([f"  and {rest} more tasks"] if rest > 0 else [])
+    return lines + ([f"  and {counted(rest, 'more task')}"] if rest > 0 else [])
 
 
 def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str]:

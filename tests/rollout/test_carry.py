@@ -494,7 +494,7 @@ def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_p
                                        iteration=0, purpose="train")
                 yield each
     said = sample(run, 0, Overtaken(), carry_over="0.4")
-    assert "parts are left to the other shards" in said[0]
+    assert "left to the other shards: " in said[0]
     assert {row["group_id"] for row in rows(run, "carried")} <= {"0/train/t2/0", "0/train/t3/0"}
     sample(run, 0, carry_over="0.4")        # the other died: what is settled is finished, and the rest not
     assert run.stage("rollout", iteration=0, purpose="train").is_complete()

@@ -253,7 +253,7 @@ def test_prompts_per_task_are_groups_of_their_own(tmp_path: Path) -> None:
 
 def test_long_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
-    with pytest.raises(StageError, match="None of the 5 tasks has a prompt of at most 10 tokens"):
+    with pytest.raises(StageError, match="None of 5 tasks has a prompt of at most 10 tokens"):
         sample(warehouse, max_prompt_tokens=10)
     assert not (warehouse.root / "completions").exists()
 

@@ -100,7 +100,7 @@ def test_what_was_pruned_is_left_out_and_said(warehouse):
         add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=iteration)
     finish(warehouse, "train", iteration=0)
     prune_run(warehouse, 1, dry_run=False)
-    said = "1 rollouts up to iteration 0 were pruned and are left out"
+    said = "left out: 1 rollout up to iteration 0, pruned of the tokens"
     result = invoke(warehouse.root)
     assert result.exit_code == 0 and said in result.output and rows(warehouse, iteration=1)[0]["correct"]
     again = invoke(warehouse.root)

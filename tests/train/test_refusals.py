@@ -213,7 +213,7 @@ def test_a_learning_rate_of_0_beyond_the_schedule_is_not_silent(next_run):
 def test_more_updates_than_groups_are_said_and_the_former_name_is_taken(run):
     result = run_train(run, "--updates-per-shard", "1000")
     assert result.exit_code == 0, result.output
-    assert "8 groups make 8 optimizer steps, fewer than --updates-per-batch 1000" in result.stdout
+    assert "8 optimizer steps of 8 groups, fewer than --updates-per-batch 1000" in result.stdout
     helped = CliRunner().invoke(train_command, ["--help"]).stdout
     assert "--updates-per-batch" in helped and "per-shard" not in helped
 

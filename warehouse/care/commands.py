@@ -6,6 +6,7 @@ import click
 
 from warehouse.options import open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
+from warehouse.store.errors import counted
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                               help="Only this iteration.")
@@ -98,10 +99,10 @@ def prune(run: Path, before: int, yes: bool) -> None:
         return
     sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
     if yes:
-        click.echo(f"{done.num_parts} parts pruned, {sizes}")
+        click.echo(f"{counted(done.num_parts, 'part')} pruned, {sizes}")
     else:
-        click.echo(f"{done.num_parts} parts of {len(done.iterations)} iterations would shrink from {sizes}; "
-                   "they could not be trained on again. Run it with --yes to do it.")
+        click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')} would "
+                   f"shrink from {sizes}, and could not be trained on again. Run it with --yes to do it.")
 
 
 @click.group()

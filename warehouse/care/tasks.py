@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import write_part
@@ -43,7 +43,7 @@ def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, 
     if not added:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, rows + added, {"added": [row["task_id"] for row in added]})
-    return [f"{len(added)} tasks added; the run has {len(rows) + len(added)} now"]
+    return [f"{counted(len(added), 'task')} added; the run has {len(rows) + len(added)} now"]
 
 
 def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
@@ -68,9 +68,8 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
     if not replaced:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
-    tasks = "1 task" if len(replaced) == 1 else f"{len(replaced)} tasks"
-    return [f"{tasks} replaced; what was sampled stays, and `score {warehouse.root}` judges it again, "
-            "beside the former rows"]
+    return [f"{counted(len(replaced), 'task')} replaced; what was sampled stays, and `score "
+            f"{warehouse.root}` judges it again, beside the former rows"]
 
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from warehouse.look.alarms import (
 )
 from warehouse.look.render import short_number
 from warehouse.sql.database import Connection, rows_of
+from warehouse.store.errors import counted
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import UNTRUNCATED
 
@@ -155,7 +156,7 @@ def _steps(connection: Connection, iteration: int) -> str:
         FROM train_steps WHERE iteration = $1""", [iteration])
     far = (f", KL {short_number(row['earliest'])} after the first, {short_number(row['most'])} at most"
            if row["earliest"] is not None else "")
-    return f"{row['num']} {'step' if row['num'] == 1 else 'steps'} of {row['size']:.0f} completions{far}"
+    return f"{counted(row['num'], 'step')} of {row['size']:.0f} completions{far}"
 
 
 def _paid(connection: Connection, firing: list[Alarm]) -> str:

@@ -19,7 +19,7 @@ from warehouse.sql.database import (
     unwritable,
 )
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import Warehouse
 
 SHOWN_ROWS = 200
@@ -107,7 +107,8 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
         return ""
     if len(rows) > len(shown) and style in ("table", "markdown"):
         # A line right below a Markdown table would be one more row of it.
-        text += ("\n" if style == "table" else "\n\n") + f"(first {len(shown)} rows; --limit 0 shows all)"
+        text += "\n" if style == "table" else "\n\n"
+        text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
     return text
 
 

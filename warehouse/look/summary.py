@@ -9,7 +9,7 @@ from warehouse.look.render import mean, short_share, stretches
 from warehouse.look.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 
@@ -41,7 +41,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
         if len(train) > last:
-            lines.append(f"({len(train) - last} earlier iterations: --last {len(train)})")
+            lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
@@ -129,8 +129,8 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
     parts |= {part: {} for part in inventory.parts["tasks"]}
     size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
                if facts or part.exists())
-    return (f"{warehouse.root}  base {warehouse.base_name}  {row['num_tasks']:,} tasks  "
-            f"{num_completions:,} completions  {size / 1e6:,.1f} MB  "
+    return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
+            f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
             f"policies 0..{max(warehouse.policy_versions(), default=0)}{_rollbacks(connection)}")
 
 
@@ -148,7 +148,8 @@ def _costs(connection: Connection, inventory: Inventory) -> list[str]:
         return []                        # all were sampled from policies
     rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
                                "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
-    lines = [f"{row['engine']}: {row['asked']:,} completions for {row['cost']:.4f}" for row in rows]
+    lines = [f"{row['engine']}: {counted(row['asked'], 'completion', ',')} for {row['cost']:.4f}"
+             for row in rows]
     return ["", *lines] if lines else []
 
 

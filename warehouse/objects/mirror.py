@@ -14,7 +14,7 @@ from warehouse.objects.fetch import bar, fits, in_parallel
 from warehouse.objects.keys import DOCUMENT, TABLES, TOP_FILES
 from warehouse.objects.working_copy import WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 
@@ -59,7 +59,8 @@ def mirror_run(run: str, to: str) -> str:
             if rank == 0:                   # merged parts, weights that went back
                 target.bucket.delete(key for key in listed if _place(key) in replaced and key not in files
                                      and UNDER_WAY not in key)
-    return f"{len(wanted)} files copied to {to} ({num_bytes:,} bytes), {len(files) - len(wanted)} stood there"
+    return (f"{counted(len(wanted), 'file')} copied to {to} ({num_bytes:,} bytes), "
+            f"{len(files) - len(wanted)} stood there")
 
 
 def _pull(run: str, folder: Path) -> str:
@@ -93,7 +94,7 @@ def _pull(run: str, folder: Path) -> str:
         if rank == 2:               # manifests and warehouse.json follow what they speak of
             copy.bring_all()
         copy.bring_documents({key: state for key, state in listed.items() if ranks[key] == rank})
-    return f"{len(listed) - len(stood)} files copied to {folder}, {len(stood)} stood there"
+    return f"{counted(len(listed) - len(stood), 'file')} copied to {folder}, {len(stood)} stood there"
 
 
 def _place(key: str) -> str:

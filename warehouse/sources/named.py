@@ -24,7 +24,7 @@ from warehouse.sources.columns import read_columns
 from warehouse.sources.reasoning_gym import read_reasoning_gym
 from warehouse.sources.tables import JSON_LINES
 from warehouse.sources.verifiers import read_verifiers
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
 
 FILED = ", ".join(name + ("[:FILE]" if known.package else ":FILE") for name, known in BENCHMARKS.items())
@@ -135,6 +135,6 @@ def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
     by_id = {task.task_id: task for task in tasks}
     unknown = [task_id for task_id in wanted if task_id not in by_id]
     if unknown:
-        raise StageError(f"{ids_file} names {len(unknown)} tasks that {place} does not have, "
+        raise StageError(f"{ids_file} names {counted(len(unknown), 'task')} that {place} does not have, "
                          f"for example {json.dumps(unknown[:3])}. Correct the file.")
     return [by_id[task_id] for task_id in wanted]

@@ -1,4 +1,4 @@
-"""The one exception that a user sees: what is wrong and the way out, in one sentence."""
+"""The one exception that a user sees: what is wrong and the way out, in one sentence; words of sentences."""
 
 import resource
 
@@ -12,6 +12,11 @@ class StageError(Exception):
 def first_line(error: BaseException) -> str:
     """An error in one line, with its type."""
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:400].rstrip('.')}"
+
+
+def counted(number: int, noun: str, style: str = "") -> str:
+    """`1 task`, `2 tasks`; with the style `,` `1,000 tasks`."""
+    return f"{number:{style}} {noun}{'' if number == 1 else 's'}"
 
 
 def check_addresses(gib: float, what: str) -> None:

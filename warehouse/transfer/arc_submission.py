@@ -8,7 +8,7 @@ from typing import Any
 from warehouse.sql.catalog import condition, of_purposes
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import load_json
 
 # How completions vote, by the first number first: solving all train pairs, shares of train pairs, heads.
@@ -44,7 +44,8 @@ def export_submission(connection: Connection, output: Path, *, vote: str = "solv
                                      for place in range(len(inputs))] for name, inputs in wanted.items()}
     replace_bytes(output, json.dumps(submission).encode())
     empty = sum((name, 0) not in ballots for name in wanted)
-    return [f"{output}: two attempts for {sum(map(len, wanted.values()))} test inputs of {len(wanted)} tasks",
+    inputs = counted(sum(map(len, wanted.values())), "test input")
+    return [f"{output}: two attempts for {inputs} of {counted(len(wanted), 'task')}",
             *([f"{empty} of the tasks have no completion with valid outputs: their attempts are placeholders"]
               if empty else [])]
 

@@ -7,7 +7,7 @@ import click
 import warehouse
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 
 
 @click.command("export")
@@ -61,7 +61,7 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
-    click.echo(by_address(f"{count} completions; next: score {run} --iteration {iteration}"))
+    click.echo(by_address(f"{counted(count, 'completion')}; next: score {run} --iteration {iteration}"))
 
 
 @click.command("mirror")

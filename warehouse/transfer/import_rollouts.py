@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.names import group_id_of, prompt_id_of, turn_of
 from warehouse.store.run_folder import Warehouse
@@ -42,8 +42,9 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     if purpose.split("-")[0] in ("train", "distil"):
         held_out = {row["task_id"] for row in tasks if row["heldout"]}      # no line names its split
         if kept := sorted({row["task_id"] for row in rows} & held_out):
-            raise StageError(f"{source} holds completions of {len(kept)} held-out tasks ({kept[0]}), which "
-                             "are never trained on. Import them with --purpose eval, or leave them out.")
+            raise StageError(f"{source} holds completions of {counted(len(kept), 'held-out task')} "
+                             f"({kept[0]}); none is ever trained on. Import them with --purpose eval, or "
+                             "leave them out.")
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)

@@ -115,7 +115,7 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     for name in ("brevity", "later"):
         result = invoke(warehouse.root, "--reward-file", f"{user_file}:{name}")
         assert result.exit_code == 0, result.output
-        assert ("2 completions have no reward: it does not apply" in result.output) == (name == "brevity")
+        assert ("2 completions without reward: it does not apply" in result.output) == (name == "brevity")
         assert "machine failed" not in result.output
     found = rows(warehouse, "brevity-")
     assert [row["reward"] for row in found[2:]] == [None, None]
@@ -164,7 +164,7 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
     result = invoke("diff", warehouse.root, "arc-v1", "arc-exact-shaped", "--examples", 1)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[:5] == [
-        f"4 completions in 1 tasks, {against}", "  another reward: 4 (100.0%)",
+        f"4 completions in 1 task, {against}", "  another reward: 4 (100.0%)",
         "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
     assert "  0/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
@@ -255,7 +255,8 @@ def test_shards_share_the_parts(tmp_path):
     warehouse = new_run(tmp_path / "run")
     add_rollout(warehouse, [("turn", fenced(FLIP))] * 6, part_size=2)
     first = invoke(warehouse.root, "--shard", "0/2")
-    assert first.exit_code == 0 and "shard 0/2 of iteration 0 train is done; 1 parts are left" in first.output
+    assert first.exit_code == 0
+    assert "shard 0/2 of iteration 0 train is done; left to the other shards: 1 part\n" in first.output
     assert not warehouse.scorers(0, "train")
     assert invoke(warehouse.root, "--shard", "1/2").exit_code == 0
     assert len(rows(warehouse, "arc-v1")) == 6

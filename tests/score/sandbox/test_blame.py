@@ -156,7 +156,7 @@ def test_tests_that_cannot_be_run_stop_the_stage_as_the_fault_of_tasks(tmp_path,
     assert scored.exit_code == int(stops), scored.output
     told = "The tests of 2 of 3 programs of part-00000.parquet cannot be run ("
     assert (told in scored.output) == stops and "That is this machine" not in scored.output
-    assert ("1 completions have no reward: the tests of call cannot be run (" in scored.output) != stops
+    assert ("1 completion without reward: the tests of call cannot be run (" in scored.output) != stops
 
 
 def test_a_few_tasks_whose_tests_cannot_be_run_do_not_end_a_run():

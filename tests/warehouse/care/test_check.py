@@ -336,4 +336,4 @@ def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     rewrite(run.root / COMPLETIONS, positive_logprob)
     bad = CliRunner().invoke(cli, ["check", str(run.root)])
     assert bad.exit_code == 1
-    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problems\n")
+    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problem\n")

@@ -11,6 +11,7 @@ from score.rewards.scorer import Scorer
 from tests.building.runs import TURN, arc_file, new_run
 from warehouse.care.check import check_run
 from warehouse.cli import cli
+from warehouse.store.errors import counted
 from warehouse.store.run_folder import open_warehouse
 from warehouse.tasks.changes import replaced_payloads, task_changes
 
@@ -111,3 +112,8 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Path, tmp_path: Path,
 def test_to_add_needs_a_source(run: Path) -> None:
     refused = said("add", run)
     assert refused.exit_code == 1 and "No tasks given" in refused.output
+
+
+def test_one_is_one() -> None:
+    assert [counted(number, "task") for number in (0, 1, 2)] == ["0 tasks", "1 task", "2 tasks"]
+    assert counted(1000, "held-out task", ",") == "1,000 held-out tasks"

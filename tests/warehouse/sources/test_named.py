@@ -95,7 +95,7 @@ def test_a_file_of_ids_chooses_tasks_in_its_order(tmp_path: Path) -> None:
     chosen = read(f"arc-agi-1:training@{tmp_path / 'ids.txt'}")
     assert [task.task_id for task in chosen] == ["00d62c1b", "007bbfb7"]
     (tmp_path / "ids.txt").write_text("nope\n")
-    with pytest.raises(StageError, match=r"names 1 tasks that arc-agi-1:training does not have"):
+    with pytest.raises(StageError, match=r"names 1 task that arc-agi-1:training does not have"):
         read(f"arc-agi-1:training@{tmp_path / 'ids.txt'}")
 
 

@@ -174,7 +174,7 @@ def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[
 def test_rows_of_held_out_tasks_are_imported_as_an_evaluation_alone(tmp_path: Path) -> None:
     run, file = small_run(tmp_path), tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**GOOD, "task_id": "h0"}) + "\n")
-    refused(run, file, "holds completions of 1 held-out tasks (h0), which are never trained on")
+    refused(run, file, "holds completions of 1 held-out task (h0); none is ever trained on")
     assert import_into(run, file, "--purpose", "eval").exit_code == 0
 
 
@@ -255,7 +255,7 @@ def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypat
     assert again.exit_code == 0 and again.stdout == finished.stdout
     assert import_into(run, other).exit_code == 1
     assert warehouse("discard", run.root, "--iteration", 0, "--purpose", "train").exit_code == 0
-    assert import_into(run, other).stdout.startswith("1 completions")
+    assert import_into(run, other).stdout.startswith("1 completion;")
 
 
 def test_a_group_is_stored_whole_however_the_lines_are_mixed(tmp_path: Path,
@@ -286,7 +286,7 @@ def test_sampling_parameters_are_never_guessed(tmp_path: Path) -> None:
     file.write_text(json.dumps(GOOD) + "\n")
     assert warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling").exit_code == 0
     again = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
-    assert again.exit_code == 0 and again.stdout.startswith("1 completions")
+    assert again.exit_code == 0 and again.stdout.startswith("1 completion;")
 
 
 @pytest.fixture
