@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The same question to a real model on one GPU: the recipe that collapsed at three learning rates, until pass@1 has
+# The same question to a real model on one GPU: the recipe that collapsed at rising learning rates, until pass@1 has
 # fallen to half of where it began; then the defaults at that rate over five times the iterations, and what moved
 # first. Safe to run again.
 # usage: MODEL=Qwen/Qwen2.5-Coder-1.5B-Instruct examples/collapse/real.sh FOLDER [ITERATIONS [SEED]]
-# The tasks are MBPP's, from two packages (examples/mbpp/run.sh names them); TASKS names others.
+# The tasks are MBPP's, from two packages (examples/mbpp/run.sh names them); TASKS and RATES name others.
 set -euo pipefail
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps
 folder=$(realpath -m "${1:?usage: MODEL=.. examples/collapse/real.sh FOLDER [ITERATIONS [SEED]]}")
@@ -11,7 +11,7 @@ iterations=${2:-8} seed=${3:-0}
 here=$(dirname "$0")
 export MODEL=${MODEL:?name the base model: MODEL=folder or hub id} TASKS=${TASKS:-mbpp:11-410}
 
-for rate in 1e-5 1e-4 4e-4; do
+for rate in ${RATES:-1e-4 2e-4 4e-4}; do
   run=$folder/seeds-$rate-$seed
   TRAIN="--learning-rate $rate" bash "$here/run.sh" "$run" real-seeds "$iterations" "$seed"
   warehouse sql "$run" "SELECT signal, min(iteration) AS raised, min(iteration) FILTER (fired) AS fired
