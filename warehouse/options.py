@@ -67,9 +67,7 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
         os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file wants a line now and then, not a film
     try:
         run = sync_copy(value, config_only=True)
-        path = run / "config.toml"
-        table = read_config(path).get(context.command.name or "", {})
-        context.default_map = _defaults(context.command, table, path)
+        context.default_map = config_defaults(context.command, run / "config.toml")
     except StageError as error:
         raise click.ClickException(str(error)) from error
     return run
@@ -89,27 +87,31 @@ def check_config(path: Path) -> None:
             room = script.load()
             own = getattr(room, "default", room)
             commands |= {**getattr(room, "commands", {}), own.name: own}
-    for name, table in read_config(path).items():
+    for name in read_config(path):
         if name in commands:
-            _defaults(commands[name], table, path)
+            config_defaults(commands[name], path)
 
 
-def _defaults(command: click.Command, table: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Values of the command's table by parameter name; the keys are the long options without dashes."""
+def config_defaults(command: click.Command, path: Path, section: str | None = None) -> dict[str, Any]:
+    """Values of the command's table by parameter name; the keys are the long options without dashes.
+
+    Of the table of another command, `section`, those of the options that both have.
+    """
     known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
              if option.startswith("--") and parameter.expose_value}
-    defaults = {}
-    for key, setting in table.items():
+    table, defaults = section or str(command.name), {}
+    for key, setting in read_config(path).get(table, {}).items():
         parameter = known.get(key.replace("_", "-"))
         if not isinstance(parameter, click.Option):
-            where = place_in(path, str(command.name), key)
-            raise StageError(f"{where}: [{command.name}] has no option '{key}'. "
+            if section:
+                continue
+            raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
                              f"Known: {', '.join(sorted(known))}.")
         values = setting if isinstance(setting, list) and parameter.multiple else [setting]
         for value in values:
             if problem := _problem(parameter, value):
-                where = place_in(path, str(command.name), key)
-                raise StageError(f"{where}: [{command.name}] {key} = {value}: {problem} Mend that line.")
+                raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {value}: {problem} Mend "
+                                 "that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from warehouse.options import RunFolder, TitledCommand, option_group, run_folder, shows_errors
+from warehouse.options import (
+    RunFolder,
+    TitledCommand,
+    config_defaults,
+    option_group,
+    run_folder,
+    shows_errors,
+)
 
 limit_options = option_group(
     "Limits of a program",
@@ -41,19 +48,14 @@ tier_options = option_group(
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
     from warehouse.objects.place import sync_copy
-    from warehouse.store.config_file import read_config
     from warehouse.store.errors import StageError
     if value is not None:
         try:
             path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
-            written = read_config(path).get("score", {}) if path.parent.is_dir() else {}
+            defaults = config_defaults(context.command, path, "score") if path.parent.is_dir() else {}
         except StageError as error:
             raise click.ClickException(str(error)) from error
-        table = {key.replace("-", "_"): setting for key, setting in written.items()}
-        known = {str(option.name): option for option in context.command.params}
-        context.default_map = {**(context.default_map or {}), **{
-            name: [setting] if known[name].multiple and isinstance(setting, str) else setting
-            for name, setting in table.items() if name in known}}
+        context.default_map = {**(context.default_map or {}), **defaults}
     return value
 
 

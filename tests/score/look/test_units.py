@@ -77,3 +77,15 @@ def test_a_config_that_is_no_toml_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("x = 1")
     said = CliRunner().invoke(score, ["try", str(tmp_path), str(tmp_path / "program.py"), "--task", "t0"])
     assert said.exit_code == 1 and said.output.startswith("Error: ") and "is not valid TOML" in said.output
+
+
+@pytest.mark.parametrize("setting", ["cpu-seconds = [1]", "cpu-seconds = true", "lanes = 1.5"])
+def test_try_and_gold_refuse_what_score_refuses(folder: Path, tmp_path: Path, setting: str) -> None:
+    (tmp_path / "config.toml").write_text(f"[score]\nreward-file = 'a.py:b'\n{setting}\n")
+    (tmp_path / "tasks.jsonl").touch()
+    for words in (["try", str(tmp_path), str(folder / "program.py"), "--task", "t0"],
+                  ["gold", str(tmp_path / "tasks.jsonl"), str(folder / "program.py"), "--config",
+                   str(tmp_path / "config.toml")], [str(tmp_path)]):
+        said = CliRunner().invoke(score, words)
+        told = f"config.toml, line 3: [score] {setting.partition(' ')[0]} = "
+        assert said.exit_code == 1 and told in said.output
