@@ -62,8 +62,8 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
                             "engine and trainer, the steps.")
             left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
         if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
-            unjudged.append(f"Not judged at iteration {row['last']}, as all that it was trained on came from "
-                            f"earlier policies: {', '.join(FRESH_SIGNALS)}.")
+            unjudged.append(f"Not judged at iteration {row['last']}, as nothing that it was trained on "
+                            f"came from its own policy: {', '.join(FRESH_SIGNALS)}.")
             left = [signal for signal in left if signal not in FRESH_SIGNALS]
         if left:
             whose = "" if training else f" of {name}"

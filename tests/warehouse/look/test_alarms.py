@@ -549,7 +549,7 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     run = build_run(tmp_path / "run", iterations=2, evals=())
     go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
     assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
-    assert ("Not judged at iteration 2, as all that it was trained on came from earlier policies: "
+    assert ("Not judged at iteration 2, as nothing that it was trained on came from its own policy: "
             "wrong_weights, mismatch.") in watch(run).stdout
 
 
