@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 from tqdm import tqdm
 
 from benchmarks.warehouse_rows import GROUP, ROWS, SCORER, TASKS, completions, prompts, samples, tasks
@@ -75,7 +75,7 @@ def write_json(warehouse: Warehouse, iterations: int) -> Path:
         if not path.exists():
             rows = warehouse.read("samples", iteration=iteration, purpose="train", scorer=SCORER).to_pylist()
             lines = "\n".join(json.dumps({k: v for k, v in row.items() if v is not None}) for row in rows)
-            path.write_bytes(zstandard.compress(lines.encode(), 3))
+            path.write_bytes(pa.Codec("zstd", 3).compress(lines.encode(), asbytes=True))
     return folder
 
 

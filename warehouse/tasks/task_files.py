@@ -1,10 +1,8 @@
 """Read tasks from files, checking every field, so that a damaged file is named by line and field."""
 
-import gzip
 import io
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +59,9 @@ def read_arc_json(path: Path) -> Iterator[Task]:
 def load_json(path: Path, kind: type, of: str) -> Any:
     """The list or object that a file holds; StageError if it is damaged or holds something else."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
-        text = content.decode()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        with _unpacked(path) as stream:
+            text = stream.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
         raise StageError(f"{path} cannot be read: {error}. Fetch it again.") from error
     value = _parse_json(text, path)
     if not isinstance(value, kind):
@@ -103,20 +101,21 @@ def _parse_json(text: str, path: Path, line: int = 0) -> Any:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    import zstandard
     number = 0
     try:
-        with path.open("rb") as stream:
-            source: Any = stream
-            if path.name.endswith(".zst"):
-                source = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-            elif path.name.endswith(".gz"):
-                source = gzip.GzipFile(fileobj=stream)
-            for line in io.TextIOWrapper(source, encoding="utf-8"):
+        with _unpacked(path) as stream:
+            for line in io.TextIOWrapper(stream, encoding="utf-8"):
                 number += 1
                 yield line
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
+
+
+def _unpacked(path: Path) -> Any:
+    """A stream of a file's bytes; an OSError where one that is packed is damaged or was cut off."""
+    import pyarrow as pa
+    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    return pa.CompressedInputStream(path.open("rb"), packed) if packed else path.open("rb")
 
 
 def generic_task(row: Any, where: str) -> Task:

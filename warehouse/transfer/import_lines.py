@@ -49,18 +49,12 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
 
 def _decompress(content: bytes, source: Path) -> bytes:
     """All frames of a .zst file; StageError if a frame is damaged or cut off."""
-    import zstandard
-    pieces = []
-    while content:
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            pieces.append(frame.decompress(content))
-        except zstandard.ZstdError as error:
-            raise StageError(f"{source} is no zstd file, or damaged ({error}). Make it again.") from error
-        if not frame.eof:
-            raise StageError(f"{source} ends in the middle: it was cut off. Make or copy it again.")
-        content = frame.unused_data
-    return b"".join(pieces)
+    import pyarrow as pa
+    try:
+        return pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
+    except OSError as error:
+        raise StageError(f"{source} is no zstd file, damaged, or cut off ({error}). Make or copy it again."
+                         ) from error
 
 
 def _object_of(line: bytes, number: int) -> dict[str, Any]:

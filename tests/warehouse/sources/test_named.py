@@ -2,10 +2,11 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-import zstandard
 
 from tests.building.runs import TURN, arc_file, fake_model
 from warehouse.care.check import check_run
@@ -14,6 +15,10 @@ from warehouse.sources.named import parse_source, read_source
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.compress(content, "zstd", asbytes=True)
 
 
 def read(text: str) -> list:
@@ -43,11 +48,21 @@ def test_jsonl_tasks_plain_and_compressed(tmp_path: Path) -> None:
            "messages": [{"role": "user", "content": "2+2?"}]}
     content = (json.dumps(row) + "\n\n").encode()
     (tmp_path / "a.jsonl").write_bytes(content)
-    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(content))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstd(content))
     for name in ("a.jsonl", "a.jsonl.zst"):
         task, = read(str(tmp_path / name))
         assert (task.task_id, task.kind, json.loads(task.payload)) == ("q", "answer", {"answer": "4"})
         assert json.loads(task.messages) == row["messages"]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.jsonl.gz", gzip.compress), ("a.jsonl.zst", zstd)])
+def test_a_packed_file_that_was_cut_off_is_refused(tmp_path: Path, name: str,
+                                                   pack: Callable[[bytes], bytes]) -> None:
+    line = json.dumps({"task_id": "q", "kind": "answer", "payload": {"answer": "4"}, "messages": [
+        {"role": "user", "content": "2+2?"}]})
+    (tmp_path / name).write_bytes(pack(f"{line}\n".encode())[:-1])
+    with pytest.raises(StageError, match=r"cannot be read after line .*Truncated compressed stream"):
+        read(str(tmp_path / name))
 
 
 def test_the_kind_of_a_task_may_go_by_its_former_name(tmp_path: Path) -> None:
