@@ -131,7 +131,7 @@ def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:
 
 TRAINING = (
     Figure("alarms", "Signals raised and fired",
-           "Dark where a signal fired, pale where it was raised once.", ALARMS_SQL,
+           "Full where a signal fired, pale where it was raised once.", ALARMS_SQL,
            cells("name", "state", row_height=18, kind="alarm"), "No signal was raised."),
     Figure("mismatch", "Mismatch of engine and trainer",
            "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
