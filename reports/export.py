@@ -67,7 +67,7 @@ def palette(dark: bool) -> dict[str, str]:
 
 def _style(colors: dict[str, str]) -> str:
     """The rules that charts need, with colours put in: viewers of SVG know no variables."""
-    kinds = r"grid|tick|line|band|dot|ring|level|alarm|cursor|event|fired|back|gap|t\d|heat|h\d"
+    kinds = r"grid|tick|small|line|band|dot|ring|level|alarm|cursor|event|fired|back|gap|t\d|heat|h\d"
     marks = rf"^\.(?:{kinds})[^{{]*\{{[^}}]*\}}.*$"
     wanted = "\n".join(re.findall(marks, page_style(), re.MULTILINE))
     rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], wanted)
