@@ -34,7 +34,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     StageError, before anything is sampled, if it does not say what the policy said when it was trained.
     """
     global _kept
-    if _kept and suffices(_kept.settings, settings):
+    if _kept and suffices(_kept.settings, settings) and takes(_kept, settings):
         _kept.engine.wake()
     else:
         if _kept:
@@ -64,6 +64,16 @@ def suffices(kept: EngineSettings, wanted: EngineSettings) -> bool:
     return kept.max_model_len >= wanted.max_model_len and all(
         getattr(kept, name) == getattr(wanted, name) for name in (
             "base", "adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"))
+
+
+def takes(kept: Kept, wanted: EngineSettings) -> bool:
+    """Whether an engine holds these weights, or can be given them.
+
+    On a CPU vLLM packs an output layer that is tied to the embedding when it starts, and not when it is given
+    other weights: what `train --full` made would be sampled with the output layer of the policy before.
+    """
+    whole = any(each.weights != each.base and not each.merge for each in (kept.settings, wanted))
+    return kept.weights == wanted.weights or kept.engine.device != "cpu" or not whole
 
 
 def rest() -> None:

@@ -80,6 +80,14 @@ def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
     warehouse.commit_policy(version, folder)
 
 
+def add_whole_policy(warehouse: Warehouse, version: int, weights: str) -> None:
+    folder = fake_model(warehouse.scratch("policy"))
+    (folder / "model.safetensors").write_text(weights)
+    commit_json(folder / "policy.json", {"policy_version": version, "sha256": weights_sha256(folder),
+                                         "kind": "full", "parent": 0, "files": file_hashes(folder)})
+    warehouse.commit_policy(version, folder)
+
+
 def roll(warehouse: Warehouse, **values: Any) -> None:
     options = default_options(warehouse.root).replace(
         sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact")
@@ -109,6 +117,20 @@ def test_a_policy_trained_anew_under_the_same_number_is_loaded_anew(tmp_path: Pa
     roll(warehouse, iteration=2, policy_version=1)
     roll(warehouse, iteration=0)
     assert kept.held == [("a", "one"), ("a", "other"), ("a", "")] and len(kept.engines) == 1
+
+
+@pytest.mark.parametrize(("device", "engines"), [("cpu", 4), ("cuda", 1)])
+def test_on_a_cpu_whole_weights_are_another_engine(tmp_path: Path, kept: type[Loaded], engines: int,
+                                                   device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM packs an output layer there that is tied to the embedding, when it starts and not later."""
+    monkeypatch.setattr(kept, "device", device)
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    for version, weights in ((1, "one"), (2, "two")):
+        add_whole_policy(warehouse, version, weights)
+    for iteration, version in enumerate((0, 1, 2, 2, 0)):
+        roll(warehouse, iteration=iteration, policy_version=version)
+    assert kept.held == [("a", ""), ("one", ""), ("two", ""), ("two", ""), ("a", "")]
+    assert len(kept.engines) == engines
 
 
 def test_adapters_beside_the_base_load_no_weights(tmp_path: Path, kept: type[Loaded]) -> None:
