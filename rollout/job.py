@@ -118,14 +118,15 @@ def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     tasks = choose_tasks(warehouse, options.replace(tasks_sql=None, splits=options.splits or tuple(heldout)))
     splits = dict.fromkeys(task["split"] for task in tasks)
     first = split_of_eval(warehouse.root, known)
-    usual = {first} if first else heldout.keys() or {task["split"] for task in known}
-    if (splits.keys() == usual and len(usual) == 1) or (not first and _is_begun(warehouse, options)):
+    usual = heldout.keys() or {task["split"] for task in known}
+    if not first and ((splits.keys() == usual and len(usual) == 1) or _is_begun(warehouse, options)):
         return [find_job(warehouse, options)]
     each = {split: options.replace(splits=(split,), label=split.replace("-turn", "_turn"))
             for split in splits}        # `eval-x-turn2` would be the second turns of `eval-x`
     if first in each:
-        each[first] = options.replace(splits=())
-    if options.tasks_sql:
+        named = options.replace(splits=(first,))
+        each[first] = named if _is_begun(warehouse, named) else options.replace(splits=())
+    if options.tasks_sql and len(each) > 1:
         begun = [split for split, chosen in each.items() if _is_begun(warehouse, chosen)]
         if len(begun) < len(each):
             begun += [task["split"] for task in named_by_query(warehouse, options.tasks_sql, tasks)]

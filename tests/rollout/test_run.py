@@ -198,6 +198,21 @@ def test_the_curve_of_the_first_split_goes_on_when_another_is_added(tmp_path: Pa
     assert warehouse.purposes("completions", 2) == ["eval", "eval-newer"]
 
 
+def test_a_split_is_the_same_evaluation_named_and_unnamed(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    sample(warehouse, evaluate=True, splits=("heldout",))
+    assert not sample(warehouse, evaluate=True).served
+    add_tasks(warehouse, (), (f"new={arc_file(tmp_path, ['new'])}",))
+    warehouse = open_warehouse(warehouse.root)
+    for iteration, splits in ((1, ("heldout",)), (2, ()), (3, ("new",))):
+        sample(warehouse, evaluate=True, iteration=iteration, policy_version=0, splits=splits)
+        sample(warehouse, evaluate=True, iteration=iteration, policy_version=0)
+        for again in ((), ("heldout",), ("new",), ("new", "heldout")):
+            assert not sample(warehouse, evaluate=True, iteration=iteration, policy_version=0,
+                              splits=again).served
+        assert warehouse.purposes("completions", iteration) == ["eval", "eval-new"]
+
+
 def test_evaluations_that_are_done_stay_done_whatever_the_query_names_by_now(tmp_path: Path) -> None:
     warehouse = several_splits(tmp_path)
     new = "SELECT task_id FROM tasks ANTI JOIN (SELECT task_id FROM completions) USING (task_id)"
