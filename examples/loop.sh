@@ -30,7 +30,7 @@ while (($#)); do
     --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
     --ahead)
       ahead=yes
-      grep -qs "^ *gpu.memory.utilization" "$files/config.toml" || to_sample+=(--gpu-memory-utilization 0.4)
+      grep -qs "^[^#]*gpu.memory.utilization" "$files/config.toml" || to_sample+=(--gpu-memory-utilization 0.4)
       ;;
     --track) to_train+=(--track "${2:?$usage}"); shift ;;
     *) echo "$usage" >&2; exit 2 ;;

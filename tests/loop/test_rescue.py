@@ -100,9 +100,15 @@ def test_ahead_the_engine_leaves_memory_to_the_training_beside_it(tmp_path: Path
         assert loop(folder, *options)[0] == 0
         return (folder / "log").read_text().count("--gpu-memory-utilization 0.4")
     assert given(tmp_path / "ahead", "--ahead") == 4 and given(tmp_path / "in turns") == 0
-    (tmp_path / "told" / "run").mkdir(parents=True)
-    (tmp_path / "told" / "run" / "config.toml").write_text("[rollout]\ngpu-memory-utilization = 0.35\n")
-    assert given(tmp_path / "told", "--ahead") == 0
+    for name, text in (("told", "[rollout]\ngpu-memory-utilization = 0.35\n"),
+                       ("dotted", "rollout.gpu_memory_utilization = 0.35\n"),
+                       ("tab", "[rollout]\n\t'gpu-memory-utilization' = 0.35\n")):
+        (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / name / "run" / "config.toml").write_text(text)
+        assert given(tmp_path / name, "--ahead") == 0
+    (tmp_path / "comment" / "run").mkdir(parents=True)
+    (tmp_path / "comment" / "run" / "config.toml").write_text("[rollout]\n# gpu-memory-utilization = 0.35\n")
+    assert given(tmp_path / "comment", "--ahead") == 4
 
 
 def test_each_iteration_is_watched_once(tmp_path: Path) -> None:
