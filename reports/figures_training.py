@@ -136,7 +136,7 @@ TRAINING = (
     Figure("mismatch", "Mismatch of engine and trainer",
            "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
            MISMATCH_SQL,
-           lines(log=True, levels=[(1e-3, "alarm for the KL")], mismatch_kl="KL(mu, pi_old), k3",
+           lines(log=True, levels=[(1e-3, "alarm, KL at staleness 0")], mismatch_kl="KL(mu, pi_old), k3",
                  log_ratio_abs_mean="mean |log ratio|"), NOT_TRAINED),
     Figure("ess", "Effective sample size",
            "Of pi_old / mu over the tokens of a step, over their number; of several steps the lowest.",
