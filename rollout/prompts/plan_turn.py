@@ -8,7 +8,7 @@ from rollout.prompts.feedback import Feedback, shown_of
 from rollout.prompts.next_turn import next_prompt
 from rollout.prompts.plan import Plan, seed_of
 from rollout.prompts.prompt_encoder import PromptEncoder
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
 
 # What a turn has from the first: how its grids were augmented, which the scorer undoes.
@@ -41,9 +41,9 @@ def plan_turn(parents: list[dict[str, Any]], settings: TurnSettings, encoder: Pr
         plan.rows.append(row)
     plan.too_long = len(too_long - of_task.keys())
     if not plan.rows:
-        raise StageError(f"None of the {len(parents)} conversations fits {settings.max_prompt_tokens} tokens "
-                         "with feedback. Raise --max-prompt-tokens where the model holds more, or give a "
-                         "shorter --feedback.")
+        raise StageError(f"None of {counted(len(parents), 'conversation')} fits {settings.max_prompt_tokens} "
+                         "tokens with feedback. Raise --max-prompt-tokens where the model holds more, or "
+                         "give a shorter --feedback.")
     return plan
 
 

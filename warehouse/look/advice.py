@@ -156,7 +156,7 @@ def _steps(connection: Connection, iteration: int) -> str:
         FROM train_steps WHERE iteration = $1""", [iteration])
     far = (f", KL {short_number(row['earliest'])} after the first, {short_number(row['most'])} at most"
            if row["earliest"] is not None else "")
-    return f"{counted(row['num'], 'step')} of {row['size']:.0f} completions{far}"
+    return f"{counted(row['num'], 'step')} of {counted(round(row['size']), 'completion')}{far}"
 
 
 def _paid(connection: Connection, firing: list[Alarm]) -> str:

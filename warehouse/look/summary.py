@@ -190,7 +190,7 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
 def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     lines = []
     if missing := sum(row["num_missing"] for row in rows):
-        lines.append(f"{missing:,} rewards could not be measured and are left out (reward is null).")
+        lines.append(f"{counted(missing, 'reward', ',')} left out, not measured (reward is null).")
     scorers = sorted({row["scorer"] for row in rows})
     if len(scorers) > 1:
         lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "

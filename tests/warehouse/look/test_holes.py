@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.building.runs import finish, without_waiting, write_rows
 from tests.building.weather import SCORER, Weather, empty_run, write_iteration
+from warehouse.cli import cli
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -78,3 +80,5 @@ def test_of_an_iteration_without_any_reward_that_alone_is_said(tmp_path: Path) -
         (5, "unmeasured")}
     assert {row["signal"] for row in rows_of(connect(run), "FROM fired_signals WHERE iteration = 5")} == {
         "unmeasured"}
+    printed = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout
+    assert "\n64 rewards left out, not measured (reward is null).\n" in printed
