@@ -60,7 +60,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
 
 def _is_gone_on_with(path: Path) -> bool:
     """True of what a rollout saved of a part that is still open: the next one reads it."""
-    part = path.with_name(path.name.partition(".spill-")[0])
+    part = path.parent / path.name.partition(".spill-")[0]
     return not part.exists() and path in spills_of(part)
 
 

@@ -81,7 +81,7 @@ def printable(text: str, *, kept: str = "\n\t") -> str:
 
 def short_number(value: float) -> str:
     """A number in few characters: 0.31, 14.1, 1.2e-06, 5,120, nan."""
-    if isinstance(value, int) or 1000 <= abs(value) < 1e15:
+    if isinstance(value, int) or 999.95 <= abs(value) < 1e15:
         return f"{round(value):,}"
     if math.isfinite(value) and value != 0 and not 1e-3 <= abs(value) < 1000:
         return f"{value:.1e}"
