@@ -219,5 +219,5 @@ def _of_others() -> str:
     others = total - free - torch.cuda.memory_reserved()
     if others < total / 2:
         return ""
-    return (f"Other processes hold {others >> 30} of its {total >> 30} GiB; an engine that samples meanwhile "
-            "takes what --gpu-memory-utilization of `rollout` says. ")
+    return (f"Other processes hold {others >> 30} of the GPU's {total >> 30} GiB; an engine that samples "
+            "meanwhile takes what --gpu-memory-utilization of `rollout` says. ")

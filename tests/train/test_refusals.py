@@ -131,7 +131,7 @@ def test_too_little_memory_beside_an_engine_names_what_that_takes(monkeypatch, f
     with pytest.raises(StageError, match="Lower --tokens-per-batch, now 5, or") as refused, \
             name_what_to_lower(lambda: 5):
         raise torch.OutOfMemoryError("CUDA out of memory")
-    assert ("Other processes hold 127 of its 140 GiB" in str(refused.value)) == said
+    assert ("Other processes hold 127 of the GPU's 140 GiB" in str(refused.value)) == said
 
 
 def test_half_precision_says_what_its_table_cannot_tell(run):
