@@ -52,16 +52,17 @@ def shown_of(parent: Row) -> Shown:
     """What may be shown of how a completion did; of grids never a test pair.
 
     For 'grid' the train pairs that the prompt showed, as it showed them, all where it does not say which:
-    {input, expected, output}, output None where the program gave none. For others the tests that failed:
-    {test, error}, in their order.
+    {input, expected, output}, output None where the program gave none; none that a replaced task has no
+    longer. For others the tests that failed: {test, error}, in their order.
     """
     payload, outputs = json.loads(parent["payload"]), json.loads(parent["outputs"] or "{}")
     if parent["kind"] == "grid":
         made = outputs.get("train")
+        held = len(payload["train"]) if made is None else min(len(payload["train"]), len(made))
         return [{"input": _as_shown(payload["train"][place]["input"], parent),
                  "expected": _as_shown(payload["train"][place]["output"], parent),
                  "output": None if made is None else _as_shown(made[place], parent)}
-                for place in parent["pair_order"] or range(len(payload["train"]))]
+                for place in parent["pair_order"] or range(held) if place < held]
     results = outputs.get("test") or []
     if "cases" in payload and "checker" not in payload:
         return [{"test": f"Input:\n{case['input']}\nExpected output:\n{case['output']}",

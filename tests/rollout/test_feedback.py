@@ -53,6 +53,13 @@ def test_a_prompt_that_does_not_say_which_pairs_it_showed_is_answered_with_all_o
     assert said(grid(pair_order=None, format_options=None)) == said(grid())
 
 
+def test_pairs_that_a_replaced_task_has_no_longer_or_only_since_are_not_spoken_of() -> None:
+    fewer = json.dumps({"train": PAIRS[:2], "test": [HIDDEN]})
+    assert said(grid() | {"payload": fewer}) == said(grid(pair_order=[0, 1]))
+    more = json.dumps({"train": PAIRS + PAIRS, "test": [HIDDEN]})
+    assert said(grid() | {"payload": more, "pair_order": None}) == said(grid())
+
+
 def test_an_error_is_told_with_its_message() -> None:
     message = "line 2: index 3 is too large"
     row = grid(error_class="runtime", error_name="IndexError", error_message=message,

@@ -100,8 +100,8 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
     if not row["prompt_ids"]:
         raise StageError(f"Line {number}: 'prompt_ids' is empty. A completion follows a prompt.")
     if row.get("color_map") is not None and sorted(row["color_map"]) != list(range(NUM_COLORS)):
-        raise StageError(f"Line {number}: 'color_map' is {row['color_map']}; it must hold each of 0 to 9 "
-                         "once.")
+        raise StageError(f"Line {number}: 'color_map' is {shorten(row['color_map'], 60)}; it must hold "
+                         "each of 0 to 9 once.")
     missing = [name for name in SAMPLING if row.get(name) is None]
     if missing and not plain_sampling:
         raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "
