@@ -48,7 +48,9 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     for job in find_jobs(open_warehouse(options.run), options):
         if job.stage.manifest():  # another engine since then changes nothing that stands
             job.settle("engine", "serve")
-            yield f"rollout of {job.title} is complete; next: score {options.run}"
+            following = " and scored" if job.warehouse.scorers(job.iteration, job.purpose) else (
+                f"; next: score {options.run}")
+            yield f"rollout of {job.title} is complete{following}"
         else:
             job.check()
             jobs.append(job)

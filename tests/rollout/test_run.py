@@ -20,6 +20,7 @@ from rollout.job import find_job
 from rollout.options import RolloutOptions
 from rollout.run import run_rollout
 from rollout.spill import Spill
+from score.cli import score
 from tests.building import scripted
 from tests.building.runs import arc_file, fake_model, new_run, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
@@ -104,6 +105,11 @@ def test_a_complete_rollout_is_not_sampled_again(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     sample(warehouse)
     assert sample(warehouse, iteration=0).served == []
+    told, = scripted.sample(warehouse, iteration=0)
+    assert told == f"rollout of iteration 0 (train) is complete; next: score {warehouse.root}"
+    CliRunner().invoke(score, [str(warehouse.root)], catch_exceptions=False)
+    told, = scripted.sample(warehouse, iteration=0)
+    assert told == "rollout of iteration 0 (train) is complete and scored"
 
 
 def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
