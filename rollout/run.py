@@ -46,8 +46,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
-        if job.stage.manifest():  # another engine since then changes nothing that stands
-            job.settle("engine", "serve")
+        if job.stage.manifest():  # another engine or other tasks since then change nothing that stands
+            job.settle("engine", "serve", "tasks_sha256")
             following = " and scored" if job.warehouse.scorers(job.iteration, job.purpose) else (
                 f"; next: score {options.run}")
             yield f"rollout of {job.title} is complete{following}"

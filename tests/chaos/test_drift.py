@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.runs import change_document, small_run
+from tests.building.runs import arc_file, change_document, small_run
 from tests.building.scripted import ScriptedEngine, sample
+from warehouse.care.tasks import add_tasks
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
@@ -24,15 +25,17 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
     before = (stage.settings() or {})[name]
     if name == "engine":
         monkeypatch.setattr("rollout.options.engine_version", lambda: "changed")
+    elif name == "tasks_sha256":
+        add_tasks(warehouse, (str(arc_file(tmp_path, ["another"])),), ())
     else:
-        path = warehouse.root / ("policies/0/policy.json" if name == "policy_sha256" else "warehouse.json")
-        change_document(path, **{"sha256" if name == "policy_sha256" else name: "changed"})
+        change_document(warehouse.root / "policies/0/policy.json", sha256="changed")
     changed = open_warehouse(warehouse.root)
-    with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "changed".*'
+    now = changed.facts["tasks_sha256"] if name == "tasks_sha256" else "changed"
+    with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "{now}".*'
                        f"go on with `--accept-change {name}`, or put aside"):
         sample(changed)
     sample(changed, accept_change=(name,))
-    changes = [{"setting": name, "before": before, "now": "changed"}]
+    changes = [{"setting": name, "before": before, "now": now}]
     assert (stage.manifest() or {})["changes"] == changes
     assert changed.read("completions", iteration=0, purpose="train").num_rows == 20
 

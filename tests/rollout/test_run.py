@@ -188,10 +188,10 @@ def several_splits(folder: Path) -> Warehouse:
 def test_the_curve_of_the_first_split_goes_on_when_another_is_added(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     for number, name in enumerate(("new", "newer")):
-        sample(warehouse, evaluate=True, num_tasks=2, accept_change=("tasks_sha256",))
+        sample(warehouse, evaluate=True, num_tasks=2)
         add_tasks(warehouse, (), (f"{name}={arc_file(tmp_path, [name])}",))
         warehouse = open_warehouse(warehouse.root)
-        engine = sample(warehouse, evaluate=True, num_tasks=2, accept_change=("tasks_sha256",))
+        engine = sample(warehouse, evaluate=True, num_tasks=2)
         assert len(engine.served) == 4, "what is complete stays so"
         assert {row["task_id"] for row in rows(warehouse, purpose=f"eval-{name}")} == {name}
         stages = warehouse.purposes("completions", 0)
