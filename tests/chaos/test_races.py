@@ -107,6 +107,7 @@ def test_two_scores_at_once_write_the_rewards_of_one(sampled: Warehouse) -> None
 
 @pytest.mark.slow("four trainings, each with its own imports of torch")
 def test_of_two_trainings_at_once_one_wins_and_the_other_says_so(sampled: Warehouse) -> None:
+    assert to_the_end(Step("score", 0), sampled).code == 0
     printed = together(Step("train", 0), sampled)
     assert sum("wrote policy 1 (" in text for text in printed) == 1, printed
     assert sum("another process wrote policy 1 first" in text or "is trained already" in text
