@@ -1,6 +1,7 @@
 """Slow tests say why, --skips-fail fails what could not run, and one test at a time has the GPU."""
 
 import fcntl
+import gc
 import os
 import re
 import tempfile
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# A forked child must not collect what earlier tests left: a DuckDB connection dies of its missing threads.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 # Every run of the tests tries the same examples, in whatever time a busy machine takes for them.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
