@@ -68,7 +68,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         encoder = load_encoder(jobs[0].model)
         plans = [(job, plan_prompts(job, encoder)) for job in jobs]
         clock.lap("import")
-        engine = start(plans, start_engine, stop, say)
+        engine = start(plans, start_engine, stop, say, encoder)
         clock.lap("start")
         for job, plan in plans:
             yield from sample_and_finish(job, plan, engine, clock, stop)

@@ -14,7 +14,7 @@ from rollout.engines.environment import prepare_environment
 from rollout.engines.installed import engine_version
 from rollout.engines.merged import changes_something, merged_weights
 from rollout.job import Job
-from rollout.options import RolloutOptions, rank_of_adapters
+from rollout.options import RolloutOptions, prompt_limit, rank_of_adapters
 from rollout.prompts.plan import Plan
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
@@ -80,7 +80,7 @@ def keeps_engine(options: RolloutOptions) -> bool:
 
 
 def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRequest,
-          say: Callable[[str], None]) -> Engine | None:
+          say: Callable[[str], None], encoder: Any) -> Engine | None:
     """The engine for rollouts of one policy; None where nothing is left to sample.
 
     It is started before settings and plan are stored: options that it cannot serve must not be settled.
@@ -98,6 +98,8 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
                 job.stage.title)
     prompts = [prompt for _, plan in plans for prompt in plan.rows]
     longest = max(prompt["num_prompt_tokens"] for prompt in prompts)
+    if keeps_engine(job.options):
+        longest = max(longest, room_to_come(job.options, longest, encoder.model_length))
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
         say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
@@ -127,17 +129,25 @@ def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
             yield folder, None
 
 
+def room_to_come(options: RolloutOptions, longest: int, model_length: int) -> int:
+    """The longest prompt, in tokens, that an engine that stays has room for: as `max-prompt-tokens` says.
+
+    Where nobody says, the next power of two above the longest so far, so that it is seldom started anew.
+    """
+    room = options.max_prompt_tokens or 1 << (longest - 1).bit_length()
+    return min(prompt_limit(options, model_length), room)
+
+
 def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
     """Room for the longest prompt there is, not for the longest the model takes: memory is for batches.
 
-    An engine that stays has room for all prompts to come and, beside the base, for the adapters to come.
+    An engine that stays has room, beside the base, for the adapters to come.
     """
     options, stays, base = job.options, keeps_engine(job.options), name_base(job.warehouse)
     of_base = job.policy["kind"] == "base" or adapter
     rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"] if adapter else 0
     if stays:
         rank = rank or rank_of_adapters(job.warehouse, options)
-        longest = max(longest, options.max_prompt_tokens or 0)
     return EngineSettings(
         model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
         max_model_len=longest + options.sampling.max_tokens,

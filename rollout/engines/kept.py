@@ -1,6 +1,6 @@
 """An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from rollout.engines.engine import EngineSettings
@@ -8,6 +8,7 @@ from rollout.engines.merged import base_folder
 from rollout.engines.probe import check_said, read_probe
 from rollout.engines.vllm_engine import VllmEngine, load_encoder
 from rollout.prompts.prompt_encoder import PromptEncoder
+from warehouse.stages.warm import NewProcess
 
 
 @dataclass
@@ -29,22 +30,19 @@ def keep_encoder(model: str, base: str) -> PromptEncoder:
 
 
 def start_kept(settings: EngineSettings) -> VllmEngine:
-    """The engine of the rollout before with this policy's weights, or a new one where that does not fit.
+    """The engine of the rollout before with this policy's weights, or the first of this process.
 
+    NewProcess where that engine does not fit: on a GPU vLLM has one that sleeps in a process, and no second.
     StageError, before anything is sampled, if it does not say what the policy said when it was trained.
     """
     global _kept
-    if _kept and suffices(_kept.settings, settings) and takes(_kept, settings):
-        _kept.engine.wake()
-    else:
-        if _kept:
-            _kept.engine.close()
-            if _kept.settings.base == settings.base:
-                settings = replace(settings, max_model_len=max(settings.max_model_len,
-                                                               _kept.settings.max_model_len))
-        _kept = None                                   # an engine that does not start leaves none behind
+    if _kept is None:
         _kept = Kept(VllmEngine(settings, sleeps=True), settings,
                      settings.base if settings.merge else settings.weights)
+    elif reason := lacks(_kept, settings):
+        raise NewProcess(f"The engine of the rollout before has {reason}: another is started.")
+    else:
+        _kept.engine.wake()
     engine = _kept.engine
     if _kept.weights != settings.weights:
         engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
@@ -56,24 +54,24 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     return engine
 
 
-def suffices(kept: EngineSettings, wanted: EngineSettings) -> bool:
-    """Whether an engine has all that a rollout wants, but for weights that can be changed.
+def lacks(kept: Kept, wanted: EngineSettings) -> str:
+    """What of an engine a rollout wants otherwise, but for weights that can be changed; '' for nothing.
 
-    Another base may have other layers, another tokenizer: it needs another engine.
+    Another base may have other layers, another tokenizer: it needs another engine. On a CPU vLLM packs an
+    output layer that is tied to the embedding when it starts, and not when it is given other weights: what
+    `train --full` made would be sampled with the output layer of the policy before.
     """
-    return kept.max_model_len >= wanted.max_model_len and all(
-        getattr(kept, name) == getattr(wanted, name) for name in (
-            "base", "adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"))
-
-
-def takes(kept: Kept, wanted: EngineSettings) -> bool:
-    """Whether an engine holds these weights, or can be given them.
-
-    On a CPU vLLM packs an output layer that is tied to the embedding when it starts, and not when it is given
-    other weights: what `train --full` made would be sampled with the output layer of the policy before.
-    """
-    whole = any(each.weights != each.base and not each.merge for each in (kept.settings, wanted))
-    return kept.weights == wanted.weights or kept.engine.device != "cpu" or not whole
+    has = kept.settings
+    if has.base != wanted.base:
+        return "another base model"
+    if has.max_model_len < wanted.max_model_len:
+        return f"room for {has.max_model_len} tokens, not {wanted.max_model_len}"
+    for name in ("adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"):
+        if getattr(has, name) != getattr(wanted, name):
+            return f"{name} {getattr(has, name)}, not {getattr(wanted, name)}"
+    whole = any(each.weights != each.base and not each.merge for each in (has, wanted))
+    stale = kept.weights != wanted.weights and kept.engine.device == "cpu" and whole
+    return "an output layer that cannot be changed on a CPU" if stale else ""
 
 
 def rest() -> None:

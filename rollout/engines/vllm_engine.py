@@ -3,7 +3,6 @@
 Call rollout.engines.environment.prepare_environment before importing this.
 """
 
-import gc
 import itertools
 import os
 import shutil
@@ -76,12 +75,6 @@ class VllmEngine:
         if self.sleeps:
             self.llm.wake_up()
         self.llm.reset_prefix_cache()
-
-    def close(self) -> None:
-        """End the engine; its memory is free afterwards."""
-        self.llm.llm_engine.engine_core.shutdown()
-        del self.llm
-        gc.collect()
 
     def prompt_logprobs(self, ids: list[int]) -> list[float]:
         """Logprobs, in nats, of the tokens after the first, [n - 1]."""

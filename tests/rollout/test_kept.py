@@ -11,6 +11,7 @@ import pytest
 from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.run import run_rollout
+from rollout.start import room_to_come
 from tests.building.runs import fake_model, new_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.stages import warm
@@ -43,7 +44,7 @@ class Loaded(ScriptedEngine):
     def serve(self, adapter: str | None) -> None:
         type(self).adapter = adapter
 
-    wake = sleep = close = lambda self: None
+    wake = sleep = lambda self: None
 
 
 @pytest.fixture
@@ -89,22 +90,54 @@ def add_whole_policy(warehouse: Warehouse, version: int, weights: str) -> None:
 
 
 def roll(warehouse: Warehouse, **values: Any) -> None:
+    """A rollout, begun anew in what stands for another process where it asks for one."""
     options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact")
-    list(run_rollout(options.replace(**{"serve": "merged", **values})))
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", serve="merged")
+    options = options.replace(**values)
+    try:
+        list(run_rollout(options))
+    except warm.NewProcess:
+        sys.modules.pop("rollout.engines.kept")
+        list(run_rollout(options))
 
 
 def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: type[Loaded]) -> None:
     for name, weights in (("first", "a"), ("second", "b"), ("third", "b")):
         roll(run_of(tmp_path / name, tmp_path / "model", weights))
     assert kept.held == [("a", ""), ("b", ""), ("b", "")]
-    assert len(kept.engines) == len(kept.encoders) == 2     # the same base needs no other
+    assert len(kept.engines) == 2 and len(kept.encoders) == 3   # the same base needs no other
 
 
 def test_another_base_is_not_given_the_length_of_the_former(tmp_path: Path, kept: type[Loaded]) -> None:
     roll(run_of(tmp_path / "long", tmp_path / "a", "a"), max_prompt_tokens=900)
     roll(run_of(tmp_path / "short", tmp_path / "b", "b"), max_prompt_tokens=400)
     assert [settings.max_model_len for settings in kept.engines] == [920, 420]
+
+
+@pytest.mark.parametrize(("longest", "named", "room"), [
+    (300, None, 512), (512, None, 512), (513, None, 1024), (3000, None, 4076), (300, 2048, 2048)])
+def test_an_engine_that_stays_has_room_for_longer_prompts(tmp_path: Path, longest: int, named: int | None,
+                                                          room: int) -> None:
+    """Else a run that names no longest prompt starts it anew whenever it draws a longer one."""
+    options = default_options(tmp_path).replace(sampling=Sampling(max_tokens=20), max_prompt_tokens=named)
+    assert room_to_come(options, longest, model_length=4096) == room
+
+
+@pytest.mark.parametrize(("wanted", "told"), [
+    ({"gpu_memory_utilization": 0.4}, "gpu_memory_utilization 0.9, not 0.4"),
+    ({"max_num_seqs": 7}, "max_num_seqs 128, not 7"),
+    ({"max_prompt_tokens": 1000}, "room for 920 tokens, not 1020")])
+def test_an_engine_that_does_not_fit_asks_for_another_process(tmp_path: Path, kept: type[Loaded], told: str,
+                                                             wanted: dict[str, Any]) -> None:
+    """On a GPU vLLM has no second engine that sleeps in one process: it ends in an AssertionError."""
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    roll(warehouse, max_prompt_tokens=900)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", serve="merged", iteration=1,
+        policy_version=0, max_prompt_tokens=900).replace(**wanted)
+    with pytest.raises(warm.NewProcess, match=told):
+        list(run_rollout(options))
+    assert len(kept.engines) == 1 and not (warehouse.root / "completions/iteration=1").exists()
 
 
 def test_a_policy_trained_anew_under_the_same_number_is_loaded_anew(tmp_path: Path,

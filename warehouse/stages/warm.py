@@ -18,10 +18,15 @@ VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other
 # What a shell changes from command to command; a process that runs already can follow no other change.
 CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", VARIABLE}
 COLD = 0                             # the answer where the command must run by itself
+AGAIN = 256                          # its exit code where it must run anew, in a process that has run nothing
 
 began_with = dict(os.environ)        # before this process changes anything
 stays = False                        # whether this process runs one command after the other
 started = time.perf_counter()        # when this process began the command that it runs
+
+
+class NewProcess(BaseException):
+    """What a command raises, before it has done anything, that cannot run in a process that ran others."""
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
@@ -52,16 +57,24 @@ def hand_over() -> int | None:
 
     Signals go on to the process that runs it, and it ends when this process is killed.
     """
-    path, name = os.environ.get(VARIABLE), Path(sys.argv[0]).name
+    path = os.environ.get(VARIABLE)
     if not path or sys.argv[1:2] == ["warm"]:
         return None
+    code: int | None = AGAIN
+    while code == AGAIN:
+        code = ask(path)
+    return code
+
+
+def ask(path: str) -> int | None:
+    """Hand the command to who listens there, as `hand_over` does; AGAIN where it is to be asked once more."""
     with socket.socket(socket.AF_UNIX) as line:
         if line.fileno() < 3:        # it has the place of a standard stream, which is closed
             return None
         try:
             line.connect(path)
-            asked = json.dumps([name, sys.argv[1:], str(Path.cwd()), environment(began_with),
-                                limits()]).encode()
+            asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()),
+                                environment(began_with), limits()]).encode()
             socket.send_fds(line, [number(len(asked))], [0, 1, 2])
             line.sendall(asked)
             process = read_number(line)
@@ -78,10 +91,11 @@ def follow(line: socket.socket, process: int) -> int:
         passed.append(number)
         with contextlib.suppress(ProcessLookupError):      # it has just ended
             os.kill(process, number)
-    for expected in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(expected, pass_on)
+    before = [(expected, signal.signal(expected, pass_on)) for expected in (signal.SIGINT, signal.SIGTERM)]
     code = read_number(line)
-    if code is not None:
+    for expected, handler in before:
+        signal.signal(expected, handler)
+    if code is not None and not (code == AGAIN and passed):
         return code
     if passed:                       # it ended by the signal, and so does this process
         signal.signal(passed[-1], signal.SIG_DFL)

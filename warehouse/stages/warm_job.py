@@ -80,13 +80,16 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = bo
 
 
 def call(command: Any, job: Job) -> int:
-    """The exit code of a click command."""
+    """The exit code of a click command; AGAIN where a new process has to run it."""
     try:
         command.main(args=job.words, prog_name=job.name)
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except warm.NewProcess as why:
+        print(why, file=sys.stderr)
+        return warm.AGAIN
     except BaseException:
         traceback.print_exc()
         return 1

@@ -98,7 +98,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     signal.signal(signal.SIGTERM, lambda *_: served.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command hears Ctrl-C itself
     common: list[Any] = [warm.environment(warm.began_with), warm.limits()]
-    residents, forks = dict[str, Resident](), set[int]()
+    residents, forks, told = dict[str, Resident](), set[int](), set[str]()
     with selectors.DefaultSelector() as events:
         ended = os.pidfd_open(served.pid)
         events.register(listener, selectors.EVENT_READ)
@@ -107,7 +107,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
             if not any(key.fileobj is listener for key, _ in events.select()):
                 continue
             with listener.accept()[0] as line:
-                answer(line, rooms, common, residents, forks)
+                answer(line, rooms, common, residents, forks, told)
                 forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
         os.close(ended)
     for resident in residents.values():
@@ -117,8 +117,11 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
 
 
 def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
-           residents: dict[str, Resident], forks: set[int]) -> None:
-    """Start the job that a command asks for, or tell the command that it has to run by itself."""
+           residents: dict[str, Resident], forks: set[int], told: set[str]) -> None:
+    """Start the job that a command asks for, or tell the command that it has to run by itself.
+
+    Why is said once (`told`): nobody waits for imports in every iteration without knowing.
+    """
     head, streams = receive_streams(line, 3)
     try:
         with line.makefile("rb") as reader:
@@ -127,11 +130,22 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
             start(Job(line, name, words, folder, streams), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
+            if name in rooms and (why := difference(state, common)) not in told:
+                told.add(why)
+                print(f"{name} imports by itself, as whatever has {why} otherwise than `warehouse warm`.",
+                      file=sys.stderr)
     except (ValueError, ConnectionError):              # it, or who was to run it, has just been killed
         pass
     finally:
         for stream in streams:
             os.close(stream)
+
+
+def difference(state: list[Any], common: list[Any]) -> str:
+    """What keeps a command from running here: the variables, or the limits."""
+    (has, _), (wanted, _) = state, common
+    names = sorted(name for name in has.keys() | wanted.keys() if has.get(name) != wanted.get(name))
+    return ", ".join(names) or "a limit (ulimit, nice, taskset or umask)"
 
 
 def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:

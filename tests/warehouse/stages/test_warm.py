@@ -34,9 +34,13 @@ def {name}(what, word):
         sys.exit(int(word))
     elif what == "fail":
         raise StageError(word or "It cannot be done.")
+    elif what == "anew" and len(runs) > 1:
+        raise warm.NewProcess("It cannot be done here.")
+    elif what == "anew" and not word:
+        print("anew", os.getpid(), len(runs), sys.stdin.read())
     elif what == "crash":
         1 // 0
-    elif what == "wait":
+    elif what in ("wait", "anew"):
         open(word, "w").write(str(os.getpid()))
         time.sleep(1000)
 """
@@ -108,6 +112,21 @@ def test_one_process_stays_for_its_command_and_a_new_one_follows_a_failure(folde
     assert fork[0] != other[0] and fork[1] == other[1] == "1" and fork[2] == "False"
 
 
+def test_a_command_that_needs_a_new_process_gets_one(folder: Path) -> None:
+    code, output, errors = run(folder, "staying process; echo kept | staying anew; echo $?; staying process")
+    first, anew, empty, done, again = (line.split() for line in output.splitlines())
+    assert code == 0 and done == ["0"] and errors == "It cannot be done here.\n"
+    assert anew[1] != first[0] and anew[2:] == ["1", "kept"] and not empty
+    assert again == [anew[1], "2", "True"]          # it stays in its turn
+
+
+def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
+    code, output, _ = run(folder, """
+        staying process; staying anew there <&0 & while [ ! -s there ]; do sleep 0.02; done
+        kill -TERM $!; wait $!; echo $?; staying process""")
+    assert code == 0 and output.splitlines()[1] == "143" and output.split()[-1] == "True"
+
+
 def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
     code, output, _ = run(folder, "staying wait there & while [ ! -s there ]; do sleep 0.02; done; "
                                   "staying process; kill %1")
@@ -115,7 +134,12 @@ def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
 
 
 def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None:
-    _, output, _ = run(folder, "staying process; OMP_NUM_THREADS=1 staying process; staying process")
+    _, output, errors = run(folder, "staying process; OMP_NUM_THREADS=1 staying process; staying process; "
+                                    "OMP_NUM_THREADS=2 forked process; OMP_NUM_THREADS=2 N=1 forked process")
+    assert errors.splitlines() == [
+        "staying imports by itself, as whatever has OMP_NUM_THREADS otherwise than `warehouse warm`.",
+        "forked imports by itself, as whatever has N, OMP_NUM_THREADS otherwise than `warehouse warm`."]
+    output = "\n".join(output.splitlines()[:3])
     first, changed, again = (line.split() for line in output.splitlines())
     assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"
 
