@@ -92,3 +92,11 @@ def test_every_make_target_exists() -> None:
     named = {word for page in PAGES for words in command_lines(page) if words[0] == "make"
              for word in words[1:] if re.fullmatch(r"[a-z-]+", word)}
     assert {"demo", "install", "test"} <= named <= targets
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
+def test_a_script_that_runs_warm_changes_no_variable_of_its_commands(script: Path) -> None:
+    """Else each of them imports by itself, a minute and a half of every iteration on a GPU."""
+    _, _, warm = script.read_text().partition("exec warehouse warm")
+    commands = "bash|rollout|score|train|warehouse|reports"
+    assert not re.findall(rf"^ *(?:export .*|[A-Z_]+=\S* +(?:{commands})\b.*)", warm, re.MULTILINE)
