@@ -12,6 +12,7 @@ from warehouse.stages.base_model import check_base
 from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import sweep
+from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
@@ -85,7 +86,7 @@ class Job:
             self.settle()
         check_base(self.warehouse)
         if self.policy is not NO_POLICY:
-            self.warehouse.verify_policy(self.policy["policy_version"])
+            self.warehouse.verify_policy(self.policy["policy_version"], unread=[OPTIMIZER])
         sweep(self.warehouse)
 
     def settle(self, *accepted: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from train.model.saving import OPTIMIZER, Whole, save_policy
+from train.model.saving import Whole, save_policy
 from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.rows.settings import correction_of
 from train.update.mismatch import group_counts, mismatch_table
@@ -18,7 +18,7 @@ from train.update.tables import sample_table, step_table, token_table
 from warehouse.care.prune import prune_policies
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
-from warehouse.store.checksums import file_hashes, weights_sha256
+from warehouse.store.checksums import OPTIMIZER, file_hashes, weights_sha256
 from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse

@@ -8,11 +8,11 @@ from torch import nn
 
 from train.model.loading import load_full, load_lora
 from train.model.policy import Policy
-from train.model.saving import OPTIMIZER
 from train.model.sharding import part_like
 from train.rows.inputs import Inputs
 from train.rows.settings import Settings
 from train.update.accelerator import Processes
+from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 

@@ -14,7 +14,6 @@ from train.model.policy import Policy
 from train.model.sharding import whole
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-OPTIMIZER = "optimizer.pt"
 TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                       "chat_template*", "generation_config.json", "*.model")
 

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from warehouse.store.commit import bring, twin_of
 from warehouse.store.errors import StageError
 
+OPTIMIZER = "optimizer.pt"          # of a policy: what its next training goes on from, and nothing else reads
 TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what a run's tasks are
 
 
@@ -65,13 +66,14 @@ def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: 
                          "of the run.")
 
 
-def check_policy_files(folder: Path, stored: dict[str, Any]) -> None:
-    """StageError if the files of a policy are not those that its policy.json, `stored`, names."""
+def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[str] = ()) -> None:
+    """StageError if files of a policy, those `unread` aside, are not as its policy.json, `stored`, says."""
     way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
     try:
-        hashes = file_hashes(folder)
+        hashes = file_hashes(folder, unread)
         actual = weights_sha256(folder, hashes)
-        changed = [name for name, sha256 in stored.get("files", {}).items() if hashes.get(name) != sha256]
+        changed = [name for name, sha256 in stored.get("files", {}).items()
+                   if hashes.get(name) != sha256 and name not in unread]
     except FileNotFoundError as error:
         raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
     except OSError as error:
@@ -92,9 +94,9 @@ def weights_sha256(folder: Path, hashes: dict[str, str] | None = None) -> str:
     return hashes[weights[0].name] if hashes and len(weights) == 1 else sha256_of(*weights)
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
-    """Hex sha256 of each file of a folder, by name; adapter and optimizer are hashed side by side."""
-    paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
+def file_hashes(folder: Path, unread: Sequence[str] = ()) -> dict[str, str]:
+    """Hex sha256 of each file of a folder but those `unread`, by name; four are hashed side by side."""
+    paths = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in unread]
     with ThreadPoolExecutor(4) as pool:
         return dict(zip([path.name for path in paths], pool.map(sha256_of, paths), strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,15 +203,15 @@ class Warehouse:
         bring([self.policy_dir(version)])
         return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
 
-    def verify_policy(self, version: int) -> None:
-        """StageError if the files in a policy's folder are not those that its policy.json names."""
+    def verify_policy(self, version: int, unread: Sequence[str] = ()) -> None:
+        """StageError if files in a policy's folder, those `unread` aside, are not as its policy.json says."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
         if self.is_pruned(version):
             raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
                              "policy.")
-        check_policy_files(folder, stored)
+        check_policy_files(folder, stored, unread)
 
     def policy_versions(self) -> list[int]:
         """Versions that are committed, in order."""
