@@ -54,10 +54,10 @@ def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     if firing:
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
-        best = max(row["solving_plain"] for row in rows)
-        if any(alarm.signal in ("solving_falls", "reward_falls") for alarm in firing):
-            return (f"Collapsed since iteration {since}: pass@1 {short_share(best)} at best, "
-                    f"{short_share(change.last)} at iteration {last}. First to last: {names}.")
+        falls = [alarm.first_iteration for alarm in firing
+                 if alarm.signal in ("solving_falls", "reward_falls")]
+        if falls:
+            return f"{_fall(rows, min(falls))} Signals since iteration {since}, first to last: {names}."
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
         return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
@@ -67,6 +67,17 @@ def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
     return f"{said}: pass@1 {change} over iterations {first} to {last}, like tasks with like."
+
+
+def _fall(rows: list[dict[str, Any]], since: int) -> str:
+    """How far pass@1 fell from its best, and whether it came back from there."""
+    solving = {row["iteration"]: row["solving_plain"] for row in rows}
+    best, last = max(solving.values()), max(solving)
+    lowest = min((iteration for iteration in solving if iteration >= since), key=solving.__getitem__)
+    said = "Collapsed" if solving[last] < best / 2 else "Fell"
+    on_the_way = "" if lowest == last else f"{short_share(solving[lowest])} at iteration {lowest}, "
+    return (f"{said} at iteration {since}: pass@1 {short_share(best)} at best, {on_the_way}"
+            f"{short_share(solving[last])} at iteration {last}.")
 
 
 def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:

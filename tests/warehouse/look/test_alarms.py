@@ -307,7 +307,7 @@ def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
     assert {"truncation", "no_code", "solving_falls", "reward_falls"} <= fired(run).keys()
     assert advice(dead.stdout).endswith(f"warehouse rollback {run.root} --to 3")
     story, *said = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1:]
-    assert story.startswith("Collapsed since iteration 4: pass@1 .") and ".00 at iteration 4" in story
+    assert story.startswith("Collapsed at iteration 4: pass@1 .") and ".00 at iteration 4" in story
     assert "\n".join(said).startswith(advice(dead.stdout))
 
 
@@ -321,7 +321,20 @@ def test_nothing_falls_from_an_iteration_that_ended_with_its_shortest(tmp_path: 
         write_iteration(run, iteration, "train", Weather(solve=solve), random)
     assert ("solving_falls" in fired(run)) is not carries
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
-    assert "over iterations 2 to 3" in story if carries else story.startswith("Collapsed since iteration 1")
+    assert "over iterations 2 to 3" in story if carries else story.startswith("Collapsed at iteration 1")
+
+
+def test_a_fall_that_was_made_good_is_no_collapse(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=())
+    for iteration, solve in ((4, 0.1), (5, 0.1), (6, 0.5)):
+        go_on(run, iteration, Weather(solve=solve, truncated=0.5))
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
+    with connect(run) as connection:
+        passes = dict(connection.execute("SELECT iteration, pass_at_1 FROM iteration_stats").fetchall())
+    shown = [f"{passes[iteration]:.2f}".lstrip("0") for iteration in range(7)]
+    lowest = min((4, 5), key=passes.__getitem__)
+    assert story.startswith(f"Fell at iteration 4: pass@1 {max(shown[:4])} at best, {shown[lowest]} at "
+                            f"iteration {lowest}, {shown[6]} at iteration 6. Signals since iteration 4")
 
 
 def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> None:
