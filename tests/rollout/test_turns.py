@@ -173,7 +173,7 @@ def test_check_sees_that_what_was_answered_is_not_there_any_more(run: Warehouse)
 def test_an_evaluation_may_answer_training_rows_of_a_trained_iteration(run: Warehouse) -> None:
     with pytest.MonkeyPatch.context() as patched:
         finish(run, "train", iteration=0)
-        patched.setattr(Warehouse, "verify_policy", lambda *_: None)
+        patched.setattr(Warehouse, "verify_policy", lambda *_, **_options: None)
         with pytest.raises(StageError, match="Iteration 0 is trained already"):
             sample(run, turn=2)
         query = "select task_id, sample_index, purpose from samples where sample_index = 0"
