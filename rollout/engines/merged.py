@@ -5,8 +5,9 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,9 @@ def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
     for source in base.iterdir():
         if source.is_file() and source.suffix not in (".safetensors", ".bin", ".pt", ".gguf"):
             (folder / source.name).symlink_to(source.resolve())
-    files: dict[str, dict[str, Any]] = {}
-    for name, weight, source in merged_tensors(base, adapter, dtype, "cpu"):
-        if source.name not in files:
-            _save(files, folder, save_file)            # one file of weights in memory at a time
-        files.setdefault(source.name, {})[name] = weight
-    _save(files, folder, save_file)
-
-
-def _save(files: dict[str, dict[str, Any]], folder: Path, save_file: Callable[..., None]) -> None:
-    for name in list(files):
-        save_file(files.pop(name), folder / name, metadata={"format": "pt"})
+    for name, tensors in groupby(merged_tensors(base, adapter, dtype, "cpu"), key=lambda each: each[2].name):
+        # one file of weights in memory at a time
+        save_file({key: weight for key, weight, _ in tensors}, folder / name, metadata={"format": "pt"})
 
 
 def merged_tensors(base: Path, adapter: Path | None, dtype: str,

@@ -76,19 +76,16 @@ class VllmEngine:
             self.llm.wake_up()
         self.llm.reset_prefix_cache()
 
-    def prompt_logprobs(self, ids: list[int]) -> list[float]:
+    def prompt_logprobs(self, ids: list[int], *, with_adapter: bool = True) -> list[float]:
         """Logprobs, in nats, of the tokens after the first, [n - 1]."""
         ask = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        [answer] = self.llm.generate([{"prompt_token_ids": ids}], ask, lora_request=self.lora, use_tqdm=False)
+        [answer] = self.llm.generate([{"prompt_token_ids": ids}], ask, use_tqdm=False,
+                                     lora_request=self.lora if with_adapter else None)
         return [row[token].logprob for token, row in zip(ids[1:], answer.prompt_logprobs[1:], strict=True)]
 
     def moves(self, prompt_ids: list[int]) -> bool:
         """True if the adapter changes any logprob of a prompt's tokens; False if it is not served at all."""
-        ask = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        plain, adapted = (
-            self.llm.generate([{"prompt_token_ids": prompt_ids}], ask, lora_request=lora, use_tqdm=False)[0]
-            for lora in (None, self.lora))
-        return plain.prompt_logprobs != adapted.prompt_logprobs
+        return self.prompt_logprobs(prompt_ids, with_adapter=False) != self.prompt_logprobs(prompt_ids)
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:

@@ -32,26 +32,23 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
     A task has `parents_per_task` of them, the same again where it has fewer wrong ones; those of a query are
     taken as it gives them. StageError where there is none, or one that cannot be answered.
     """
-    from warehouse.sql.database import connect, explain_errors, rows_of
+    from warehouse.sql.database import connect, rows_of
     if is_training(purpose) and warehouse.stage("train", iteration=iteration).is_complete():
         raise StageError(f"Iteration {iteration} is trained already: rows added now would never be trained "
                          "on. Sample its turns before `train`, or give --eval.")
     before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)
     connection = connect(warehouse, strict=True)
     query = options.parents_sql or f"FROM wrong_completions({iteration}, of_purpose := '{before}')"
-    with explain_errors():
-        answer = connection.execute(query)
-        names, rows = [column[0] for column in answer.description or []], answer.fetchall()
-    if missing := {"task_id", "sample_index"} - set(names):
-        raise StageError(f"--from gives no column '{min(missing)}' but {', '.join(names)}. Select task_id "
+    rows = rows_of(connection, query)
+    if not rows:
+        raise StageError("--from gives no row. Try the query with `warehouse sql`." if options.parents_sql
+                         else _why_none(warehouse, iteration, before))
+    if missing := {"task_id", "sample_index"} - rows[0].keys():
+        raise StageError(f"--from gives no column '{min(missing)}' but {', '.join(rows[0])}. Select task_id "
                          "and sample_index, and iteration and purpose where they are others than "
                          f"{iteration} and '{before}'.")
     usual = {"iteration": iteration, "purpose": before}
-    given = [{**usual, **dict(zip(names, row, strict=True))} for row in rows]
-    if not given:
-        raise StageError("--from gives no row. Try the query with `warehouse sql`." if options.parents_sql
-                         else _why_none(warehouse, iteration, before))
-    keys = [tuple(row[name] for name in KEYS) for row in given]
+    keys = [tuple((usual | row)[name] for name in KEYS) for row in rows]
     keys = _per_task(keys, options) if options.parents_sql is None or options.parents_per_task else keys
     keys = _of_tasks(keys, warehouse, options)
     parents = rows_of(connection, ROWS, [list(range(len(keys))), *map(list, zip(*keys, strict=True))])

@@ -38,14 +38,11 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 def named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of the tasks whose task_id the query gives; StageError where it gives no such column."""
-    from warehouse.sql.database import connect, explain_errors
-    connection = connect(warehouse, strict=True)
-    with explain_errors():
-        answer = connection.execute(query)
-        columns, rows = [column[0] for column in answer.description or []], answer.fetchall()
-    if "task_id" not in columns:
-        raise StageError(f"--tasks-sql gives no column 'task_id' but {', '.join(columns)}. Select it.")
-    wanted = {row[columns.index("task_id")] for row in rows}
+    from warehouse.sql.database import connect, rows_of
+    rows = rows_of(connect(warehouse, strict=True), query)
+    if rows and "task_id" not in rows[0]:
+        raise StageError(f"--tasks-sql gives no column 'task_id' but {', '.join(rows[0])}. Select it.")
+    wanted = {row["task_id"] for row in rows}
     return [task for task in tasks if task["task_id"] in wanted]
 
 

@@ -2,8 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from warehouse.sql.database import (
     changes,
     explain_errors,
     interruptible,
-    run_query,
     split_statements,
     unwritable,
 )
@@ -85,14 +82,14 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
     if query.startswith("@"):
         query, parameters = _saved_query(warehouse, query)
     with explain_errors():
-        relation = run_query(connection, query, parameters)
+        relation = connection.sql(query, params=parameters)
         if relation is None or changes(connection, query):
             return ""
         relation = _without_time_zones(relation)
         if style == "parquet":
             assert output is not None
             wanted, file = relation if not limit else relation.limit(limit), output
-            with _writable(output):
+            with unwritable(output):
                 interruptible(connection, lambda: wanted.to_parquet(str(file), compression="zstd"))
             return ""
         names = relation.columns
@@ -102,7 +99,7 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
     shown = rows[:most] if most else rows
     text = WRITERS[style](names, shown, full=full, width=width)
     if output:
-        with _writable(output):
+        with unwritable(output):
             output.write_text(text + "\n" if text else "", encoding="utf-8")
         return ""
     if len(rows) > len(shown) and style in ("table", "markdown"):
@@ -110,18 +107,6 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
         text += "\n" if style == "table" else "\n\n"
         text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
     return text
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    """Make the folder of a file; one sentence where it or the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with unwritable(path):
-            yield
-    except OSError as error:
-        raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
-                         "--output.") from error
 
 
 def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:

@@ -47,7 +47,6 @@ def open_copy(path: str | Path) -> WorkingCopy:
     else:
         root = Path(path).resolve()
         address = (read_json(root / COPY_MARKER, address=str) or {})["address"]
-    twin = TWINS.get(root)
-    if not isinstance(twin, WorkingCopy):
-        twin = TWINS[root] = WorkingCopy(root, address)
-    return twin
+    if root not in TWINS:
+        TWINS[root] = WorkingCopy(root, address)
+    return TWINS[root]

@@ -22,7 +22,6 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 if TYPE_CHECKING:
-    import duckdb
     from duckdb import DuckDBPyConnection as Connection
 else:
     Connection = Any  # duckdb takes a while to import: only who asks it does
@@ -125,10 +124,14 @@ def explain_errors() -> Iterator[None]:
 
 @contextmanager
 def unwritable(path: Path) -> Iterator[None]:
-    """Tell a file that DuckDB cannot write from a part that it cannot read: StageError for the file."""
+    """Make the folder of a file; StageError where it cannot be written, not where a part cannot be read."""
     import duckdb
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield
+    except OSError as error:
+        raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
+                         "--output.") from error
     except duckdb.IOException as error:
         if str(path) not in str(error):
             raise
@@ -164,13 +167,6 @@ def empty_connection() -> Connection:
     nothing = Inventory({name: [] for name in TABLES}, [], None, [], [], [])
     connection.execute(_text_of(Path("/nowhere"), nothing))
     return connection
-
-
-def run_query(connection: Connection, query: str,
-              parameters: dict[str, Any] | None = None) -> duckdb.DuckDBPyRelation | None:
-    """Run one query; None where it returns no rows by nature. StageError with DuckDB's own explanation."""
-    with explain_errors():
-        return connection.sql(query, params=parameters) if parameters else connection.sql(query)
 
 
 def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:

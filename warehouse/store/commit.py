@@ -1,59 +1,31 @@
 """Atomic writes: a file appears whole under its final name, and the first writer wins."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fnmatch
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
+
+if TYPE_CHECKING:
+    from warehouse.objects.working_copy import WorkingCopy
 
 COPY_MARKER = "object-store.json"  # in the working copy of a run in an object store: its address
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
-class Twin(Protocol):
-    """The objects of a run whose folder is a working copy: see warehouse.objects."""
-
-    address: str    # where they lie, for example s3://bucket/run
-
-    def create(self, path: Path, temporary: Path) -> bool:
-        """Put the object of `path`; False if one stood, whose content `temporary` has then."""
-
-    def create_folder(self, folder: Path, final: Path) -> bool:
-        """Put the objects of a policy's or checkpoint's folder; False if one of that name stood."""
-
-    def file_names(self, folder: Path) -> list[str]:
-        """Names of the objects of a folder now."""
-
-    def bring(self, paths: Iterable[Path]) -> None:
-        """Have these files here, as far as there are objects of them."""
-
-    def bring_all(self) -> None:
-        """Have every file of the run here."""
-
-    def filesystem(self) -> Any:
-        """What reads objects where they lie, by their addresses: an fsspec filesystem."""
-
-    def remove(self, path: Path) -> None:
-        """Delete the objects of a file or folder."""
-
-    def carry_out(self, command: str, steps: Sequence[tuple[str, Path, Path | str]]) -> bool:
-        """Make changes of several objects as one; False if another command's were in the way."""
-
-    def finish_change(self) -> str:
-        """Make what a killed command had begun to change; that command, or ''."""
+TWINS: dict[Path, WorkingCopy] = {}  # of the runs in object stores that this process opened, by their folders
 
 
-TWINS: dict[Path, Twin] = {}  # of the runs in object stores that this process opened, by their folders
-
-
-def twin_of(path: Path) -> Twin | None:
+def twin_of(path: Path) -> WorkingCopy | None:
     """The objects of the run that a path lies in; None for a run that is a folder and nothing else."""
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
 
