@@ -14,7 +14,7 @@ from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
 from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.feedback import find_feedback
-from rollout.prompts.find_format import find_format
+from rollout.prompts.find_format import find_format, user_format
 from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.plan_turn import TurnSettings, plan_turn
@@ -43,6 +43,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     anything to count.
     """
     clock = Clock()
+    user_format.cache_clear()           # of the rollout before in this process: the file may be edited
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):

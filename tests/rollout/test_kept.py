@@ -190,3 +190,17 @@ def test_adapters_beside_the_base_load_no_weights(tmp_path: Path, kept: type[Loa
         roll(warehouse, iteration=version, serve="adapter")
     assert kept.held == [("a", "")] * 3 and len(kept.engines) == 1
     assert kept.adapter == str(warehouse.policy_dir(2))
+
+
+def test_a_format_of_the_users_own_is_read_anew_by_every_rollout(tmp_path: Path, kept: type[Loaded],
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was edited, and one of the same name in the folder of another command, is another."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        warehouse = run_of(tmp_path / folder / "run", tmp_path / "model", "a")
+        for iteration, word in enumerate(("Go", "Now!!")):
+            Path("mine.py").write_text(f"def ask(pairs, test_input):\n    return '{folder} {word}'\n")
+            roll(warehouse, prompt_format="mine.py:ask", iteration=iteration, policy_version=0)
+            said = warehouse.read("prompts", ["prompt"], iteration=iteration, purpose="train")
+            assert all(f"{folder} {word}" in prompt for prompt in said["prompt"].to_pylist())
