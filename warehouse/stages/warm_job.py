@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -47,11 +48,18 @@ def become_job() -> None:
     end_with_parent(signal.SIGKILL)
     os.setsid()
     atexit._clear()                                    # the parent's, who will run them
+    weakref.finalize._registry.clear()                 # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False   # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = bool) -> int:
+def clean_up(_code: int = 0) -> None:
+    """A fork's own clean-ups, not those of the process that it came from."""
+    atexit._run_exitfuncs()
+
+
+def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = clean_up) -> int:
     """Run a command as if it had been started with these words, in this folder, on these streams."""
     for number, stream in enumerate(job.streams):
         os.dup2(stream, number)
@@ -105,6 +113,6 @@ def end_with_client(line: socket.socket, finished: threading.Event) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End a fork: its own clean-ups, not those of the process that it came from."""
-    atexit._run_exitfuncs()
+    """End a fork."""
+    clean_up()
     os._exit(code)

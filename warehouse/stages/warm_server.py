@@ -32,7 +32,7 @@ from typing import Any
 from tqdm import tqdm
 
 from warehouse.stages import warm
-from warehouse.stages.children import child
+from warehouse.stages.children import SECONDS_TO_END, Followed, child
 from warehouse.stages.warm_job import Job, fork, run_job
 
 IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
@@ -111,7 +111,8 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
                 forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
         os.close(ended)
     for resident in residents.values():
-        resident.line.close()                          # its end of work
+        if not has_ended(resident) and not resident.busy:
+            await_end(resident)
     code = served.returncode
     return code if code >= 0 else 128 - code
 
@@ -184,11 +185,18 @@ def has_ended(resident: Resident) -> bool:
     """Whether the process is gone, or about to go; notes what it finished meanwhile."""
     with contextlib.suppress(BlockingIOError):
         if resident.line.recv(1, socket.MSG_DONTWAIT) != IDLE:
-            resident.line.close()
-            os.waitpid(resident.process, 0)
+            await_end(resident)
             return True
         resident.busy = False
     return False
+
+
+def await_end(resident: Resident) -> None:
+    """Close the line of a process, which ends by that, and wait until it has cleaned up."""
+    resident.line.close()
+    if not Followed(resident.process).has_ended(SECONDS_TO_END):
+        os.kill(resident.process, signal.SIGKILL)
+    os.waitpid(resident.process, 0)
 
 
 def fork_resident(first: Job, command: Any) -> Resident:

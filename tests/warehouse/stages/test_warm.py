@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ROOM = """
-import os, sys, time
+import os, pathlib, sys, time, weakref
 import click
 from warehouse.options import shows_errors
 from warehouse.stages import warm
@@ -40,13 +40,16 @@ def {name}(what, word):
         print("anew", os.getpid(), len(runs), sys.stdin.read())
     elif what == "crash":
         1 // 0
+    elif what == "tidy":
+        weakref.finalize({name}, pathlib.Path(word).touch)
     elif what in ("wait", "anew"):
         open(word, "w").write(str(os.getpid()))
         time.sleep(1000)
 """
 SERVER = """
-import sys
+import sys, weakref
 import fork_room, stay_room
+weakref.finalize(sys, open("server", "w").write, "once ")
 from warehouse.stages import warm_server
 warm_server.load_rooms = lambda: {"forked": fork_room.forked, "staying": stay_room.staying}
 sys.exit(warm_server.run_warm(sys.argv[1:]))
@@ -125,6 +128,13 @@ def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
         staying process; staying anew there <&0 & while [ ! -s there ]; do sleep 0.02; done
         kill -TERM $!; wait $!; echo $?; staying process""")
     assert code == 0 and output.splitlines()[1] == "143" and output.split()[-1] == "True"
+
+
+def test_a_process_cleans_up_after_its_own_command_and_for_nobody_else(folder: Path) -> None:
+    """vLLM leaves a file in the folder of temporary files where the end of its process is not told to it."""
+    code, output, _ = run(folder, "forked tidy 1; staying tidy 2; staying exit 3; staying tidy 3")
+    assert code == 0 and output == "" and (folder / "server").read_text() == "once "
+    assert all((folder / name).exists() for name in "123")
 
 
 def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
