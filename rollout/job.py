@@ -127,7 +127,7 @@ def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     if first in each:
         named = options.replace(splits=(first,))
         each[first] = named if _is_begun(warehouse, named) else options.replace(splits=())
-    if options.tasks_sql and len(each) > 1:
+    if options.tasks_sql is not None and len(each) > 1:
         begun = [split for split, chosen in each.items() if _is_begun(warehouse, chosen)]
         if len(begun) < len(each):
             begun += [task["split"] for task in named_by_query(warehouse, options.tasks_sql, tasks)]

@@ -99,7 +99,7 @@ def check_options(options: RolloutOptions) -> None:
     if options.turn > options.max_turns:
         raise StageError(f"--turn {options.turn} is beyond --max-turns {options.max_turns}. Raise the limit "
                          "if conversations may become that long.")
-    if options.turn == 1 and (options.parents_sql or options.parents_per_task):
+    if options.turn == 1 and (options.parents_sql is not None or options.parents_per_task):
         raise StageError("--from and --parents-per-task pick what a later turn answers. Give them together "
                          "with --turn 2.")
     for url in options.endpoint:

@@ -32,23 +32,24 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
     A task has `parents_per_task` of them, the same again where it has fewer wrong ones; those of a query are
     taken as it gives them. StageError where there is none, or one that cannot be answered.
     """
-    from warehouse.sql.database import connect, rows_of
+    from warehouse.sql.database import connect, keys_of, rows_of
     if is_training(purpose) and warehouse.stage("train", iteration=iteration).is_complete():
         raise StageError(f"Iteration {iteration} is trained already: rows added now would never be trained "
                          "on. Sample its turns before `train`, or give --eval.")
     before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)
     connection = connect(warehouse, strict=True)
-    query = options.parents_sql or f"FROM wrong_completions({iteration}, of_purpose := '{before}')"
-    rows = rows_of(connection, query)
-    if not rows:
+    usual = {"iteration": iteration, "purpose": before}
+    query = options.parents_sql
+    if query is None:
+        query = f"FROM wrong_completions({iteration}, of_purpose := '{before}')"
+    rows = keys_of(connection, "--from", query, ["task_id", "purpose"], ["sample_index", "iteration"],
+                   may_lack=list(usual), hint="Select task_id and sample_index, and iteration and purpose "
+                   f"where they are others than {iteration} and '{before}'.")
+    given = [usual | row for row in rows]
+    if not given:
         raise StageError("--from gives no row. Try the query with `warehouse sql`." if options.parents_sql
                          else _why_none(warehouse, iteration, before))
-    if missing := {"task_id", "sample_index"} - rows[0].keys():
-        raise StageError(f"--from gives no column '{min(missing)}' but {', '.join(rows[0])}. Select task_id "
-                         "and sample_index, and iteration and purpose where they are others than "
-                         f"{iteration} and '{before}'.")
-    usual = {"iteration": iteration, "purpose": before}
-    keys = [tuple((usual | row)[name] for name in KEYS) for row in rows]
+    keys = [tuple(row[name] for name in KEYS) for row in given]
     keys = _per_task(keys, options) if options.parents_sql is None or options.parents_per_task else keys
     keys = _of_tasks(keys, warehouse, options)
     parents = rows_of(connection, ROWS, [list(range(len(keys))), *map(list, zip(*keys, strict=True))])
@@ -68,7 +69,7 @@ def _per_task(keys: list[tuple[Any, ...]], options: RolloutOptions) -> list[tupl
 def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
               options: RolloutOptions) -> list[tuple[Any, ...]]:
     """Parents of the tasks that --split and --tasks-sql leave, of the first --num-tasks of these."""
-    if options.splits or options.tasks_sql:
+    if options.splits or options.tasks_sql is not None:
         allowed = {task["task_id"] for task in choose_tasks(warehouse, options)}
         keys = [key for key in keys if key[2] in allowed]
         if not keys:

@@ -30,7 +30,8 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
         kind = "held-out" if options.evaluate else "training"
         raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
     tasks = [task for task in tasks if task["split"] in splits]
-    if options.tasks_sql and not (tasks := named_by_query(warehouse, options.tasks_sql, tasks)):
+    if options.tasks_sql is not None and not (
+            tasks := named_by_query(warehouse, options.tasks_sql, tasks)):
         raise StageError("--tasks-sql names no task, or none of them in the splits to sample. Try the "
                          "query with `warehouse sql`, or name the split with --split.")
     return tasks
@@ -38,10 +39,8 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 def named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of the tasks whose task_id the query gives; StageError where it gives no such column."""
-    from warehouse.sql.database import connect, rows_of
-    rows = rows_of(connect(warehouse, strict=True), query)
-    if rows and "task_id" not in rows[0]:
-        raise StageError(f"--tasks-sql gives no column 'task_id' but {', '.join(rows[0])}. Select it.")
+    from warehouse.sql.database import connect, keys_of
+    rows = keys_of(connect(warehouse, strict=True), "--tasks-sql", query, ["task_id"])
     wanted = {row["task_id"] for row in rows}
     return [task for task in tasks if task["task_id"] in wanted]
 

@@ -266,3 +266,15 @@ def test_export_keeps_the_dtype_of_the_training(trained, tmp_path):
     result = CliRunner().invoke(train_command, ["export", str(trained.root), "--output", out])
     assert result.exit_code == 0 and "in float32" in result.stdout
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(("query", "words"), [
+    ("select 1 as iteration, ['x'] as group_id", "--replay-select gives ['x'] as group_id, which is no text"),
+    ("select 'a' as iteration, 'x' as group_id", "gives a as iteration, which is no whole number"),
+    ("select 0.5 as iteration, 'x' as group_id", "gives 0.5 as iteration, which is no whole number"),
+    ("select error('of the query') as iteration, 'x' as group_id", "of the query"),
+    (";", "gives no column 'group_id' but none"),
+])
+def test_a_query_for_rows_to_replay_that_names_none_is_refused(next_run, query, words):
+    connect(next_run).close()       # which writes warehouse.sql
+    assert words in refused(next_run, "--replay", "1", "--replay-select", query)

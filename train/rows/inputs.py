@@ -137,12 +137,10 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
     """Groups that wait, and those at most `--replay` policy versions old that the query selects."""
     selected = None
     if settings.replay_select is not None:
-        from warehouse.sql.database import connect, rows_of
-        rows = rows_of(connect(warehouse, strict=True), settings.replay_select)
-        if rows and not {"iteration", "group_id"} <= rows[0].keys():
-            raise StageError("--replay-select must return the columns iteration and group_id, for example: "
-                             "SELECT iteration, group_id FROM train_samples WHERE drop_reason = "
-                             "'early_exit'.")
+        from warehouse.sql.database import connect, keys_of
+        rows = keys_of(connect(warehouse, strict=True), "--replay-select", settings.replay_select,
+                       ["group_id"], ["iteration"], hint="Select iteration and group_id, for example: "
+                       "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'.")
         selected = {(row["iteration"], row["group_id"]) for row in rows}
     groups = []
     for earlier in sorted({*waiting, *range(max(0, iteration - settings.replay), iteration)}):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -201,6 +202,28 @@ def rows_of(connection: Connection, query: str, parameters: list[Any] | None = N
         cursor = connection.execute(query, parameters or [])
         names = [column[0] for column in cursor.description or []]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str],
+            numbers: Sequence[str] = (), *, may_lack: Sequence[str] = (),
+            hint: str = "Select it.") -> list[dict[str, Any]]:
+    """The rows of a query that an option gives to name something, by columns of texts and of whole numbers.
+
+    StageError where it lacks one that it may not lack, and for a value of another type than that or NULL.
+    """
+    with explain_errors():
+        answer = connection.execute(query)              # None where the query says nothing
+        names = [column[0] for column in answer.description or []] if answer else []
+        rows = [dict(zip(names, row, strict=True)) for row in answer.fetchall()] if answer else []
+    for name in (*texts, *numbers):
+        if name not in names and name not in may_lack:
+            raise StageError(f"{option} gives no column '{name}' but {', '.join(names) or 'none'}. {hint}")
+    for name, value in ((name, row.get(name)) for row in rows for name in (*texts, *numbers)):
+        whole = isinstance(value, int | float | Decimal) and value % 1 == 0
+        if value is not None and not (isinstance(value, str) if name in texts else whole):
+            kind = "text" if name in texts else "whole number"
+            raise StageError(f"{option} gives {value} as {name}, which is no {kind}. Correct the query.")
+    return rows
 
 
 def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
