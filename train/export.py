@@ -8,6 +8,7 @@ from torch import Tensor
 
 from train.model.loading import DTYPES, load_lora
 from train.model.saving import copy_tokenizer
+from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -27,6 +28,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
                          "that.")
     if folder.exists() and any(folder.iterdir()):
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
+    check_base(warehouse)
     warehouse.verify_policy(version)
     dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",

@@ -31,7 +31,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         check_config(config)
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
-    base = find_model(model, run)
+    base = find_model(model, run, new=True)
     rows = read_sources(tasks, heldout)
     if gold:
         tasks_judged = judge_tasks([task for _source, task in rows], gold, config)

@@ -1,5 +1,7 @@
 """`train export` writes a plain model with the logprobs of base and adapter."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -59,3 +61,14 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
         result = CliRunner().invoke(train_command, ["export", *arguments])
         assert result.exit_code == 1, result.output
         assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_another_base_than_that_of_the_run_is_not_exported(run, tmp_path):
+    tokenizer = Path(run.model, "tokenizer.json")
+    before = tokenizer.read_text()
+    tokenizer.write_text(before[:-9])
+    arguments = ["export", str(run.root), "--output", str(tmp_path / "merged")]
+    result = CliRunner().invoke(train_command, arguments)
+    tokenizer.write_text(before)
+    assert result.exit_code == 1 and "The tokenizer in" in result.stderr, result.output
+    assert not (tmp_path / "merged").exists()

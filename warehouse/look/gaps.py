@@ -5,6 +5,7 @@ from pathlib import Path
 
 from warehouse.look.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
+from warehouse.sql.vocabulary import load_tokenizer
 from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
@@ -62,8 +63,7 @@ def decoder(warehouse: Warehouse, connection: Connection) -> Callable[[list[int]
     """
     path = Path(warehouse.model) / "tokenizer.json"
     if path.exists():
-        from tokenizers import Tokenizer
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = load_tokenizer(path)
         return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
     texts = {row["token_id"]: row["token"] for row in rows_of(connection, "FROM vocabulary")}
     if not texts:

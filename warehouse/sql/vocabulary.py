@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -25,14 +26,19 @@ def vocabulary_file(warehouse: Warehouse) -> Path | None:
     return path if path.exists() else None
 
 
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer of a tokenizer.json; StageError where that is none."""
+    from tokenizers import Tokenizer
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:     # what the library raises has no other name
+        raise StageError(f"{path} is no tokenizer ({error}). Restore it.") from error
+
+
 def _parquet_bytes(path: Path) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from tokenizers import Tokenizer
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:     # what the library raises has no other name
-        raise StageError(f"{path} is no tokenizer: {error}") from error
+    tokenizer = load_tokenizer(path)
     ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
     texts = [tokenizer.decode([number], skip_special_tokens=False) or tokenizer.id_to_token(number)
              for number in ids]

@@ -1,6 +1,7 @@
 """Identify the base model: where it is, and hashes that show later whether it is still the same."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,18 @@ class BaseModel:
     revision: str | None = None  # commit of a hub model
 
 
-def find_model(model: str, run: Path) -> BaseModel:
-    """Find a model folder or hub id; StageError if there is none or it has no tokenizer."""
+def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
+    """Find a model folder or hub id; StageError if there is none or it has no tokenizer.
+
+    Of a `new` one the documents are read, too: what is damaged from the beginning never changes.
+    """
     folder = Path(model)
     if folder.is_dir():
         if not (folder / "config.json").exists():
             raise StageError(f"{folder} is not a model folder: it has no config.json. "
                              "Give the folder that `save_pretrained` wrote.")
+        if new:
+            _check_documents(folder)
         weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
         stored, inside = folder.resolve(), run.resolve()
         stored = stored.relative_to(inside) if stored.is_relative_to(inside) else stored
@@ -38,6 +44,8 @@ def find_model(model: str, run: Path) -> BaseModel:
         raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
                          "or the id of a model on the hub (owner/name).")
     snapshot = _download(model)
+    if new:
+        _check_documents(snapshot)
     tokenizer = _tokenizer_files(snapshot)
     sha256 = _hash([snapshot / "config.json"], snapshot.name)
     return BaseModel(model, sha256, _hash(tokenizer, ""), snapshot.name)
@@ -54,12 +62,30 @@ def _download(model: str) -> Path:
                          "folder.") from error
 
 
+def _check_documents(folder: Path) -> None:
+    """StageError for a damaged document, and for a tokenizer that is a configuration alone."""
+    for path in (folder / "config.json", folder / "tokenizer.json"):
+        try:
+            sound = not path.exists() or isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+        except (ValueError, RecursionError):
+            sound = False
+        if not sound:
+            raise StageError(f"{path} is damaged: it holds no JSON object. Restore it, or download the model "
+                             "again.")
+    if not any((folder / name).exists() for name in TOKENIZER_FILES[:2]) and not any(folder.glob("vocab.*")):
+        raise _no_tokenizer(folder)
+
+
 def _tokenizer_files(folder: Path) -> list[Path]:
     tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
     if not tokenizer:
-        raise StageError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])}). "
-                         "Save the model's tokenizer beside its weights.")
+        raise _no_tokenizer(folder)
     return tokenizer
+
+
+def _no_tokenizer(folder: Path) -> StageError:
+    return StageError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])}). Save the model's "
+                      "tokenizer beside its weights.")
 
 
 def _hash(files: list[Path], salt: str) -> str:

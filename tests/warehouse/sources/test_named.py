@@ -232,6 +232,21 @@ def test_a_changed_byte_in_the_weights_changes_the_model(tmp_path: Path) -> None
     assert find_model(str(model), tmp_path).sha256 != before
 
 
+def test_a_model_whose_documents_are_damaged_begins_no_run(tmp_path: Path) -> None:
+    model = fake_model(tmp_path / "m")
+    for name, text, words in (("config.json", "[]", "holds no JSON object"),
+                              ("tokenizer.json", '{"a', "damaged"),
+                              ("tokenizer.json", None, "has no tokenizer")):
+        before = (model / name).read_text()
+        (model / "tokenizer_config.json").write_text("{}")
+        (model / name).unlink() if text is None else (model / name).write_text(text)
+        with pytest.raises(StageError, match=words):
+            find_model(str(model), tmp_path, new=True)
+        (model / name).write_text(before)
+    (model / "tokenizer.json").rename(model / "vocab.json")
+    find_model(str(model), tmp_path, new=True)      # which transformers converts
+
+
 def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.MonkeyPatch,
                                                            tmp_path: Path) -> None:
     def fail(*_arguments: object, **_options: object) -> None:

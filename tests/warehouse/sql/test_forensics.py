@@ -15,6 +15,7 @@ from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.look.gaps import WORST, decoder, gap_lines, text_around
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 
@@ -182,6 +183,13 @@ def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) ->
     assert decoder(elsewhere, connection)([3, 5, 9]) == "def f<9>"
     connection.execute("DELETE FROM vocabulary")
     assert decoder(elsewhere, connection)([3, 5]) == "3 5 "
+
+
+def test_gaps_with_a_damaged_tokenizer_of_the_base_are_one_sentence(run: Warehouse, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "tru')
+    elsewhere = replace(run, facts={**run.facts, "model": str(tmp_path)})
+    with pytest.raises(StageError, match=r"tokenizer\.json is no tokenizer \(EOF .*\)\. Restore it\."):
+        decoder(elsewhere, duckdb.connect())
 
 
 def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
