@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 from warehouse.stages import warm
 from warehouse.stages.children import end_with_parent
 
+LAST_WORDS_LOST = 120                # Python's exit code where output cannot be written at the end
+
 
 class Job(NamedTuple):
     """A command to run: its connection, what it is, where, and its standard streams."""
@@ -75,8 +77,11 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
     job.line.sendall(warm.number(os.getpid()))
     threading.Thread(target=end_with_client, args=(job.line.dup(), finished), daemon=True).start()
     code = call(command, job)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for written in (sys.stdout, sys.stderr):
+        try:
+            written.flush()
+        except OSError:              # a full disk, a reader that is gone
+            code = code or LAST_WORDS_LOST
     nowhere = os.open(os.devnull, os.O_RDWR)           # whoever reads from the command waits for its end
     for number in range(3):
         os.dup2(nowhere, number)
@@ -93,15 +98,21 @@ def call(command: Any, job: Job) -> int:
         command.main(args=job.words, prog_name=job.name)
     except SystemExit as end:
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            tell(end.code)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except warm.NewProcess as why:
-        print(why, file=sys.stderr)
+        tell(str(why))
         return warm.AGAIN
     except BaseException:
-        traceback.print_exc()
+        tell(traceback.format_exc().rstrip())
         return 1
     return 0
+
+
+def tell(words: str) -> None:
+    """Print to where errors go, if they can go there."""
+    with contextlib.suppress(OSError):
+        print(words, file=sys.stderr)
 
 
 def end_with_client(line: socket.socket, finished: threading.Event) -> None:

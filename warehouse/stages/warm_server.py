@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ from warehouse.stages import warm
 from warehouse.stages.children import SECONDS_TO_END, Followed, child
 from warehouse.stages.warm_job import Job, fork, run_job
 
+FOLDER = "rollhouse-warm-"           # of a socket, in the folder of temporary files
 IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
 LONGEST_PLACE = 70                   # of the folder of a socket, whose whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
@@ -57,8 +59,10 @@ def run_warm(command: Sequence[str]) -> int:
         return subprocess.call(command)
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     rooms = load_rooms()
+    os.environ.pop(warm.VARIABLE, None)                # of a server that this one runs in: jobs stay here
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_PLACE else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="rollhouse-warm-", dir=place) as folder, socket.socket(
+    sweep(place)
+    with tempfile.TemporaryDirectory(prefix=FOLDER, dir=place) as folder, socket.socket(
             socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/socket")
         listener.listen()
@@ -68,6 +72,17 @@ def run_warm(command: Sequence[str]) -> int:
             print("Importing opened the GPU, so each command imports by itself.", file=sys.stderr)
         with child(command, warm.began_with | more) as served:
             return serve(listener, rooms, served)
+
+
+def sweep(place: str) -> None:
+    """Remove the folders of servers that were killed: nobody listens there."""
+    for left in Path(place).glob(f"{FOLDER}*/socket"):
+        with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
+            line.setblocking(False)
+            try:
+                line.connect(str(left))
+            except ConnectionRefusedError:
+                shutil.rmtree(left.parent, ignore_errors=True)
 
 
 def load_rooms() -> dict[str, Any]:
@@ -135,7 +150,7 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
                 told.add(why)
                 print(f"{name} imports by itself, as whatever has {why} otherwise than `warehouse warm`.",
                       file=sys.stderr)
-    except (ValueError, ConnectionError):              # it, or who was to run it, has just been killed
+    except (ValueError, OSError):    # it, or who runs it, was just killed; nothing can be forked, or printed
         pass
     finally:
         for stream in streams:
@@ -183,12 +198,16 @@ def room_of(command: Any) -> ModuleType:
 
 def has_ended(resident: Resident) -> bool:
     """Whether the process is gone, or about to go; notes what it finished meanwhile."""
-    with contextlib.suppress(BlockingIOError):
-        if resident.line.recv(1, socket.MSG_DONTWAIT) != IDLE:
-            await_end(resident)
-            return True
-        resident.busy = False
-    return False
+    try:
+        said = resident.line.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:                            # it was killed before it read what it was sent
+        said = ENDS
+    resident.busy = False
+    if said != IDLE:
+        await_end(resident)
+    return said != IDLE
 
 
 def await_end(resident: Resident) -> None:

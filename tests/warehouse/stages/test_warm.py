@@ -166,6 +166,32 @@ def test_a_command_whose_streams_are_closed_runs_by_itself(folder: Path) -> None
     assert code == 0 and [line.split()[-1] for line in output.splitlines()] == ["True", "False", "on"]
 
 
+@pytest.mark.parametrize("tool", ["forked", "staying"])
+def test_a_command_whose_output_cannot_be_written_was_not_killed(folder: Path, tool: str) -> None:
+    code, output, errors = run(folder, f"""
+        {tool} say lost </dev/null >/dev/full; echo $?
+        {tool} say kept </dev/null 2>/dev/full; echo $?
+        {tool} process | exit; echo ${{PIPESTATUS[0]}}; {tool} process""", PYTHONUNBUFFERED="")
+    assert code == 0 and errors == "complaint\n"
+    lines = output.splitlines()
+    assert lines[:3] == ["120", f"kept {folder} ", "1"] and len(lines) == 5
+
+
+def test_a_server_goes_on_where_it_cannot_say_why_a_command_imports_by_itself(folder: Path) -> None:
+    code, output, _ = run(folder, f"""
+        {sys.executable} serve.py bash -c "N=1 staying process 2>&1; staying process" 2>/dev/full""")
+    assert code == 0 and [line.split()[2] for line in output.splitlines()] == ["False", "True"]
+
+
+def test_a_server_within_another_runs_its_own_commands(folder: Path) -> None:
+    code, output, errors = run(folder, f"""
+        staying process; N=1 {sys.executable} serve.py bash -c "staying process; staying process"
+        staying process""")
+    first, inside, again, last = (line.split() for line in output.splitlines())
+    assert code == 0 and not errors and first[0] == last[0] != inside[0] == again[0]
+    assert [first[1], inside[1], again[1], last[1]] == ["1", "1", "2", "2"]
+
+
 def test_errors_are_told_that_are_no_text(folder: Path) -> None:
     _, _, errors = run(folder, r"forked fail $'\xff'")
     assert errors == "Error: \\udcff\n"
@@ -192,8 +218,10 @@ def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, too
 
 @pytest.mark.parametrize("tool", ["forked", "staying"])
 def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> None:
-    end = time.monotonic() + 600
-    with start(folder, f"{tool} wait there") as process:
+    """Nor does its folder, once there is another server."""
+    end, place = time.monotonic() + 600, folder / "tmp"
+    place.mkdir()
+    with start(folder, f"{tool} wait there", TMPDIR=str(place)) as process:
         while not (folder / "there").exists() or not (folder / "there").read_text():
             assert time.monotonic() < end
             time.sleep(0.02)
@@ -202,6 +230,10 @@ def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> 
     while is_running(job):
         assert time.monotonic() < end
         time.sleep(0.02)
+    _, output, _ = run(folder, f"{sys.executable} serve.py true; ls $TMPDIR/*/socket; echo $ROLLHOUSE_WARM",
+                       TMPDIR=str(place))
+    here, own = output.splitlines()
+    assert here == own and not list(place.iterdir())
 
 
 def is_running(process: int) -> bool:
@@ -231,3 +263,28 @@ def test_commands_that_are_killed_while_they_ask_leave_the_server_as_it_is(folde
     code, output, _ = run(folder, f"""
         x=$({sys.executable} goes.py $PWD 2>/dev/null); x=$(staying process); echo $x; ls $ROLLHOUSE_WARM""")
     assert code == 0 and output.split()[2] == "True"
+
+
+DIES = """
+import json, os, signal, socket, sys
+from warehouse.stages import warm
+os.kill(int(sys.argv[1]), signal.SIGSTOP)
+lines = []
+for tool in ("staying", "unknown"):        # that the second is answered says that the first was handed on
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(os.environ["ROLLHOUSE_WARM"])
+    asked = json.dumps([tool, ["process"], ".", warm.environment(warm.began_with), warm.limits()]).encode()
+    socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
+    line.sendall(asked)
+    lines.append(line)
+assert warm.read_number(lines[1]) == warm.COLD
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("then", ["staying process; staying process", ""])
+def test_a_process_that_stays_and_is_killed_before_it_reads_is_replaced(folder: Path, then: str) -> None:
+    (folder / "dies.py").write_text(DIES)
+    code, output, errors = run(folder, f"{sys.executable} dies.py $(staying process); {then}")
+    assert code == 0 and not errors
+    assert [line.split()[2] for line in output.splitlines()] == ["True"] * then.count("staying")
