@@ -165,8 +165,10 @@ def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest:
     return Pairing(iteration, purpose, pairs, latest)
 
 
-def paired_interval(differences: list[float]) -> tuple[float, float]:
-    """95% bootstrap interval of the mean difference over tasks."""
+def paired_interval(differences: list[float]) -> tuple[float, float] | None:
+    """95% bootstrap interval of the mean difference over tasks; None of one, which says nothing of others."""
+    if len(differences) < 2:
+        return None
     draws = np.random.default_rng(0).choice(differences, size=(RESAMPLES, len(differences)))
     low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
@@ -226,12 +228,13 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
 
 def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
     differences = [row["b"] - row["a"] for row in pairs]
-    low, high = paired_interval(differences)
+    bounds = paired_interval(differences)
+    interval = f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "none of one task"
     mean_a, mean_b = (sum(row[key] for row in pairs) / len(pairs) for key in ("a", "b"))
     return [("tasks in common", str(len(pairs))), (f"pass@1, {names[0]}", number(mean_a)),
             (f"pass@1, {names[1]}", number(mean_b)),
             ("difference", f"{sum(differences) / len(differences):+.3f}"),
-            ("its 95% interval over tasks", f"{low:+.2f} to {high:+.2f}"),
+            ("its 95% interval over tasks", interval),
             ("tasks better, worse", f"{sum(d > 0 for d in differences)}, {sum(d < 0 for d in differences)}"),
             ("sign test, p", number(sign_test(differences)))]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from warehouse.sql.catalog import condition, of_purposes
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 
 NAMES = {"iteration": "iteration", "purpose": "purpose", "split": "split", "policy": "policy_version",
          "task": "task_id"}
@@ -181,6 +181,7 @@ def _gains(connection: Connection, budget: int, fewer: dict[str, Any], more: dic
         [row] = rows_of(connection, BOUNDS.format(
             name=name, more=more["arm"], fewer=fewer["arm"], resamples=RESAMPLES,
             iteration=more["iteration"], base=more["base"]))
-        lines.append(f"  {name:<15} {row['gain']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}], better on "
-                     f"{row['won']} of {row['num']} tasks, worse on {row['lost']}")
+        interval = f" [{row['low']:+.4f}, {row['high']:+.4f}]" if row["num"] > 1 else ""
+        lines.append(f"  {name:<15} {row['gain']:+.4f}{interval}, better on {row['won']} of "
+                     f"{counted(row['num'], 'task')}, worse on {row['lost']}")
     return lines

@@ -17,6 +17,17 @@ JOIN (SELECT iteration, purpose, policy_version FROM iteration_stats) USING (ite
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
+# What tells tasks apart is in both of two visits to the same tasks: the error of a gain is that of the tasks'
+# gains, of pass@1 no less than what chance does to completions.
+PAIRS = """
+WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
+                       CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
+                FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
+SELECT count(*) AS num,
+       sqrt(greatest(var_samp(now.value - former.value), avg(now.chance + former.chance)) / count(*)) AS error
+FROM (FROM visits WHERE iteration = $2) AS former
+FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
+HAVING count(now.value - former.value) = count(*)"""
 
 
 class Change(NamedTuple):
@@ -25,15 +36,16 @@ class Change(NamedTuple):
     first: float
     last: float
     gain: float
-    margin: float
+    margin: float | None        # None: there is nothing to tell it by
 
     @property
     def direction(self) -> int:
-        """1 up, -1 down, 0 where chance explains it."""
-        return 0 if abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
+        """1 up, -1 down, 0 where chance explains it, or may."""
+        return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
 
     def __str__(self) -> str:
-        return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f} ± {self.margin:.2f})"
+        margin = ", its error is not known" if self.margin is None else f" ± {self.margin:.2f}"
+        return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f}{margin})"
 
 
 def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
@@ -44,13 +56,16 @@ def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
         rows = list(group)
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
-        lines.append(_training(rows, firing) if purpose == "train" else _evaluation(purpose, rows, firing))
+        lines.append(_training(connection, rows, firing) if purpose == "train"
+                     else _evaluation(connection, purpose, rows, firing))
+    if not lines and rows_of(connection, "SELECT 1 FROM iteration_stats LIMIT 1"):
+        return ["Nothing is judged yet: no reward could be measured."]
     return lines or ["Nothing is judged yet: nothing is scored."]
 
 
-def _training(rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     first, last = rows[0]["iteration"], rows[-1]["iteration"]
-    change = _change(rows, "solving")
+    change = _change(connection, rows, "solving")
     if firing:
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
@@ -80,10 +95,10 @@ def _fall(rows: list[dict[str, Any]], since: int) -> str:
             f"{short_share(solving[last])} at iteration {last}.")
 
 
-def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
-    changes = {"pass@1": _change(rows, "solving")}
+def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+    changes = {"pass@1": _change(connection, rows, "solving")}
     if None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
-        changes[f"pass@{rows[0]['k']}"] = _change(rows, "reach")
+        changes[f"pass@{rows[0]['k']}"] = _change(connection, rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
     if rows[0]["iteration"] == rows[-1]["iteration"]:
         asked = "the model behind the API" if now is None else f"policy {now}"
@@ -101,8 +116,13 @@ def _evaluation(purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -
     return f"On '{purpose}', policy {before} to {now}: {said}; {moved}.{fired}"
 
 
-def _change(rows: list[dict[str, Any]], measure: str) -> Change:
+def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:
     """From the first visit to the last."""
     first, last = rows[0], rows[-1]
-    margin = 1.96 * (first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5
+    k = 1 if measure == "solving" else first["k"]
+    visits = [first["purpose"], first["iteration"], last["iteration"], k]
+    errors = [row["error"] for row in rows_of(connection, PAIRS, visits)]
+    if not errors and None not in (first[f"{measure}_error"], last[f"{measure}_error"]):
+        errors = [(first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5]
+    margin = 1.96 * errors[0] if errors and errors[0] is not None else None
     return Change(first[f"{measure}_plain"], last[f"{measure}_plain"], last[measure] - first[measure], margin)

@@ -86,6 +86,12 @@ def test_the_arms_hold_what_a_count_by_hand_gives(tmp_path: Path, verdicts: tupl
     assert f"better on {int((gain > 0).sum())} of 64 tasks, worse on {int((gain < 0).sum())}" in lines[1]
 
 
+def test_one_task_has_no_interval_over_tasks(tmp_path: Path) -> None:
+    run = run_with(tmp_path, {"task-00": [False] * 8}, {"task-00": [True] * 4}, parent=3)
+    *_, lines = budget_table(warehouse.open(run.root), 8)
+    assert lines[1].endswith(" +1.0000, better on 1 of 1 task, worse on 0")
+
+
 def test_first_turns_alone_count_where_nobody_asks_for_turns(tmp_path: Path, verdicts: tuple) -> None:
     run = run_with(tmp_path, *verdicts, parent=3)
     counts = rows_of(warehouse.open(run.root), "SELECT purpose, sum(n)::INTEGER AS n FROM task_results "

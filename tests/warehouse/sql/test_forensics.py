@@ -150,6 +150,15 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     assert "⟦" in lines[2] and len(lines) == 4
 
 
+def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Warehouse) -> None:
+    connection = connect(run)
+    connection.execute("CREATE TABLE far AS SELECT * REPLACE (-30.0::DOUBLE AS gap) FROM token_gaps(7)")
+    connection.execute("CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE FROM far")
+    for macro in ("gaps_by_position", "gaps_by_origin"):
+        for row in rows_of(connection, f"FROM {macro}(7)"):
+            assert row["mismatch_kl"] == pytest.approx(exp(-30) + 30 - 1)
+
+
 def test_gaps_of_rows_of_an_earlier_policy_are_told_as_such(run: Warehouse) -> None:
     connection = connect(run)
     connection.execute("CREATE TABLE kept AS FROM token_gaps(7)")

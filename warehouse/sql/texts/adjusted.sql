@@ -40,7 +40,7 @@ deviations AS MATERIALIZED (
     WINDOW here AS (PARTITION BY occasion)),
 spread AS (  -- of each purpose: benchmarks differ in it
     SELECT purpose, greatest(count(*) - count(DISTINCT occasion), 1) AS total_freedom,
-           -- Of one task at a time chance tells what completions do to solving, and nothing the rest.
+           -- Of one task at a time chance tells what several completions do to solving, and nothing the rest.
            CASE WHEN count(*) > count(DISTINCT occasion)
                 THEN greatest(count(*) - count(DISTINCT occasion) - sum(1 / (visits + 0.1)), 1) END AS freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL), 1) AS reach_total_freedom,
@@ -49,7 +49,7 @@ spread AS (  -- of each purpose: benchmarks differ in it
            sum(pow(solving - solving_mean, 2)) / total_freedom AS solving_total,
            sum(pow(reach - reach_mean, 2)) / reach_total_freedom AS reach_total,
            greatest(sum(pow(solving - solving_here - solving_of_task, 2)) / freedom,
-                    avg(solving * (1 - solving) / greatest(n - 1, 1))) AS solving_noise,
+                    avg(solving * (1 - solving) / nullif(n - 1, 0))) AS solving_noise,
            sum(pow(reach - reach_here - reach_of_task, 2)) / reach_freedom AS reach_noise
     FROM deviations GROUP BY purpose),
 paid_spread AS (  -- and of each scorer
@@ -59,12 +59,13 @@ paid_spread AS (  -- and of each scorer
                 THEN sum(pow(reward - reward_here - reward_of_task, 2))
                      / greatest(count(*) - count(DISTINCT occasion) - sum(1 / (paid_visits + 0.1)), 1) END AS reward_noise
     FROM deviations GROUP BY purpose, scorer)
-SELECT iteration, cells.purpose, avg(fitted.solving - solving_of_task) AS solving,
+-- Rounded, or what is 0 would be 1e-17.
+SELECT iteration, cells.purpose, round(avg(fitted.solving - solving_of_task), 12) + 0 AS solving,
        sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
-       avg(fitted.reach - reach_of_task) AS reach,
+       round(avg(fitted.reach - reach_of_task), 12) + 0 AS reach,
        sqrt(sum(variance_of(reach_total, reach_noise, cells.reach_visits)) FILTER (cells.reach IS NOT NULL))
            / count(cells.reach) AS reach_error,
-       avg(fitted.reward - reward_of_task) AS reward,
+       round(avg(fitted.reward - reward_of_task), 12) + 0 AS reward,
        sqrt(sum(variance_of(reward_total, reward_noise, cells.paid_visits))) / count(*) AS reward_error,
        avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain,
        any_value(k)::INTEGER AS k, count(*)::INTEGER AS num_tasks

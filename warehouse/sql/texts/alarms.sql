@@ -177,10 +177,10 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('diversity', distinct_wrong_share, CASE WHEN reach < best_reach - 2 * reach_error THEN 0.5 * usual_diversity
               WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, pass@k falling'),
     signal_of('sharpening', reach,
-              CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error)
+              CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error) + 0 * reach_error
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
               'pass@k falls while pass@1 does not: sharpening'),
-    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * solving_wider), two_fall), false,
+    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * solving_wider), two_fall) + 0 * solving_error, false,
               greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 falls, like tasks with like'),
     signal_of('reward_falls', reward, best_reward - 3 * reward_error * reward_wider, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
