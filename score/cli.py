@@ -1,7 +1,6 @@
 """The command `score`."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +34,33 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc
            "tests-share", "graded")
 
 
-class WithDefault(click.Group):
-    """A group with a default command: `score RUN` beside `score diff RUN A B`."""
+@click.command("gold", cls=TitledCommand)
+@click.argument("where", metavar="RUN|TASKS.jsonl", type=click.Path(exists=True, path_type=Path),
+                is_eager=True, callback=limits_of_score)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
+              callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="File for a line of JSON about each solution.")
+@limit_options
+@lane_options
+@tier_options
+@shows_errors
+def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
+    """Judge the canonical solutions in FILE: all of them should be right.
 
-    default: click.Command
-
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        import sys
-        arguments = list(sys.argv[1:] if args is None else args)
-        if arguments and arguments[0] in self.commands:
-            return super().main(arguments, *rest, **options)
-        return self.default.main(arguments, *rest, **options)
+    FILE has lines of JSON with task_id and code, or text for a whole answer. Solutions that fail because
+    tests run apart from the program are tried together with them; `warehouse init --gold FILE` stores that.
+    """
+    from score.gold import score_gold
+    from score.sandbox.limits import Limits
+    for line in score_gold(where, file, output, Limits.of(values), **values):
+        click.echo(line)
 
 
 @with_version
-@click.group(cls=WithDefault)
-def score() -> None:
-    """Run the programs of completions and write their rewards."""
-
-
-@with_version
-@click.command("score", cls=TitledCommand, context_settings={"show_default": True}, epilog="""
+@click.command(cls=TitledCommand, beside=(diff, doctor, explain, gold, try_program),
+               context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
 shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`
 judges canonical solutions, `score doctor` says what isolation this machine offers and what would raise it.
@@ -92,7 +97,7 @@ judges canonical solutions, `score doctor` says what isolation this machine offe
 @click.option("--grace", type=FiniteRange(min=0), default=30.0,
               help="Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.")
 @shows_errors
-def score_rollouts(run: Path, **values: Any) -> None:
+def score(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
 
     Scores every complete rollout that this scorer has not scored, or the iteration named. Run again after a
@@ -160,33 +165,3 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
         if not math.isfinite(numbers[name]):
             raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.")
     return numbers
-
-
-@with_version
-@click.command("gold", cls=TitledCommand)
-@click.argument("where", metavar="RUN|TASKS.jsonl", type=click.Path(exists=True, path_type=Path),
-                is_eager=True, callback=limits_of_score)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
-              callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File for a line of JSON about each solution.")
-@limit_options
-@lane_options
-@tier_options
-@shows_errors
-def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
-    """Judge the canonical solutions in FILE: all of them should be right.
-
-    FILE has lines of JSON with task_id and code, or text for a whole answer. Solutions that fail because
-    tests run apart from the program are tried together with them; `warehouse init --gold FILE` stores that.
-    """
-    from score.gold import score_gold
-    from score.sandbox.limits import Limits
-    for line in score_gold(where, file, output, Limits.of(values), **values):
-        click.echo(line)
-
-
-WithDefault.default = score_rollouts
-for command in (diff, doctor, explain, gold, try_program):
-    score.add_command(command)

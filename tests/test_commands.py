@@ -14,8 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 PROGRAMS = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
-            "train export": "train.export_command:export", "warehouse": "warehouse.cli:cli",
-            "reports": "reports.cli:cli"}
+            "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 OPTION = r"--?[a-z][a-z0-9-]*"
 
 
@@ -61,17 +60,11 @@ def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
     for words in command_lines(page):
         if words[0] not in COMMANDS or len(words) == 1:
             continue
-        size = 2 if " ".join(words[:2]) in COMMANDS else 1
-        module, _, name = COMMANDS[" ".join(words[:size])].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        rest = words[size:]
-        while isinstance(command, click.Group) and rest:
-            inner = command.get_command(click.Context(command), rest[0])
-            if inner is None:
-                assert hasattr(command, "default"), f"{words} names no command"
-                command = command.default
-            else:
-                command, rest = inner, rest[1:]
+        module, _, name = COMMANDS[words[0]].partition(":")
+        command, rest = getattr(importlib.import_module(module), name), words[1:]
+        while rest and rest[0] in getattr(command, "commands", {}):
+            command, rest = command.commands[rest[0]], rest[1:]
+        assert not (isinstance(command, click.Group) and rest), f"{words} names no command"
         known = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
         assert options_of(rest) <= known | {"--help"}, words
 

@@ -2,15 +2,17 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
-from train.export_command import TrainCommand
 from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
 from warehouse.options import (
     FiniteRange,
+    RunFolder,
+    TitledCommand,
     iteration_option,
     open_run,
     option_group,
@@ -40,8 +42,26 @@ def chosen_turns(_context: click.Context, _option: click.Parameter, value: str |
     return sorted(set(map(int, names)))
 
 
+@click.command(context_settings={"show_default": True})
+@click.argument("run", type=RunFolder())
+@click.option("--version", type=click.IntRange(min=1), help="Policy to export.  [default: the latest]")
+@click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="Folder to write.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
+              help="Of the weights written; the merge itself is in float32.  [default: as it was trained]")
+@shows_errors
+def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
+    """Merge the adapter of a policy into the base and write a plain model."""
+    warehouse = open_run(run)
+    version = version or max(warehouse.policy_versions())
+    if version == 0:
+        raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
+    from train.export import export_policy
+    click.echo(export_policy(warehouse, version, output, dtype=dtype))
+
+
 @with_version
-@click.command(cls=TrainCommand, context_settings={"show_default": True},
+@click.command(cls=TitledCommand, beside=(export,), context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
 @run_argument
 @option_group("Set first")

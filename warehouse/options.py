@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError, first_line
 
-HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
 
 
@@ -44,8 +44,23 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
 class TitledCommand(click.Command):
     """A command whose help lists the options in groups, as `option_group` begins them.
 
-    Of an option with two long names the second, that of an earlier version, is taken and not shown.
+    Of an option with two long names the second, that of an earlier version, is taken and not shown. Commands
+    `beside` it are called by its name and theirs: `score RUN`, `score diff RUN A B`.
     """
+
+    def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = {str(command.name): command for command in beside}
+        for command in beside:
+            command.context_settings = {**HELP, **command.context_settings}
+
+    def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
+             prog_name: str | None = None, **options: Any) -> Any:
+        """Run it, or the command beside it that the first word names."""
+        words = list(sys.argv[1:] if args is None else args)
+        if words and words[0] in self.commands:
+            return self.commands[words[0]].main(words[1:], f"{self.name} {words[0]}", **options)
+        return super().main(words, prog_name, **options)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in the order in which the options were declared."""
@@ -85,8 +100,7 @@ def check_config(path: Path) -> None:
     for script in entry_points(group="console_scripts"):
         if script.dist and script.dist.name == "rollhouse":  # the rooms as installed: none imports another
             room = script.load()
-            own = getattr(room, "default", room)
-            commands |= {**getattr(room, "commands", {}), own.name: own}
+            commands |= {**getattr(room, "commands", {}), room.name: room}
     for name in read_config(path):
         if name in commands:
             config_defaults(commands[name], path)

@@ -15,7 +15,7 @@ from benchmarks.study.sampler import SmallSampler, load_encoder
 from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.run import run_rollout
-from score.cli import score_rollouts
+from score.cli import score as score_command
 from train.cli import train
 from warehouse.init import init_run
 from warehouse.sql.database import connect, rows_of
@@ -127,7 +127,7 @@ def measure(plan: Plan, warehouse: Warehouse, score_options: tuple[str, ...]) ->
 
 def score(warehouse: Warehouse, iteration: int, purpose: str, *options: str) -> None:
     """The stage `score` by one lane."""
-    score_rollouts.main([str(warehouse.root), "--iteration", str(iteration), "--purpose", purpose,
+    score_command.main([str(warehouse.root), "--iteration", str(iteration), "--purpose", purpose,
                          "--lanes", "1", *options], standalone_mode=False)
 
 

@@ -154,30 +154,22 @@ def _init(run: Path) -> list[str]:
 
 def _commands() -> list[list[str]]:
     """Every command that there is, as the words that call it."""
-    found = [["train", "export"]]
-    for name in COMMANDS:
-        command: Any = command_of(name)
-        if isinstance(command, click.Group):
-            found += [[name, *words] for words in _below(command)]
-        if not isinstance(command, click.Group) or hasattr(command, "default"):
-            found.append([name])
-    return found
+    return [[name, *words] for name in COMMANDS for words in _words(command_of(name))]
 
 
-def _below(group: click.Group) -> list[list[str]]:
-    return [[name, *words] for name, command in group.commands.items()
-            for words in (_below(command) if isinstance(command, click.Group) else [[]])]
+def _words(command: Any) -> list[list[str]]:
+    """What may follow the name of a command: nothing, where it is no group, or a command below or beside."""
+    below = [[name, *words] for name, inner in getattr(command, "commands", {}).items()
+             for words in _words(inner)]
+    return below if isinstance(command, click.Group) else [*below, []]
 
 
 def _find(words: list[str]) -> click.Command:
     """The command that the words call."""
     command: Any = command_of(words[0])
-    if words == ["train", "export"]:
-        from train.export_command import export
-        return export
     for word in words[1:]:
         command = command.commands[word]
-    return getattr(command, "default", command)
+    return command
 
 
 def _arguments(command: click.Command, draw: random.Random | None = None) -> list[str]:

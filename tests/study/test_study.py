@@ -21,7 +21,7 @@ from examples.advantages.prime import prime
 from examples.advantages.value_head import value_head
 from rollout.cli import rollout
 from rollout.engines.engine import EngineSettings, Request, Sampling
-from score.cli import score_rollouts
+from score.cli import score
 from train.cli import train
 
 MODEL = str(STARTER / "model")
@@ -150,7 +150,7 @@ def test_every_option_of_the_studies_is_one_of_its_stage():
     assert known >= {*SMALL, *SECOND, *(name for each in stages for name in each.rollout)}
     assert known >= {name for plan in plans for name in plan.drawn}
     for command, given in ((train, {each.train for each in stages}),
-                           (score_rollouts, {each.score for each in stages})):
+                           (score, {each.score for each in stages})):
         for options in given:
             command.make_context("stage", ["run", *options])
 

@@ -31,8 +31,8 @@ from tests.building.sampled import (
     sample_rows,
     tiny_run,
 )
+from train.cli import export
 from train.cli import train as train_command
-from train.export_command import export
 from train.objective.loss_table import LOSSES
 from warehouse.sql.corrections import CORRECTIONS
 

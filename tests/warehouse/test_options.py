@@ -132,7 +132,7 @@ def test_help_has_every_option_once_under_a_title(name: str) -> None:
     told = CliRunner().invoke(command, ["--help"]).output
     titles = re.findall(r"^(\S.*):$", told, re.MULTILINE)
     assert len(titles) > 4 and len(set(titles)) == len(titles) and "Options" not in titles
-    for parameter in getattr(command, "default", command).params:
+    for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             line = rf"^  (-h, )?{parameter.opts[0]}( |$)"
             assert len(re.findall(line, told, re.MULTILINE)) == 1, parameter.opts[0]
