@@ -23,6 +23,7 @@ from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import TIERS, missing_for
 from tests.building.runs import new_run
 from tests.building.texts import add_rollout, fenced
+from warehouse.stages.shard import Shard
 
 Rounds = list[dict[str, Any]]
 
@@ -87,7 +88,9 @@ def whole_stage(count: int) -> str:
         warehouse = new_run(Path(folder) / "run")
         add_rollout(warehouse, [("turn", fenced(SOURCE.format(number=number))) for number in range(count)])
         said: list[str] = []
-        options = ScoreOptions(run=warehouse.root, scorer=Scorer("arc-v1"), iteration=0)
+        options = ScoreOptions(run=warehouse.root, scorer=Scorer("arc-v1"), iteration=0, purpose=None,
+                               lanes=None, tier=None, unsafe_no_sandbox=False, preload=(), import_path=(),
+                               shard=Shard(), follow=None, time_limit=None, grace=0.0)
         started, wall = time.process_time(), time.perf_counter()
         run_score(options, said.append)
         cpu, wall = time.process_time() - started, time.perf_counter() - wall

@@ -13,11 +13,10 @@ from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
 from rollout.parts import num_parts, rollout_facts, split_parts
-from rollout.prompts.feedback import find_feedback
 from rollout.prompts.find_format import find_format, user_format
 from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
-from rollout.prompts.plan_turn import TurnSettings, plan_turn
+from rollout.prompts.plan_turn import plan_turn
 from rollout.prompts.selection import choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
@@ -109,9 +108,8 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
                              "cannot be sampled again. Restore its parts from a copy, or from RUN/broken.")
         return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
-        return plan_turn(choose_parents(job.warehouse, options, job.iteration, job.purpose), TurnSettings(
-            **job.keys, turn=options.turn, group_size=options.group_size, seed=options.seed,
-            feedback=find_feedback(options.feedback), max_prompt_tokens=max_prompt_tokens), encoder)
+        parents = choose_parents(job.warehouse, options, **job.keys)
+        return plan_turn(parents, options, encoder, max_prompt_tokens, **job.keys)
     waiting, num_unfinished = find_waiting(job.warehouse, options, **job.keys)
     visits = training_visits(job.warehouse, job.iteration) if job.purpose == "train" else {}
     settings = PlanSettings(

@@ -120,9 +120,8 @@ def score(run: Path, **values: Any) -> None:
     values["reward"] = values["reward"] or default_reward(kinds)
     scorer = scorer_of(values, graders.versions, replaced_payloads(warehouse.root))
     values["preload"] = (*values["preload"], *graders.modules)
-    shard = Shard.parse(values.pop("shard"))
-    run_score(ScoreOptions(run=run, scorer=scorer, shard=shard, import_paths=values.pop("import_path"),
-                           unsafe=values.pop("unsafe_no_sandbox"), **values), click.echo)
+    values["shard"] = Shard.parse(values["shard"])
+    run_score(ScoreOptions(run=run, scorer=scorer, **values), click.echo)
 
 
 def _settle_reward(values: dict[str, Any]) -> None:

@@ -3,8 +3,9 @@
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ import pyarrow as pa
 from score.checks import check_alike, check_any_scored, check_stop, check_unscored
 from score.follow import LOOK_SECONDS, Sampling, lanes_beside
 from score.progress import Progress
-from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
@@ -24,7 +24,6 @@ from score.verdicts.judge import measure, reward_terms, run_programs
 from score.verdicts.samples import repetition_columns, samples_table
 from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
-from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.chosen_scorer import choose_scorer
@@ -35,23 +34,8 @@ from warehouse.store.stage import Stage
 from warehouse.tasks.changes import split_of_eval
 
 
-@dataclass(frozen=True)
-class ScoreOptions:
-    """What the command was asked for; nothing here changes a verdict but the scorer."""
-
-    run: Path
-    scorer: Scorer
-    iteration: int | None = None
-    purpose: str | None = None
-    lanes: int | None = None             # None: one per usable core
-    tier: str | None = None              # None: the best there is
-    preload: tuple[str, ...] = ()
-    import_paths: tuple[str, ...] = ()
-    unsafe: bool = False
-    shard: Shard = field(default_factory=Shard)
-    follow: int | None = None            # the process that samples the iteration
-    time_limit: float | None = None      # seconds
-    grace: float = 0.0                   # seconds for the part in hand after a signal
+class ScoreOptions(SimpleNamespace):
+    """Options of `score` by their names, and the `scorer` of those that decide verdicts."""
 
 
 @dataclass
@@ -80,11 +64,11 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     if not due:
         return
     with clock.phase("start"):
-        pool, tier = open_lanes(options.tier, unsafe=options.unsafe, limits=scorer.limits,
+        pool, tier = open_lanes(options.tier, unsafe=options.unsafe_no_sandbox, limits=scorer.limits,
                                 num_lanes=options.lanes or (lanes_beside() if options.follow
                                                             else usable_cores()),
                                 imports=scorer.imports, preload=options.preload,
-                                import_paths=options.import_paths)
+                                import_paths=options.import_path)
     say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
     with stop, pool:

@@ -30,7 +30,6 @@ LOSSES = {
     "dppo": Loss("token", corrects_itself=True),
     "topr": Loss("token", corrects_itself=True),            # arXiv 2503.14286
     "m2po": Loss("token", corrects_itself=True),            # arXiv 2510.01161
-    "soft_clip": Loss("token", takes=("clip_low", "clip_high")),
     "reinforce": Loss("token", corrects_itself=True),
     "nll": Loss("token", corrects_itself=True, correct_only=True),
     "oapl": Loss("sum", corrects_itself=True, takes=("oapl_beta",)),        # arXiv 2602.19362

@@ -27,8 +27,6 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
         result = capped_policy_gradient(ratio, policy_logprobs, advantages, cap=clip_high)
     elif loss == "sapo":
         result = soft_gate(ratio, advantages)
-    elif loss == "soft_clip":
-        result = tanh_clip(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
     elif loss == "vespo":
         result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs,
                                         advantages, loss_mask)
@@ -78,14 +76,6 @@ def soft_gate(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
     """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
     tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
     return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
-
-
-def tanh_clip(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor,
-                                                                                                   Tensor]:
-    """-A (1 + e tanh((r - 1) / e)), e the clip range on r's side: slope 1 at r = 1, flat far from it."""
-    distance = ratio - 1
-    width = torch.where(distance > 0, torch.full_like(ratio, clip_high), clip_low)
-    return -advantages * (1 + width * torch.tanh(distance / width)), (distance.abs() > width).float()
 
 
 def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
