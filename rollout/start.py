@@ -48,11 +48,12 @@ def engine_to_start(job: Job, stop: StopRequest,
         check_addresses(2, "vLLM")
         check_semaphores()
         from rollout.engines import vllm_engine
-        if not keeps_engine(options):
+        if not warm.stays:
             yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
             return
-        from rollout.engines.kept import keep_encoder, rest, start_kept
-        yield job, lambda model: keep_encoder(model, name_base(job.warehouse)), start_kept
+        from rollout.engines.kept import keep_encoder, rest, start_alone, start_kept
+        yield (job, lambda model: keep_encoder(model, name_base(job.warehouse)),
+               start_kept if keeps_engine(options) else start_alone)
         rest()
         return
     from rollout.endpoint.engine import EndpointEngine

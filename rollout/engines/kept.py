@@ -8,7 +8,7 @@ from rollout.engines.merged import base_folder
 from rollout.engines.probe import check_said, read_probe
 from rollout.engines.vllm_engine import VllmEngine, load_encoder
 from rollout.prompts.prompt_encoder import PromptEncoder
-from warehouse.stages.warm import NewProcess
+from warehouse.stages import warm
 
 
 @dataclass
@@ -40,7 +40,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
         _kept = Kept(VllmEngine(settings, sleeps=True), settings,
                      settings.base if settings.merge else settings.weights)
     elif reason := lacks(_kept, settings):
-        raise NewProcess(f"The engine of the rollout before has {reason}: another is started.")
+        raise warm.NewProcess(f"The engine of the rollout before has {reason}: another is started.")
     else:
         _kept.engine.wake()
     engine = _kept.engine
@@ -52,6 +52,15 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     if probe:
         check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, "The engine that was kept")
     return engine
+
+
+def start_alone(settings: EngineSettings) -> VllmEngine:
+    """An engine that cannot be kept, in a process that ends with its rollout: memory is free only so."""
+    if _kept:
+        raise warm.NewProcess("The engine of the rollout before is kept, this one cannot be: another process "
+                              "starts it.")
+    warm.stays = False
+    return VllmEngine(settings)
 
 
 def lacks(kept: Kept, wanted: EngineSettings) -> str:

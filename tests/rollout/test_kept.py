@@ -204,3 +204,19 @@ def test_a_format_of_the_users_own_is_read_anew_by_every_rollout(tmp_path: Path,
             roll(warehouse, prompt_format="mine.py:ask", iteration=iteration, policy_version=0)
             said = warehouse.read("prompts", ["prompt"], iteration=iteration, purpose="train")
             assert all(f"{folder} {word}" in prompt for prompt in said["prompt"].to_pylist())
+
+
+def test_an_engine_that_cannot_be_kept_has_a_process_that_ends_with_its_rollout(
+        tmp_path: Path, kept: type[Loaded]) -> None:
+    """Where that process stayed, the next training found the GPU taken."""
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    roll(warehouse)
+    options = default_options(warehouse.root).replace(
+        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", quantization="fp8",
+        iteration=1, policy_version=0)
+    with pytest.raises(warm.NewProcess, match="another process starts it"):
+        list(run_rollout(options))
+    assert warm.stays and len(kept.engines) == 1
+    sys.modules.pop("rollout.engines.kept")
+    list(run_rollout(options))
+    assert not warm.stays and len(kept.engines) == 2

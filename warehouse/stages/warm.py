@@ -21,7 +21,7 @@ COLD = 0                             # the answer where the command must run by 
 AGAIN = 256                          # its exit code where it must run anew, in a process that has run nothing
 
 began_with = dict(os.environ)        # before this process changes anything
-stays = False                        # whether this process runs one command after the other
+stays = False                        # whether this process runs one command after the other; it may say so
 started = time.perf_counter()        # when this process began the command that it runs
 
 

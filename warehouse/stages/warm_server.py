@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from warehouse.stages import warm
 from warehouse.stages.children import SECONDS_TO_END, Followed, child
-from warehouse.stages.warm_job import Job, fork, run_job
+from warehouse.stages.warm_job import Job, clean_up, fork, run_job
 
 FOLDER = "rollhouse-warm-"           # of a socket, in the folder of temporary files
 IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
@@ -219,8 +219,16 @@ def await_end(resident: Resident) -> None:
 
 
 def fork_resident(first: Job, command: Any) -> Resident:
-    """A process that waits for commands, the first one too, until its line is closed or one of them fails."""
+    """A process that waits for commands, the first one too, until its line is closed or one of them fails.
+
+    Or until one says, by `warm.stays`, that it was the last.
+    """
     ours, theirs = socket.socketpair()
+
+    def be_ready(code: int) -> None:
+        theirs.sendall(IDLE if code == 0 and warm.stays else ENDS)
+        if not warm.stays:
+            clean_up()
 
     def stay() -> int:
         for inherited in (ours, first.line):           # what is of the first is sent like all that follows
@@ -229,7 +237,7 @@ def fork_resident(first: Job, command: Any) -> Resident:
             os.close(stream)
         warm.stays = True
         code = 0
-        while code == 0:
+        while code == 0 and warm.stays:
             head, passed = receive_streams(theirs, 4)
             if not head:
                 break
@@ -237,8 +245,7 @@ def fork_resident(first: Job, command: Any) -> Resident:
                 words, folder = json.loads(reader.read(int.from_bytes(head, "big")))
             job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, passed[1:])
             with job.line:
-                code = run_job(job, command, before_the_end=lambda code: theirs.sendall(
-                    ENDS if code else IDLE))
+                code = run_job(job, command, before_the_end=be_ready)
         return code
 
     with theirs:

@@ -40,6 +40,8 @@ def {name}(what, word):
         print("anew", os.getpid(), len(runs), sys.stdin.read())
     elif what == "crash":
         1 // 0
+    elif what == "leave":
+        warm.stays = False
     elif what == "tidy":
         weakref.finalize({name}, pathlib.Path(word).touch)
     elif what in ("wait", "anew"):
@@ -121,6 +123,12 @@ def test_a_command_that_needs_a_new_process_gets_one(folder: Path) -> None:
     assert code == 0 and done == ["0"] and errors == "It cannot be done here.\n"
     assert anew[1] != first[0] and anew[2:] == ["1", "kept"] and not empty
     assert again == [anew[1], "2", "True"]          # it stays in its turn
+
+
+def test_a_process_that_says_so_ends_with_its_command(folder: Path) -> None:
+    code, output, _ = run(folder, "staying process; staying leave; echo $?; staying process")
+    first, done, again = (line.split() for line in output.splitlines())
+    assert code == 0 and done == ["0"] and first[0] != again[0] and again[1:] == ["1", "True"]
 
 
 def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
