@@ -10,7 +10,7 @@ from warehouse.care.check_rows import row_problems
 from warehouse.care.part_findings import Consequence, Finding, Footers, find_damaged_parts
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.store.chosen_scorer import trained_scorer
-from warehouse.store.commit import TEMPORARY_MARK, bring_all
+from warehouse.store.commit import TEMPORARY_MARK, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number, spills_of
@@ -29,7 +29,8 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
     With an iteration named, its stages and the policy that it wrote alone.
     """
     from tqdm import tqdm
-    bring_all(warehouse.root)
+    if twin := twin_of(warehouse.root):
+        twin.bring_all()
     footers = footers or Footers(warehouse)
     if iteration is None:
         yield from _foreign_files(warehouse)

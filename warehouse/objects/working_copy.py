@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from warehouse.objects import changes
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
@@ -159,14 +158,6 @@ class WorkingCopy:
         """Delete the objects of a file or a folder."""
         place = path.relative_to(self.root).as_posix()
         self.bucket.delete([place, *(key for key, _ in self.bucket.list(place))])
-
-    def carry_out(self, command: str, steps: Sequence[tuple[str, Path, Path | str]]) -> bool:
-        """Make changes of several files as one: see warehouse.objects.changes."""
-        return changes.carry_out(self, command, steps)
-
-    def finish_change(self) -> str:
-        """Make what a killed command had begun to change; that command, or ''."""
-        return changes.finish(self) if (self.root / changes.INTENT).exists() else ""
 
     def bring_documents(self, listed: dict[str, ObjectState]) -> None:
         """Bring the documents of a listing that are new or other than here."""

@@ -45,12 +45,6 @@ def bring(paths: Iterable[Path]) -> None:
             twin.bring(listed)
 
 
-def bring_all(root: Path) -> None:
-    """Have every file of a run at hand, for what looks at all of them."""
-    if twin := twin_of(root):
-        twin.bring_all()
-
-
 def file_names(folder: Path, pattern: str) -> list[str]:
     """Names of a folder's committed files, in order; in an object store also those that are not here yet."""
     names = {path.name for path in folder.glob(pattern)}

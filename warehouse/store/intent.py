@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from warehouse.objects import changes
 from warehouse.store.commit import commit_json, flush, replace_bytes, saying_why, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
@@ -22,7 +23,7 @@ Step = tuple[str, Path, Path | str]  # what is done (see ACTIONS), to which path
 def carry_out(root: Path, command: str, steps: Sequence[Step]) -> bool:
     """Make the changes; False if those of another command were in the way, which are made instead."""
     if twin := twin_of(root / INTENT):
-        return twin.carry_out(command, steps)
+        return changes.carry_out(twin, command, steps)
     written = [[action, str(path.relative_to(root)),
                 str(other.relative_to(root)) if isinstance(other, Path) else other]
                for action, path, other in steps]
@@ -34,7 +35,7 @@ def carry_out(root: Path, command: str, steps: Sequence[Step]) -> bool:
 def finish_intent(root: Path) -> str:
     """Make what is written down and not struck out; the command that had begun it, '' if there is nothing."""
     if twin := twin_of(root / INTENT):
-        return twin.finish_change()
+        return changes.finish(twin) if (root / INTENT).exists() else ""
     intent = read_json(root / INTENT, command=str, steps=list)
     if intent is None:
         return ""

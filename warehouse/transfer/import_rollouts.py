@@ -27,6 +27,7 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     no truncation, no penalty. An import that was killed is finished by the same file; once finished, it
     changes nothing.
     """
+    import pyarrow as pa
     if turn_of(purpose) > 1:
         raise StageError(f"--purpose {purpose} is of later turns, which answer completions of the run that "
                          "they are from. Import first turns alone.")
@@ -48,8 +49,8 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
     _number(rows, iteration, purpose)
-    prompts = _table("prompts", _prompts(rows, splits))
-    parts = [_table("completions", part) for part in _parts(rows)]
+    prompts = pa.Table.from_pylist(_prompts(rows, splits), arrow_schema("prompts"))
+    parts = [pa.Table.from_pylist(part, arrow_schema("completions")) for part in _parts(rows)]
     stage.settle(settings)
     warehouse.write_part("prompts", 0, prompts, **keys)
     for number, part in enumerate(parts):
@@ -135,9 +136,3 @@ def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
             part = []
     if part:
         yield part
-
-
-def _table(name: str, rows: list[dict[str, Any]]) -> Any:
-    import pyarrow as pa
-    schema = arrow_schema(name)
-    return pa.Table.from_pylist([{key: row.get(key) for key in schema.names} for row in rows], schema=schema)
