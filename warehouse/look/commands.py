@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 import warehouse
 from warehouse.options import FiniteRange, open_run, run_argument, shows_errors, strict_option
@@ -30,9 +31,10 @@ from warehouse.store.errors import StageError
 @click.option("--submission", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="Score this submission.json with the solutions instead.")
 @shows_errors
-def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], split: tuple[str, ...],
-            policy: tuple[int, ...], by: tuple[str, ...], pool: bool, budget: int | None, style: str,
-            submission: Path | None) -> None:
+@click.pass_context
+def results(context: click.Context, run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...],
+            split: tuple[str, ...], policy: tuple[int, ...], by: tuple[str, ...], pool: bool,
+            budget: int | None, style: str, submission: Path | None) -> None:
     """Print results in the table of published ARC runs.
 
     Shares per task, means over tasks.
@@ -41,16 +43,23 @@ def results(run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...], spl
     from warehouse.look.results import budget_table, result_table
     from warehouse.look.submission import submission_table
     chosen = {"iteration": iteration, "purpose": purpose, "split": split, "policy": policy}
+    typed = [name for name in (*chosen, "by", "pool", "budget")     # not what config.toml says
+             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if submission is not None:
+        if typed:
+            raise StageError(f"--submission scores a file, of which --{typed[0]} says nothing. Leave one of "
+                             "them out.")
         click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))
         return
     if budget is not None:
-        if by or pool:
+        if {"by", "pool"} & {*typed}:
             raise StageError("--budget has rows of its own. Leave out --by and --pool.")
         names, rows, lines = budget_table(warehouse.open(run), budget, **chosen)
         click.echo("\n".join([WRITERS[style](names, rows), *lines]))
         return
-    keys = () if pool else by or ("iteration", "purpose")
+    if {"by", "pool"} <= {*typed}:
+        raise StageError("--pool is one row for everything. Leave out --by.")
+    keys = () if pool and "by" not in typed else by or ("iteration", "purpose")
     names, rows = result_table(warehouse.open(run), by=keys, **chosen)
     click.echo(WRITERS[style](names, rows))
 

@@ -164,6 +164,18 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
     assert round(float(numbers["score"]), 6) == round(0.5 / 3, 6) and float(numbers["solved"]) == 0.0
 
 
+def test_what_says_nothing_of_a_submission_is_refused_beside_it(run: Path, tmp_path: Path) -> None:
+    exported(run, tmp_path / "submission.json")
+    (run / "config.toml").write_text('[results]\nby = ["task"]\n')     # of the other tables
+    given = ["results", str(run), "--submission", str(tmp_path / "submission.json")]
+    assert CliRunner().invoke(cli, given).exit_code == 0
+    for option in ("--iteration 0", "--purpose eval", "--by task", "--pool", "--budget 2"):
+        done = CliRunner().invoke(cli, [*given, *option.split()])
+        assert done.exit_code == 1 and f"{option.split()[0]} says nothing" in done.output
+    done = CliRunner().invoke(cli, ["results", str(run), "--pool", "--by", "task"])
+    assert done.exit_code == 1 and "Leave out --by" in done.output
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
