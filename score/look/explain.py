@@ -18,11 +18,12 @@ MODES = {"apart": "apart: in a process of their own, which sees plain data alone
 def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
     """The verdict on `ITERATION/[PURPOSE/]TASK/INDEX`; StageError where there is none, or several."""
     warehouse = open_warehouse(run)
-    iteration, purpose, task_id, sample_index = parse_name(completion)
+    for iteration, purpose, task_id, sample_index in parse_name(completion):
+        keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+        if answer := row_of(warehouse, "completions", task_id, sample_index, **keys):
+            break
     identity, _ = choose_scorer(warehouse, iteration, purpose, scorer)
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
-    answer = row_of(warehouse, "completions", task_id, sample_index, **keys)
     if sample is None or answer is None:
         raise no_completion(run, completion)
     prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},

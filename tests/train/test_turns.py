@@ -146,7 +146,7 @@ def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypat
     keys = {(row["purpose"], row["task_id"], row["sample_index"]) for row in trained(run)}
     for said in (explained, gaps):
         names = [word for word in said.stdout.split() if word.startswith("0/")]
-        assert names and {parse_name(name)[1:] for name in names} <= keys
+        assert names and {parse_name(name)[0][1:] for name in names} <= keys
 
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):

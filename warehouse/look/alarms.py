@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from warehouse.look.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 ALARM_EXIT_CODE = 3
@@ -75,8 +76,7 @@ class Alarm(NamedTuple):
 
     def names(self) -> list[str]:
         """The examples as `warehouse show` takes them."""
-        purpose = "" if self.purpose == "train" else f"{self.purpose}/"
-        return [f"{self.first_iteration}/{purpose}{task}/{index}" for task, index in self.examples]
+        return [completion_name(self.first_iteration, self.purpose, *example) for example in self.examples]
 
 
 def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str, ...] = (),

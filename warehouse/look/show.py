@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from warehouse.look.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError
+from warehouse.store.names import begins_purpose
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
@@ -17,8 +18,14 @@ FACTS = ("policy_version", "finish_reason", "num_prompt_tokens", "num_completion
          "engine", "dtype", "host", "scorer")
 
 
-def parse_name(name: str) -> tuple[int, str, str, int]:
-    """`ITERATION/TASK/SAMPLE` or `ITERATION/PURPOSE/TASK/SAMPLE` as its parts; tasks may contain slashes."""
+Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
+
+
+def parse_name(name: str) -> list[Key]:
+    """`ITERATION/TASK/SAMPLE` or `ITERATION/PURPOSE/TASK/SAMPLE` as its parts; tasks may contain slashes.
+
+    What it may mean, the likeliest first: a task to train on may begin like a purpose.
+    """
     pieces = name.split("/")
     try:
         iteration, index = int(pieces[0]), int(pieces[-1])
@@ -27,14 +34,16 @@ def parse_name(name: str) -> tuple[int, str, str, int]:
     if len(pieces) < 3:
         raise StageError(f"'{name}' does not name a completion. Write ITERATION/TASK/SAMPLE, for example "
                          "3/00d62c1b/5, or 3/eval/00d62c1b/5 for an evaluation.")
-    if len(pieces) > 3 and pieces[1].partition("-")[0] in ("train", "eval", "distil"):
-        return iteration, pieces[1], "/".join(pieces[2:-1]), index
-    return iteration, "train", "/".join(pieces[1:-1]), index
+    keys = [(iteration, "train", "/".join(pieces[1:-1]), index)]
+    if len(pieces) > 3 and begins_purpose(pieces[1]):
+        keys.insert(0, (iteration, pieces[1], "/".join(pieces[2:-1]), index))
+    return keys
 
 
 def completion_row(connection: Connection, run: Path, name: str) -> dict[str, Any]:
     """The columns of the completion `name` but its tokens; StageError where there is none."""
-    row = find_completion(connection, *parse_name(name))
+    found = (find_completion(connection, *key) for key in parse_name(name))
+    row = next((row for row in found if row is not None), None)
     if row is None:
         raise no_completion(run, name)
     return row
@@ -51,7 +60,7 @@ def find_completion(connection: Connection, iteration: int, purpose: str, task: 
 
 def no_completion(run: Path, name: str) -> StageError:
     """What is said where nothing is called `name`."""
-    iteration, purpose, _, _ = parse_name(name)
+    iteration, purpose, _, _ = parse_name(name)[0]
     return StageError(f"There is no completion {name} in complete stages. Which there are: `warehouse sql "
                       f"{run} \"SELECT task_id, count(*) AS completions FROM completions WHERE iteration = "
                       f"{iteration} AND purpose = '{purpose}' GROUP BY task_id ORDER BY task_id\"`")
@@ -60,8 +69,9 @@ def no_completion(run: Path, name: str) -> StageError:
 def completion_lines(connection: Connection, run: Path, name: str, *, color: bool,
                      prompt: bool = False) -> list[str]:
     """The lines to print about the completion `name`."""
-    iteration, purpose, task, index = parse_name(name)
     row = completion_row(connection, run, name)
+    iteration, purpose = row["iteration"], row["purpose"]
+    task, index = row["task_id"], row["sample_index"]
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
         f"{'right' if row['correct'] else 'wrong'}, reward {_shown(row['reward'])}")
     lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]

@@ -22,9 +22,18 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
 
 
 def completion_name(iteration: int, purpose: str, task_id: str, index: int) -> str:
-    """What `warehouse show` and `score explain` find a completion by."""
-    of_purpose = "" if purpose == "train" else f"{purpose}/"
-    return f"{iteration}/{of_purpose}{task_id}/{index}"
+    """What `warehouse show` and `score explain` find a completion by.
+
+    `train` is in it where the task's own first piece would be taken for a purpose.
+    """
+    first, slash, _ = task_id.partition("/")
+    left_out = purpose == "train" and not (slash and begins_purpose(first))
+    return f"{iteration}/{'' if left_out else f'{purpose}/'}{task_id}/{index}"
+
+
+def begins_purpose(name: str) -> bool:
+    """Whether a piece of a completion's name is taken for a purpose."""
+    return name.partition("-")[0] in ("train", "eval", "distil")
 
 
 def group_id_of(iteration: int, purpose: str, task_id: str, index: int) -> str:

@@ -9,11 +9,15 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
+from score.cli import score
+from tests.building.runs import TURN, new_run
+from tests.building.texts import SAME, add_rollout, fenced
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.cli import cli
 from warehouse.look.results import result_table
 from warehouse.look.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 
@@ -82,12 +86,26 @@ def test_every_evaluation_is_asked_for_by_one_purpose(tmp_path: Path) -> None:
 
 
 def test_names_of_completions() -> None:
-    assert parse_name("3/00d62c1b/5") == (3, "train", "00d62c1b", 5)
-    assert parse_name("3/eval/00d62c1b/5") == (3, "eval", "00d62c1b", 5)
-    assert parse_name("3/eval-big/a/b/5") == (3, "eval-big", "a/b", 5)
-    assert parse_name("3/distil-big/a/5") == (3, "distil-big", "a", 5)
-    assert parse_name("3/evaluation/a/5") == (3, "train", "evaluation/a", 5)
-    assert parse_name("3/pool/a/5") == (3, "train", "pool/a", 5)
+    assert parse_name("3/00d62c1b/5") == [(3, "train", "00d62c1b", 5)]
+    assert parse_name("3/eval/00d62c1b/5")[0] == (3, "eval", "00d62c1b", 5)
+    assert parse_name("3/eval-big/a/b/5")[0] == (3, "eval-big", "a/b", 5)
+    assert parse_name("3/distil-big/a/5")[0] == (3, "distil-big", "a", 5)
+    assert parse_name("3/evaluation/a/5") == [(3, "train", "evaluation/a", 5)]
+    assert parse_name("3/pool/a/5") == [(3, "train", "pool/a", 5)]
+    for key in ((3, "train", "eval/a", 5), (3, "train", "eval", 5), (3, "eval", "train/a", 5),
+                (3, "eval", "a", 5), (3, "train", "train/a", 5), (3, "train", "a/b", 5)):
+        assert parse_name(completion_name(*key))[0] == key
+    assert completion_name(3, "train", "a/b", 5) == "3/a/b/5"
+
+
+def test_a_task_that_is_called_like_a_purpose_is_found(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", {"eval/a": TURN})
+    add_rollout(run, [("eval/a", fenced(SAME))])
+    assert CliRunner().invoke(score, [str(run.root)]).exit_code == 0
+    for name in ("0/eval/a/0", "0/train/eval/a/0"):
+        assert warehouse("show", run.root, name).stdout.startswith("eval/a  iteration 0  train  sample 0:")
+        explained = CliRunner().invoke(score, ["explain", str(run.root), name])
+        assert explained.stdout.startswith("completion 0 of task eval/a, iteration 0 train"), explained.output
 
 
 def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
