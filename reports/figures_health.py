@@ -4,8 +4,11 @@ from reports.drawing import Chart, Series, line_chart, stacked_bars
 from reports.figure import Figure, Rows, cells, column, lines, pivot, stats_sql, thin_columns, thin_out
 
 ERRORS_SQL = """\
-SELECT iteration, error_class, sum(share) AS share
-FROM errors WHERE purpose = 'train' GROUP BY iteration, error_class ORDER BY iteration"""
+WITH failed AS (SELECT iteration, error_class, sum(share) AS share
+                FROM errors WHERE purpose = 'train' GROUP BY ALL)
+SELECT iteration, error_class, share
+FROM (SELECT iteration FROM iteration_stats WHERE purpose = 'train') LEFT JOIN failed USING (iteration)
+WHERE EXISTS (FROM failed) ORDER BY iteration"""
 BY_LENGTH_SQL = """\
 WITH edges AS (SELECT greatest(ceil(max(num_completion_tokens) / 12.0), 1) AS width FROM samples
                WHERE purpose = 'train')
@@ -27,6 +30,7 @@ def draw_lengths(rows: Rows) -> Chart:
 def draw_errors(rows: Rows) -> Chart:
     """Failures by kind, as shares of all completions; what is beyond the five most frequent together."""
     xs, table = pivot(rows, "error_class", "share")
+    table.pop(None, None)       # of iterations in which nothing failed
     heaviest = sorted(table, key=lambda kind: -sum(value or 0 for value in table[kind]))
     layers = {str(kind): [value or 0 for value in table[kind]] for kind in heaviest[:5]}
     if heaviest[5:]:

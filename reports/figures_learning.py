@@ -59,7 +59,7 @@ LEARNING = (
            bars(whole=True, tones=(3, 1, 2), all_correct_share="all right", mixed="mixed: gives signal",
                 none_correct_share="all wrong")),
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks visited in the iteration.", FORGET_SQL,
-           lines(solved="solved at this visit", forgotten="solved before, not at their last visit")),
+           lines(solved="solved at this visit", forgotten="solved before, not at this visit")),
     Figure("tasks", "Solve rate by task and iteration",
            "At most 60 tasks, what lost most since its best visit first. Grey: sampled and never right.",
            TASK_SQL,

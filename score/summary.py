@@ -25,9 +25,12 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
              + (f" ({num_run / running:.0f}/s)" if running and num_run else "")]
     if not num_rows:
         return lines
-    means = {name: pc.mean(samples.column(column).cast(pa.float64())).as_py() for name, column in
-             (("reward", "reward"), ("correct", "correct"), ("valid outputs", "valid_outputs"),
-              ("valid code", "valid_code"), ("truncated", "truncated"))}
+    # As iteration_stats has it: right or wrong are those that have a reward.
+    measured = samples.filter(pc.is_valid(samples.column("reward")))
+    means = {name: pc.mean(rows.column(column).cast(pa.float64())).as_py() for name, rows, column in
+             (("reward", measured, "reward"), ("correct", measured, "correct"),
+              ("valid outputs", samples, "valid_outputs"), ("valid code", samples, "valid_code"),
+              ("truncated", samples, "truncated"))}
     lines.append("  " + "  ".join(f"{name} {value:.3f}" for name, value in means.items()
                                   if value is not None))
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)

@@ -16,12 +16,13 @@ from reports import build, scale
 from reports.build import build_report
 from reports.cli import cli
 from reports.drawing import Series, line_chart
+from reports.figures_health import ERRORS_SQL, draw_errors
 from reports.samples import chosen_samples
 from reports.scale import NO_VALUE
 from tests.building.runs import table
 from tests.building.weather import Weather, build_run, empty_run, write_iteration
 from warehouse.care.rollback import roll_back
-from warehouse.sql.database import connect
+from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse
 
 FIGURES = [figure.name for figure in build.FIGURES]
@@ -111,6 +112,21 @@ def test_a_report_that_is_written_again_has_the_browser_load_it_again(
     assert result.stdout.count(str(path)) == 2 and rests == [30, 30]
     assert '<meta http-equiv="refresh" content="30">' in path.read_text()
     assert 'http-equiv="refresh"' not in page
+
+
+def test_failures_of_a_long_run_count_the_iterations_without_any() -> None:
+    """Every fourth iteration has a fifth of its completions fail: a twentieth in the mean over all."""
+    connection = empty_connection()
+    connection.execute("CREATE OR REPLACE VIEW iteration_stats AS SELECT range::INTEGER AS iteration, "
+                       "'train' AS purpose FROM range(480)")
+    for every, shares in ((4, ["0.05"] * 120), (1000, ["0.05", *["0"] * 119])):
+        connection.execute("CREATE OR REPLACE VIEW errors AS SELECT *, 'runtime' AS error_class, "
+                           f"0.2::DOUBLE AS share FROM iteration_stats WHERE iteration % {every} = 0")
+        [hover] = draw_errors(rows_of(connection, ERRORS_SQL)).hover["series"]
+        assert (hover["name"], hover["values"]) == ("runtime", shares)
+    connection.execute("CREATE OR REPLACE VIEW errors AS SELECT 0 AS iteration, 'train' AS purpose, "
+                       "'runtime' AS error_class, 0.2::DOUBLE AS share WHERE false")
+    assert rows_of(connection, ERRORS_SQL) == []
 
 
 def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""What `score` prints at the end: the numbers that the warehouse has of the same rows."""
+
+from pathlib import Path
+
+from score.summary import summary_lines
+from tests.building.runs import (
+    completion_row,
+    finish,
+    new_run,
+    prompt_row,
+    sample_row,
+    table,
+    without_waiting,
+    write_rows,
+)
+from warehouse.sql.database import connect, rows_of
+
+SCORER = "exact-0123456789"
+
+
+def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) -> None:
+    prompt = prompt_row("turn", 5)
+    rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0]) for index in range(5)]
+    # One is right and has no reward: it is neither right nor wrong for pass@1.
+    samples = [sample_row(row, SCORER, reward, correct=correct, valid_code=True, valid_outputs=True)
+               for row, (reward, correct) in zip(rows, [(None, True), (1.0, True), (0.0, False), (0.0, False),
+                                                        (0.0, False)], strict=True)]
+    line = summary_lines(table("samples", samples), "iteration 0 train", {}, 0)[1]
+    assert line == "  reward 0.250  correct 0.250  valid outputs 1.000  valid code 1.000  truncated 0.000"
+    with without_waiting():
+        run = new_run(tmp_path / "run")
+        for name, part in (("prompts", [prompt]), ("completions", rows)):
+            write_rows(run, name, [part])
+        write_rows(run, "samples", [samples], scorer=SCORER)
+        finish(run, "rollout", iteration=0, purpose="train")
+        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    assert rows_of(connect(run), "SELECT reward_mean, correct_share, pass_at_1 FROM iteration_stats") == [
+        {"reward_mean": 0.25, "correct_share": 0.25, "pass_at_1": 0.25}]
