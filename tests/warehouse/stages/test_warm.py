@@ -1,89 +1,11 @@
-"""`warehouse warm`: commands run in forks as they run by themselves, and no process is left behind."""
+"""`warehouse warm`: commands run in forks as they run by themselves."""
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-ROOM = """
-import os, pathlib, sys, time, weakref
-import click
-from warehouse.options import shows_errors
-from warehouse.stages import warm
-from warehouse.store.errors import StageError
-STAYS = {stays}
-runs = []
-
-@click.command()
-@click.argument("what")
-@click.argument("word", default="")
-@shows_errors
-def {name}(what, word):
-    runs.append(what)
-    if what == "say":
-        print(word, os.getcwd(), sys.stdin.read())
-        print("complaint", file=sys.stderr)
-    elif what == "process":
-        print(os.getpid(), len(runs), warm.stays)
-    elif what == "exit":
-        sys.exit(int(word))
-    elif what == "fail":
-        raise StageError(word or "It cannot be done.")
-    elif what == "anew" and len(runs) > 1:
-        raise warm.NewProcess("It cannot be done here.")
-    elif what == "anew" and not word:
-        print("anew", os.getpid(), len(runs), sys.stdin.read())
-    elif what == "crash":
-        1 // 0
-    elif what == "leave":
-        warm.stays = False
-    elif what == "tidy":
-        weakref.finalize({name}, pathlib.Path(word).touch)
-    elif what in ("wait", "anew"):
-        open(word, "w").write(str(os.getpid()))
-        time.sleep(1000)
-"""
-SERVER = """
-import sys, weakref
-import fork_room, stay_room
-weakref.finalize(sys, open("server", "w").write, "once ")
-from warehouse.stages import warm_server
-warm_server.load_rooms = lambda: {"forked": fork_room.forked, "staying": stay_room.staying}
-sys.exit(warm_server.run_warm(sys.argv[1:]))
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two rooms, commands of theirs that can be typed, and a server of them."""
-    for module, name, stays in (("fork_room", "forked", False), ("stay_room", "staying", True)):
-        (tmp_path / f"{module}.py").write_text(ROOM.format(name=name, stays=stays))
-        script = tmp_path / name
-        script.write_text(f"#!{sys.executable}\nfrom {module} import {name}\n{name}()\n")
-        script.chmod(0o755)
-    (tmp_path / "serve.py").write_text(SERVER)
-    return tmp_path
-
-
-def start(folder: Path, script: str, **variables: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{folder}"}
-    environment |= variables
-    environment.pop("ROLLHOUSE_WARM", None)
-    return subprocess.Popen([sys.executable, str(folder / "serve.py"), "bash", "-c", script], env=environment,
-                            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            start_new_session=True)
-
-
-def run(folder: Path, script: str, **variables: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a script whose commands are handed over."""
-    process = start(folder, script, **variables)
-    output, errors = process.communicate(timeout=600)
-    return process.returncode, output, errors
+from tests.warehouse.stages.warm_rooms import run
 
 
 def test_a_command_has_its_words_folder_streams_and_exit_code(folder: Path) -> None:
@@ -129,20 +51,6 @@ def test_a_process_that_says_so_ends_with_its_command(folder: Path) -> None:
     code, output, _ = run(folder, "staying process; staying leave; echo $?; staying process")
     first, done, again = (line.split() for line in output.splitlines())
     assert code == 0 and done == ["0"] and first[0] != again[0] and again[1:] == ["1", "True"]
-
-
-def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
-    code, output, _ = run(folder, """
-        staying process; staying anew there <&0 & while [ ! -s there ]; do sleep 0.02; done
-        kill -TERM $!; wait $!; echo $?; staying process""")
-    assert code == 0 and output.splitlines()[1] == "143" and output.split()[-1] == "True"
-
-
-def test_a_process_cleans_up_after_its_own_command_and_for_nobody_else(folder: Path) -> None:
-    """vLLM leaves a file in the folder of temporary files where the end of its process is not told to it."""
-    code, output, _ = run(folder, "forked tidy 1; staying tidy 2; staying exit 3; staying tidy 3")
-    assert code == 0 and output == "" and (folder / "server").read_text() == "once "
-    assert all((folder / name).exists() for name in "123")
 
 
 def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
@@ -209,90 +117,3 @@ def test_a_long_path_of_temporary_files_is_no_hindrance(folder: Path) -> None:
     (folder / ("d" * 120)).mkdir()
     code, output, _ = run(folder, "staying process", TMPDIR=str(folder / ("d" * 120)))
     assert code == 0 and output.split()[2] == "True"
-
-
-@pytest.mark.parametrize("tool", ["forked", "staying"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, tool: str,
-                                                               number: signal.Signals) -> None:
-    code, output, _ = run(folder, f"""
-        set -m; {tool} wait there & while [ ! -s there ]; do sleep 0.02; done
-        kill -{number.value} $!; wait $!; echo $?
-        job=/proc/$(cat there)/stat
-        while [ -e $job ] && ! grep -q ") Z" $job; do sleep 0.02; done; {tool} say on </dev/null""")
-    ends = {signal.SIGTERM: 143, signal.SIGINT: 1, signal.SIGKILL: 137}     # click turns Ctrl-C into 1
-    assert code == 0 and output.splitlines() == [str(ends[number]), f"on {folder} "]
-
-
-@pytest.mark.parametrize("tool", ["forked", "staying"])
-def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> None:
-    """Nor does its folder, once there is another server."""
-    end, place = time.monotonic() + 600, folder / "tmp"
-    place.mkdir()
-    with start(folder, f"{tool} wait there", TMPDIR=str(place)) as process:
-        while not (folder / "there").exists() or not (folder / "there").read_text():
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        job = int((folder / "there").read_text())
-        process.kill()
-    while is_running(job):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    _, output, _ = run(folder, f"{sys.executable} serve.py true; ls $TMPDIR/*/socket; echo $ROLLHOUSE_WARM",
-                       TMPDIR=str(place))
-    here, own = output.splitlines()
-    assert here == own and not list(place.iterdir())
-
-
-def is_running(process: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-
-
-GOES = """
-import json, os, socket, sys
-from warehouse.stages import warm
-for tool in ("forked", "staying", "unknown"):
-    for folder, end in ((sys.argv[1], None), (sys.argv[1], -5), ("/not/there", None)):
-        for _ in range(5):
-            with socket.socket(socket.AF_UNIX) as line:
-                line.connect(os.environ["ROLLHOUSE_WARM"])
-                asked = json.dumps([tool, ["process"], folder, warm.environment(warm.began_with),
-                                    warm.limits()]).encode()
-                socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
-                line.sendall(asked[:end])
-"""
-
-
-def test_commands_that_are_killed_while_they_ask_leave_the_server_as_it_is(folder: Path) -> None:
-    (folder / "goes.py").write_text(GOES)
-    code, output, _ = run(folder, f"""
-        x=$({sys.executable} goes.py $PWD 2>/dev/null); x=$(staying process); echo $x; ls $ROLLHOUSE_WARM""")
-    assert code == 0 and output.split()[2] == "True"
-
-
-DIES = """
-import json, os, signal, socket, sys
-from warehouse.stages import warm
-os.kill(int(sys.argv[1]), signal.SIGSTOP)
-lines = []
-for tool in ("staying", "unknown"):        # that the second is answered says that the first was handed on
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(os.environ["ROLLHOUSE_WARM"])
-    asked = json.dumps([tool, ["process"], ".", warm.environment(warm.began_with), warm.limits()]).encode()
-    socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
-    line.sendall(asked)
-    lines.append(line)
-assert warm.read_number(lines[1]) == warm.COLD
-os.kill(int(sys.argv[1]), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("then", ["staying process; staying process", ""])
-def test_a_process_that_stays_and_is_killed_before_it_reads_is_replaced(folder: Path, then: str) -> None:
-    (folder / "dies.py").write_text(DIES)
-    code, output, errors = run(folder, f"{sys.executable} dies.py $(staying process); {then}")
-    assert code == 0 and not errors
-    assert [line.split()[2] for line in output.splitlines()] == ["True"] * then.count("staying")
