@@ -24,6 +24,7 @@ from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 from warehouse.stages import warm
 from warehouse.stages.children import Followed
 from warehouse.stages.stop import StopRequest
+from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
@@ -195,7 +196,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    from train.rows.inputs import due_iteration, finish_committed, read_inputs, scorer_to_train
+    from train.rows.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
     from train.rows.settings import Settings, check_settings
     from warehouse.care.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
@@ -215,7 +216,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:
-            click.echo("nothing to train: every scored iteration is trained")
+            click.echo(by_address(nothing_due(warehouse, settings.purpose)))
             return
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"iteration {iteration} is due")

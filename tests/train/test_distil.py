@@ -93,10 +93,29 @@ def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> No
     assert len(missed()) == 1
 
 
+def test_where_nothing_is_due_what_comes_first_is_said(warehouse: Warehouse) -> None:
+    assert invoke(warehouse, "--loss", "nll").exit_code == 0
+    other = invoke(warehouse, "--loss", "nll", "--purpose", "distil-big")
+    assert other.exit_code == 0 and other.stdout == (
+        "nothing to train: iteration 1 has no rollout of purpose distil-big yet; "
+        f"next: rollout {warehouse.root} --model NAME --distil --label big\n")
+    for table in ("prompts", "completions"):
+        shutil.copytree(warehouse.folder(table, iteration=0, purpose="distil"),
+                        warehouse.folder(table, iteration=1, purpose="distil"))
+    there = CliRunner().invoke(train, [str(warehouse.root), *OPTIONS])
+    assert there.exit_code == 0 and there.stdout == (
+        "nothing to train: iteration 1 has no rollout yet, but rows of purpose distil, which --purpose "
+        f"names; next: rollout {warehouse.root}\n")
+    unscored = invoke(warehouse, "--loss", "nll")
+    assert unscored.exit_code == 1 and "of purpose distil of iteration 1 are not scored. Run `score" in (
+        unscored.stderr), unscored.output
+
+
 @pytest.mark.parametrize(("options", "sentence"), [
     (("--loss", "dapo"), "have no logprobs, which the loss dapo needs. Train on them with --loss nll"),
     (("--loss", "nll", "--purpose", "eval"), "--purpose eval is not possible"),
-    (("--loss", "nll", "--purpose", "distil-other"), "no scored rows of purpose distil-other"),
+    (("--loss", "nll", "--purpose", "distil-other"),
+     "no complete rollout of purpose distil-other. Run `rollout"),
     (("--loss", "nll", "--dtype", "auto"), "do not say in which dtype they were sampled"),
 ])
 def test_what_cannot_be_trained_is_one_sentence(warehouse: Warehouse, options: tuple[str, ...],

@@ -128,7 +128,8 @@ def test_the_probe_is_what_the_policy_says_to_a_stored_row_and_what_its_parent_s
 
 def test_a_second_run_says_that_it_is_trained(run):
     run_train(run)
-    assert run_train(run).stdout == "nothing to train: every scored iteration is trained\n"
+    assert run_train(run).stdout == ("nothing to train: iteration 1 has no rollout yet; "
+                                     f"next: rollout {run.root}\n")
     assert run_train(run, "--iteration", "0").stdout == "iteration 0 is trained already: policy 1\n"
 
 

@@ -39,6 +39,17 @@ def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
     raise _unscored(warehouse, iteration, purpose)
 
 
+def nothing_due(warehouse: Warehouse, purpose: str) -> str:
+    """What is said where `due_iteration` is None: what has to be there first, and what is there instead."""
+    iteration = train_due(warehouse)
+    others = [name for name in warehouse.purposes("completions", iteration)
+              if name == "train" or f"{name}-".startswith("distil-")]
+    instead = f", but rows of purpose {' and '.join(others)}, which --purpose names" if others else ""
+    of = "" if purpose == "train" else f" of purpose {purpose}"
+    return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
+            f"next: {_rollout_of(warehouse, purpose)}")
+
+
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
     """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
     complete = warehouse.scorers(iteration, purpose)
@@ -154,14 +165,18 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
 
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     run = warehouse.root
-    if purpose != "train":
-        return StageError(f"Iteration {iteration} has no scored rows of purpose {purpose}. Run `rollout "
-                          f"{run} --model NAME --distil` and `score {run} --purpose {purpose}` first.")
-    if not warehouse.stage("rollout", iteration=iteration, purpose="train").is_complete():
-        return StageError(f"Iteration {iteration} has no complete training rollout. Run "
-                          f"`rollout {run} --iteration {iteration}` and then `score` first.")
-    return StageError(f"Iteration {iteration} is not scored. "
+    if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
+        of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
+        first = f"{_rollout_of(warehouse, purpose)} --iteration {iteration}"
+        return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` first.")
+    return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
                       f"Run `score {run} --iteration {iteration}` first.")
+
+
+def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
+    label = purpose.partition("-")[2]
+    foreign = f" --model NAME --distil{f' --label {label}' if label else ''}"
+    return f"rollout {warehouse.root}{'' if purpose == 'train' else foreign}"
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
