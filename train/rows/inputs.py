@@ -168,7 +168,8 @@ def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
         first = f"{_rollout_of(warehouse, purpose)} --iteration {iteration}"
-        return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` first.")
+        return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` "
+                          "first.")
     return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
                       f"Run `score {run} --iteration {iteration}` first.")
 
