@@ -29,12 +29,7 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
     """Ids and logprobs of one length, finite, at most 0; keys unique in the iteration; groups that exist."""
     rows = read_parts([part], "completions", [*KEY, "group_id", "completion_ids", "behaviour_logprobs",
                                               "num_completion_tokens", "policy_version"])
-    kept = rows.filter(rows["completion_ids"].is_valid())       # others were pruned
-    problems = _length_problems(kept, "completion_ids", "num_completion_tokens")
-    sampled = kept.filter(kept["policy_version"].is_valid())    # a model behind an API gives no logprobs
-    problems += _length_problems(sampled, "behaviour_logprobs", "num_completion_tokens")
-    problems += _logprob_problems(sampled, "behaviour_logprobs")
-    seen = _keys_of(rows)
+    problems, seen = _token_problems(rows), _keys_of(rows)
     problems += [f"{_label(key)} is there {count} times."
                  for key, count in Counter(seen).items() if count > 1]
     earlier = [path for path in warehouse.parts("completions", **keys)
@@ -53,11 +48,8 @@ def _completion_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path)
 def _carried_problems(warehouse: Warehouse, keys: dict[str, Any], part: Path) -> list[str]:
     """Ids and logprobs of one length, finite, at most 0; groups that the iteration has not among its own."""
     rows = read_parts([part], "carried", ["group_id", "completion_ids", "behaviour_logprobs",
-                                          "num_completion_tokens"])
-    kept = rows.filter(rows["completion_ids"].is_valid())       # others were pruned
-    problems = [problem for column in ("completion_ids", "behaviour_logprobs")
-                for problem in _length_problems(kept, column, "num_completion_tokens")]
-    problems += _logprob_problems(kept, "behaviour_logprobs")
+                                          "num_completion_tokens", "policy_version"])
+    problems = _token_problems(rows)
     whole = _readable(warehouse.parts("completions", **keys), "completions", ["group_id"])
     twice = set(rows["group_id"].to_pylist()) & set(whole["group_id"].to_pylist())
     return problems + [f"group {group} was carried over and is there whole." for group in sorted(twice)[:3]]
@@ -145,6 +137,15 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
         problems += [f"{_label(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
                      for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
     return problems
+
+
+def _token_problems(rows: pa.Table) -> list[str]:
+    """Ids and logprobs of one length, as counted; the logprobs finite and at most 0."""
+    kept = rows.filter(rows["completion_ids"].is_valid())       # others were pruned
+    sampled = kept.filter(kept["policy_version"].is_valid())    # a model behind an API gives no logprobs
+    return [*_length_problems(kept, "completion_ids", "num_completion_tokens"),
+            *_length_problems(sampled, "behaviour_logprobs", "num_completion_tokens"),
+            *_logprob_problems(sampled, "behaviour_logprobs")]
 
 
 def _length_problems(rows: pa.Table, column: str, count: str) -> list[str]:
