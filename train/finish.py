@@ -28,37 +28,31 @@ WAITING = "waiting"         # why rows are not trained on that a later iteration
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
            probe: dict[str, Any] | None, clock: Clock, say: Callable[[str], None]) -> None:
-    """Write rows, steps and policy, complete the stage, and say so; a twin that was first has the say."""
-    facts, won = write(warehouse, inputs, learner, steps, whole, probe)
+    """Write rows, steps and policy, complete the stage, and say so; a twin that was first has the say.
+
+    A killed stage finds the policy last, so that it implies the rest.
+    """
+    batch, settings, iteration = learner.batch, learner.settings, inputs.iteration
+    check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {iteration + 1}",
+                keep_reserve=False)
+    facts = {"scorer": inputs.scorer, "policy_version": iteration + 1, "num_steps": len(steps),
+             "num_processes": learner.processes.count, "groups": group_counts(batch),
+             "waiting": is_waiting(batch),
+             "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
+             "mismatch": [line._asdict() for line in mismatch_table(batch, settings)]}
+    warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
+    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
+    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
+    is_own = commit_policy(warehouse, learner, inputs, facts, whole, probe)
     clock.lap("writing")
-    if won:
+    if is_own:
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
         say(last_line(inputs, steps, facts["mismatch"], clock))
     else:
-        finish_committed(warehouse, inputs, learner.settings)
-        say(f"another process wrote policy {inputs.iteration + 1} first: that one stands, what this one "
-            "made is dropped")
-    prune_policies(warehouse, learner.settings.keep_policies)
-
-
-def write(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
-          probe: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
-    """Write rows, steps and policy; a killed stage finds the policy last, so that it implies the rest.
-
-    The facts come back, and whether the policy is this process's own: a twin may have been first.
-    """
-    batch = learner.batch
-    check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {inputs.iteration + 1}",
-                keep_reserve=False)
-    facts = {"scorer": inputs.scorer, "policy_version": inputs.iteration + 1, "num_steps": len(steps),
-             "num_processes": learner.processes.count, "groups": group_counts(batch),
-             "waiting": is_waiting(batch),
-             "correction": dict(zip(("name", "low", "high"), correction_of(learner.settings), strict=True)),
-             "mismatch": [line._asdict() for line in mismatch_table(batch, learner.settings)]}
-    warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=inputs.iteration)
-    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=inputs.iteration)
-    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=inputs.iteration)
-    return facts, commit_policy(warehouse, learner, inputs, facts, whole, probe)
+        finish_committed(warehouse, inputs, settings)
+        say(f"another process wrote policy {iteration + 1} first: that one stands, what this one made is "
+            "dropped")
+    prune_policies(warehouse, settings.keep_policies)
 
 
 def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
