@@ -78,21 +78,16 @@ class Work:
         self.answered = False
         self.news, self._changed = asyncio.Event(), asyncio.Event()
 
-    def take(self) -> Draw | None:
-        """The next request to serve; None if all are under way or finished."""
-        request = self.returned.popleft() if self.returned else next(self.waiting, None)
-        if request is None:
-            self.exhausted = True
-            return None
-        self.under_way[request.index] = Draw(request)
-        return self.under_way[request.index]
-
     async def next(self, wanted: Callable[[], bool] = lambda: True) -> Draw | None:
         """The next request to serve, waited for; None when all are finished, or none is wanted any more."""
         while wanted():
-            draw = self.take()
-            if draw is not None or self.is_done():
+            request = self.returned.popleft() if self.returned else next(self.waiting, None)
+            if request is not None:
+                draw = self.under_way[request.index] = Draw(request)
                 return draw
+            self.exhausted = True
+            if self.is_done():
+                break
             await self._changed.wait()     # a request is given back, or all are finished
         return None
 

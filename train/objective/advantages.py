@@ -19,7 +19,8 @@ def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "grou
     if scale == "none":
         scaled = centered
     elif scale == "batch":
-        scaled = centered / (sample_std(rewards[present]) + STD_EPSILON)
+        spread = rewards[present].std() if present.sum() > 1 else 0.0       # the sample std, n - 1
+        scaled = centered / (spread + STD_EPSILON)
     else:
         scaled = centered / (group_stds(rewards, group_index)[group_index] + STD_EPSILON)
     return torch.where(present, scaled, 0.0)
@@ -60,11 +61,6 @@ def equal_groups(rewards: Tensor, group_index: Tensor) -> Tensor:
     lowest = values.new_full((size,), torch.inf).scatter_reduce(0, index, values, "amin")
     highest = values.new_full((size,), -torch.inf).scatter_reduce(0, index, values, "amax")
     return lowest >= highest
-
-
-def sample_std(values: Tensor) -> Tensor:
-    """Sample std (n - 1); 0 for fewer than two values."""
-    return values.std() if values.numel() > 1 else values.new_zeros(())
 
 
 def _group_sums(values: Tensor, group_index: Tensor) -> Tensor:
