@@ -212,6 +212,7 @@ def has_ended(resident: Resident) -> bool:
 
 def await_end(resident: Resident) -> None:
     """Close the line of a process, which ends by that, and wait until it has cleaned up."""
+    resident.line.shutdown(socket.SHUT_RDWR)            # forks of this process hold it as well
     resident.line.close()
     if not Followed(resident.process).has_ended(SECONDS_TO_END):
         os.kill(resident.process, signal.SIGKILL)

@@ -24,6 +24,12 @@ def test_a_process_cleans_up_after_its_own_command_and_for_nobody_else(folder: P
     assert all((folder / name).exists() for name in "123")
 
 
+def test_a_process_that_stays_cleans_up_although_others_are_left(folder: Path) -> None:
+    """They are forks that were made later, and hold all that was open then."""
+    code, _, _ = run(folder, "staying tidy kept; forked wait there & while [ ! -s there ]; do sleep 0.02; done")
+    assert code == 0 and (folder / "kept").exists()
+
+
 @pytest.mark.parametrize("tool", ["forked", "staying"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, tool: str,
