@@ -26,7 +26,7 @@ def test_a_process_cleans_up_after_its_own_command_and_for_nobody_else(folder: P
 
 def test_a_process_that_stays_cleans_up_although_others_are_left(folder: Path) -> None:
     """They are forks that were made later, and hold all that was open then."""
-    code, _, _ = run(folder, "staying tidy kept; forked wait there & while [ ! -s there ]; do sleep 0.02; done")
+    code, _, _ = run(folder, "staying tidy kept; forked wait there & while [ ! -s there ]; do sleep 1; done")
     assert code == 0 and (folder / "kept").exists()
 
 
