@@ -32,7 +32,9 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     for column, words in CHANGES.items():
         count = int(joined[column].sum())
         lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
-    lines.append(f"  mean reward: {mean_of(joined, 'reward')} -> {mean_of(joined, 'reward_right')}")
+    both = joined.drop_nulls(["reward", "reward_right"])
+    of = "" if both.height == joined.height else f", of the {both.height} that both gave one"
+    lines.append(f"  mean reward: {mean_of(both, 'reward')} -> {mean_of(both, 'reward_right')}{of}")
     lines += per_task(joined)
     for column, words in CHANGES.items():
         lines += example_lines(joined.filter(pl.col(column)), words, num_examples)
@@ -77,8 +79,8 @@ def sign_of(name: str) -> pl.Expr:
 
 
 def mean_of(rows: pl.DataFrame, name: str) -> str:
-    """Mean as text; null rewards are left out."""
-    values = rows[name].drop_nulls().to_numpy()
+    """Mean as text."""
+    values = rows[name].to_numpy()
     return f"{values.mean():.4f}" if len(values) else "none"
 
 

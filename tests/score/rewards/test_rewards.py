@@ -170,6 +170,20 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
     assert "  0/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
 
 
+def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_file):
+    assert invoke(warehouse.root).exit_code == 0
+    assert invoke(warehouse.root, "--reward-file", f"{user_file}:brevity").exit_code == 0
+    first, second = ({row["sample_index"]: row["reward"] for row in warehouse.read(
+        "samples", iteration=0, purpose="train", scorer=scorer).to_pylist()}
+        for scorer in sorted(warehouse.scorers(0, "train")))
+    both = [index for index, reward in second.items() if reward is not None]
+    means = [sum(rewards[index] for index in both) / 2 for rewards in (first, second)]
+    result = invoke("diff", warehouse.root, "arc-v1", "brevity")
+    assert len(first) == 4 and len(both) == 2
+    assert result.output.splitlines()[4] == (f"  mean reward: {means[0]:.4f} -> {means[1]:.4f}, "
+                                             "of the 2 that both gave one")
+
+
 def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     trained, = warehouse.scorers(0, "train")
