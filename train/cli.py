@@ -138,6 +138,8 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
               help="Steps in which the learning rate rises, counted over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
+@click.option("--lr-by-ess", is_flag=True, default=None, show_default=False,
+              help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
 @click.option("--lr-after-rollback", type=FiniteRange(min=0, max=1, min_open=True),
               help="Scale the learning rate by this once for every rollback of the run so far.")
 @click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0, help="Of AdamW, as are the betas.")

@@ -141,8 +141,8 @@ CLAIMED = (crossed("dapo gspo cispo", (0, 3, 8), "token-truncate") | by_default(
            | crossed("dapo", (1,), "token-truncate none"))
 LATER = (crossed("cispo", (0, 3, 8), "none bypass") | by_default("reinforce nll oapl topr vespo")
          | crossed("dapo gspo", (3, 8), "token-mask geometric-mask")
-         | {f"{staleness}: dapo token-truncate, suffix veto": (staleness, ("--suffix-veto", "10"))
-            for staleness in (3, 8)}
+         | {f"{staleness}: dapo token-truncate, {name}": (staleness, options) for staleness in (3, 8)
+            for name, options in (("lr by ess", ("--lr-by-ess",)), ("suffix veto", ("--suffix-veto", "10")))}
          | crossed("gspo", (1,), "token-truncate none") | crossed("dapo", (1,), "bypass sequence-mask")
          | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")})
 

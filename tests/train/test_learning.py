@@ -339,7 +339,7 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
 def test_extra_metrics_are_json(run):
     assert run_train(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs"}
+    names = {"policy_k2", "policy_ess", "completion_ess", "num_forwarded_tokens", "packs"}
     assert all(set(metrics) == names for metrics in extra)
     rows = run.read("train_samples", iteration=1).to_pylist()
     for step, metrics in enumerate(extra):

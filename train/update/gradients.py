@@ -19,7 +19,8 @@ from train.update.batch import has_gradient, weigh_rows
 from train.update.logprob_pass import exchange, in_step, share
 from train.update.row import Row, RowGroup, prompt_groups
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
+        "whole_weight", "whole_weight_squared")
 
 
 class StepSums:
@@ -35,8 +36,10 @@ class StepSums:
         """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
         drift = (clamp_log_ratio(logprobs - old) * mask).double()
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
+        whole = clamp_log_ratio(((logprobs - behaviour) * mask).double().sum(dim=1)).exp()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
+                  mask.any(dim=1).sum(), whole.sum(), whole.square().sum()]
         # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
         self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
@@ -46,10 +49,12 @@ class StepSums:
         everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
         total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
-        ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["tokens"] else 1.0
+        ess, whole_ess = (total[name] ** 2 / (num * total[f"{name}_squared"]) if num else 1.0 for name, num in
+                          (("weight", total["tokens"]), ("whole_weight", total["completions"])))
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
+                "policy_ess": ess, "completion_ess": whole_ess,
+                "ratio_max": max(processes.gather([float(self.ratio_max)])),
                 "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
 
 
