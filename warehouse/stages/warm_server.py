@@ -192,7 +192,6 @@ def start(job: Job, rooms: dict[str, Any], residents: dict[str, Resident], forks
 
 def room_of(command: Any) -> ModuleType:
     """The module that a command was written in."""
-    command = getattr(command, "default", command)
     return sys.modules[command.callback.__module__ if command.callback else __name__]
 
 
