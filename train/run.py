@@ -1,6 +1,7 @@
 """One train stage, from stored rows to the next policy, in the order of the algorithm."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 
 import torch
@@ -53,13 +54,15 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
             chosen = processes.gather([choose_tokens(policy, inputs.groups)])
             settings = settings.replace(tokens_per_batch=min(chosen))
+        if inputs.stage.settings() and not settings.dry_run:
+            processes.by_first(lambda: inputs.stage.settle(stage_settings(inputs, settings)))
         learner = prepare(warehouse, inputs, settings, policy, processes, say)
         needed = POLICY_COPIES * checkpoint_bytes(learner.num_parameters())
         processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
         clock.lap("start")
 
         if not learner.online:
-            compute_logprobs(warehouse, learner, stop)
+            compute_logprobs(warehouse, inputs, learner, stop)
             gate(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
@@ -157,9 +160,14 @@ def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) ->
     say("dry run: nothing was written")
 
 
-def compute_logprobs(warehouse: Warehouse, learner: Learner, stop: StopRequest) -> None:
-    """Old and reference logprobs of all rows, from the checkpoint if it has them."""
-    stored = learner.checkpoints.logprobs()
+def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, stop: StopRequest) -> None:
+    """Old and reference logprobs of all rows, from the checkpoint if it has them.
+
+    A dry run may have other settings than the stage, whose checkpoint is of other rows or another dtype then.
+    """
+    now, before = stage_settings(inputs, learner.settings), inputs.stage.settings() or {}
+    other = learner.settings.dry_run and json.loads(json.dumps(now)) != before
+    stored = None if other else learner.checkpoints.logprobs()
     if stored is not None:
         hand_out(forwardable(learner.batch), stored)
         return

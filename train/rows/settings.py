@@ -106,6 +106,10 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
         (settings.schedule != "constant" and not settings.total_steps,
          f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the learning rate "
          "reaches zero, counted over the whole run."),
+        (not -2**63 <= settings.seed < 2**63,
+         f"--seed {settings.seed} has more than 64 bits. Give a smaller one."),
+        (settings.tokens_per_batch >= 2**31,
+         f"--tokens-per-batch {settings.tokens_per_batch} is more than any forward takes. Lower it."),
         (settings.load_in_4bit and settings.full,
          "--load-4bit freezes the base, so it cannot be trained with --full. Leave one out."),
         (settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full,

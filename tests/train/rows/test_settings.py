@@ -20,6 +20,8 @@ from warehouse.store.errors import StageError
     ("--lora-rank 513", "--lora-rank 513 is above 512, the highest that vLLM serves: "),
     ("--replay-select x", "--replay-select chooses among earlier rows; say how old they may be "),
     ("--correction-low 2 --correction-high 1", "--correction-low 2.0 must be below --correction-high 1.0."),
+    (f"--seed {2**64}", f"--seed {2**64} has more than 64 bits."),
+    (f"--tokens-per-batch {2**64}", f"--tokens-per-batch {2**64} is more than any forward takes."),
     ("--total-steps 9", "--total-steps is where a schedule ends: choose --schedule linear or "),
     ("--advantages nowhere.py:f", "--advantages")])
 def test_what_contradicts_itself_is_refused_in_a_sentence(tmp_path: Path, options: str,
