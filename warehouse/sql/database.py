@@ -232,5 +232,6 @@ def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES
         folder = files("warehouse.sql.texts")
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
-    return "\n".join([HEADER.format(root=root), table_views(inventory), texts_of(*MEASURE_FILES),
+    header = HEADER.format(root=" ".join(str(root).splitlines()))      # of comments, which a line break ends
+    return "\n".join([header, table_views(inventory), texts_of(*MEASURE_FILES),
                       rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

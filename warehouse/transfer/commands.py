@@ -35,6 +35,8 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
     if kind != "arc-submission" and (vote or challenges):
         raise StageError(f"--vote and --challenges are of --to arc-submission; --to {kind} has no use for "
                          "them. Leave them out.")
+    if kind in ("jsonl", "arc-submission") and not output.name:
+        raise StageError(f"{output} is a folder, and --to {kind} writes a file. Name one.")
     connection = warehouse.open(run, strict=True)
     if kind == "arc-submission":
         lines = export_submission(connection, output, vote=vote or "solved", challenges=challenges,

@@ -426,3 +426,8 @@ def scanned_files(connection: duckdb.DuckDBPyConnection, query: str) -> list[str
     for operator in plan["operator"]:
         walk(operator)
     return [path for path in found if path.endswith(".parquet")]
+
+
+def test_a_run_whose_path_has_a_line_break_is_asked_like_any_other(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "a\nSELEC b" / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
+    assert rows_of(connect(run), "SELECT count(*) AS n FROM samples") == [{"n": 4}]

@@ -90,6 +90,12 @@ def test_purposes_that_datasets_cannot_tell_apart_lose_no_row(tmp_path: Path) ->
     assert sorted(pl.read_parquet(file)["purpose"]) == ["eval-a-b", "eval-a_b"]
 
 
+def test_a_file_without_a_name_is_refused(built: Warehouse) -> None:
+    for name in ("", ".", "/"):
+        done = CliRunner().invoke(cli, ["export", str(built.root), name, "--to", "jsonl"])
+        assert done.exit_code == 1 and "is a folder, and --to jsonl writes a file" in done.output
+
+
 def test_nothing_to_export_is_said(built: Warehouse, tmp_path: Path) -> None:
     result = warehouse("export", built.root, tmp_path / "x.jsonl", "--to", "jsonl", "--iteration", 9)
     assert result.exit_code == 1 and "No complete rollout fits" in result.stderr
