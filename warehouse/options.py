@@ -121,6 +121,9 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
                 continue
             raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
                              f"Known: {', '.join(sorted(known))}.")
+        if parameter.name in defaults:
+            raise StageError(f"{place_in(path, table, key)}: [{table}] {key} is there twice, under two "
+                             "spellings. Leave one out.")
         values = setting if isinstance(setting, list) and parameter.multiple else [setting]
         for value in values:
             if problem := _problem(parameter, value):

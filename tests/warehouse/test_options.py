@@ -58,6 +58,8 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("config", "sentence"), [
+    ("[rollout]\ngroup-size = 4\ngroup_size = 5\n",
+     "config.toml, line 3: [rollout] group_size is there twice, under two spellings. Leave one out."),
     ("[rollout]\ngroupsize = 4\n", "[rollout] has no option 'groupsize'. Known: augment, fail, group-size,"),
     ("[rollouts]\n", "has a table [rollouts]. The tables are named after the commands"),
     ("[rollout\n", "is not valid TOML"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -245,6 +246,14 @@ def test_a_model_whose_documents_are_damaged_begins_no_run(tmp_path: Path) -> No
         (model / name).write_text(before)
     (model / "tokenizer.json").rename(model / "vocab.json")
     find_model(str(model), tmp_path, new=True)      # which transformers converts
+
+
+def test_a_config_that_can_be_read_once_alone_is_refused(tmp_path: Path) -> None:
+    pipe, model = tmp_path / "pipe", fake_model(tmp_path / "m")
+    os.mkfifo(pipe)
+    with pytest.raises(StageError, match="is no plain file"):
+        init_run(tmp_path / "run", str(model), ("synthetic:4:1",), config=pipe)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.MonkeyPatch,
