@@ -110,8 +110,9 @@ heed_alarms() {
   warehouse rollback "$run" --to "$back"
 }
 
-told=$(mktemp -d)
+told=$(mktemp -du)      # made once what removes it is set
 trap '[[ $BASHPID != "$$" ]] || { stop; rm -rf "$told"; }' EXIT    # not where a part of this is killed as it begins
+mkdir -m 700 "$told"
 for ((i = 0; i < iterations; i++)); do
   trained "$i" && continue      # leave it alone
   [[ -n ${sampling[i]:-} ]] || { begin "$i"; stand_by "$i"; }

@@ -247,3 +247,16 @@ def test_a_training_that_stands_by_goes_on_where_the_loop_is_killed(tmp_path: Pa
         wait_for(lambda: (tmp_path / "log-stands-by").exists())
         process.kill()
     wait_for(lambda: "train" in (tmp_path / "log").read_text())
+
+
+def test_a_loop_that_is_killed_as_it_names_its_folder_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "bin/mktemp").write_text('#!/bin/sh\nPATH=/usr/bin:/bin mktemp "$@"\nkill -TERM $PPID\n')
+    (tmp_path / "bin/mktemp").chmod(0o755)
+    ended = subprocess.run(
+        ["bash", "examples/loop.sh", str(tmp_path / "run"), "1"], cwd=Path(__file__).parents[2], check=False,
+        env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(tmp_path / "made"),
+             "ROLLHOUSE_WARM": "off"})
+    assert ended.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert not list((tmp_path / "made").iterdir())
