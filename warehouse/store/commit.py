@@ -86,17 +86,25 @@ def commit_json(path: Path, value: object) -> bool:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` atomically; for files that are derived and may be made again at any time.
+    """Replace `path` atomically; for files that are derived and may be made again at any time."""
+    replace_file(path, lambda written: written.write_bytes(content))
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file, and replace `path` with it atomically.
 
     What is no file (/dev/null, a pipe) or a link to one is written to and stays what it is.
     """
     with saying_why(path):
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            path.write_bytes(content)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if path.exists() and (path.is_symlink() or not path.is_file()):
+            write(path)
             return
+        path = path.resolve()       # of a link to a file that is to come
     with beside(path) as temporary:
         reached("before write", path)
-        temporary.write_bytes(content)
+        write(temporary)
         flush(temporary)
         reached("before replace", path)
         os.replace(temporary, path)

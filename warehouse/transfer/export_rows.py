@@ -4,7 +4,7 @@ from pathlib import Path
 
 from warehouse.sql.catalog import condition, of_purposes, quoted, quoted_name
 from warehouse.sql.database import Connection, explain_errors, rows_of
-from warehouse.store.commit import beside, saying_why
+from warehouse.store.commit import replace_file, saying_why
 from warehouse.store.errors import StageError
 
 ROWS = """
@@ -83,8 +83,8 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
 
 
 def _copy(connection: Connection, query: str, path: Path, options: str) -> Path:
-    """Write a query's rows to a file that appears whole."""
-    with beside(path) as temporary, explain_errors():
-        connection.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
-        temporary.replace(path)
+    """Write a query's rows to a file that appears whole, or to a device or pipe, which stays one."""
+    with explain_errors():
+        replace_file(path, lambda written: connection.execute(
+            f"COPY ({query}) TO {quoted(written)} ({options}, USE_TMP_FILE false)"))
     return path

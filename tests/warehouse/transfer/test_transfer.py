@@ -1,7 +1,10 @@
 """Rows out of a run and into another: JSON lines, TRL's files, datasets folders; pruning old tokens."""
 
 import json
+import os
 import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,24 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".zst":
         content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
     return [json.loads(line) for line in content.decode().splitlines()]
+
+
+def test_an_export_to_a_pipe_or_a_link_leaves_it_what_it_is(built: Warehouse, tmp_path: Path) -> None:
+    """Of /dev/null, exported to by root, it made a file."""
+    pipe, link, device = tmp_path / "pipe", tmp_path / "link", tmp_path / "device"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "rows.jsonl")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        warehouse("export", built.root, pipe, "--to", "jsonl", "--iteration", 0)
+        warehouse("export", built.root, link, "--to", "jsonl", "--iteration", 0)
+    assert read.result() == (tmp_path / "rows.jsonl").read_bytes() != b""
+    assert pipe.is_fifo() and link.is_symlink()
+    if os.geteuid() == 0:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        assert warehouse("export", built.root, device, "--to", "jsonl").exit_code == 0
+        assert device.is_char_device()
+    assert {path.name for path in tmp_path.iterdir()} - {"device"} == {"link", "pipe", "rows.jsonl"}
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.zst"])
