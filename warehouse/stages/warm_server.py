@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -38,6 +39,7 @@ from warehouse.stages.warm_job import Job, clean_up, fork, run_job
 
 FOLDER = "rollhouse-warm-"           # of a socket, in the folder of temporary files
 IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
+SOCKET = f"{zlib.crc32(os.uname().nodename.encode()):08x}"      # told apart by machines: none hears another's
 LONGEST_PLACE = 70                   # of the folder of a socket, whose whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
 # torch asks the driver's library how many GPUs there are, not the driver, which would not survive a fork.
@@ -64,9 +66,10 @@ def run_warm(command: Sequence[str]) -> int:
     sweep(place)
     with tempfile.TemporaryDirectory(prefix=FOLDER, dir=place) as folder, socket.socket(
             socket.AF_UNIX) as listener:
-        listener.bind(f"{folder}/socket")
+        listener.bind(f"{folder}/new")
         listener.listen()
-        more = {warm.VARIABLE: f"{folder}/socket"}
+        os.rename(f"{folder}/new", f"{folder}/{SOCKET}")   # found by a sweep only now that it listens
+        more = {warm.VARIABLE: f"{folder}/{SOCKET}"}
         if touches_gpu():
             more = {warm.VARIABLE: "off"}
             print("Importing opened the GPU, so each command imports by itself.", file=sys.stderr)
@@ -75,8 +78,8 @@ def run_warm(command: Sequence[str]) -> int:
 
 
 def sweep(place: str) -> None:
-    """Remove the folders of servers that were killed: nobody listens there."""
-    for left in Path(place).glob(f"{FOLDER}*/socket"):
+    """Remove the folders of this machine's servers that were killed: nobody listens there."""
+    for left in Path(place).glob(f"{FOLDER}*/{SOCKET}"):
         with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
             line.setblocking(False)
             try:

@@ -1,13 +1,16 @@
 """`warehouse warm`: signals reach who runs the command, and no process or file is left behind."""
 
+import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.warehouse.stages.warm_rooms import run, start
+from tests.warehouse.stages.warm_rooms import ROOT, run, start
 
 
 def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
@@ -57,10 +60,34 @@ def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> 
     while is_running(job):
         assert time.monotonic() < end
         time.sleep(0.02)
-    _, output, _ = run(folder, f"{sys.executable} serve.py true; ls $TMPDIR/*/socket; echo $ROLLHOUSE_WARM",
+    _, output, _ = run(folder, f"{sys.executable} serve.py true; ls $TMPDIR/*/*; echo $ROLLHOUSE_WARM",
                        TMPDIR=str(place))
     here, own = output.splitlines()
     assert here == own and not list(place.iterdir())
+
+
+BEGINS = """
+import socket, sys, tempfile
+from warehouse.stages import warm_server
+class Socket(socket.socket):
+    def listen(self):
+        warm_server.sweep(tempfile.gettempdir())        # by another server, which begins just now
+        super().listen()
+socket.socket, warm_server.load_rooms = Socket, dict
+sys.exit(warm_server.run_warm(["bash", "-c", "ls $ROLLHOUSE_WARM $TMPDIR/rollhouse-warm-*/*"]))
+"""
+
+
+def test_a_server_that_begins_leaves_others_their_folders(tmp_path: Path) -> None:
+    """Of one that does not listen yet, and of one of another machine that has the same temporary folder."""
+    (tmp_path / "begins.py").write_text(BEGINS)
+    elsewhere = tmp_path / "rollhouse-warm-elsewhere" / "0"
+    elsewhere.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(str(elsewhere))
+    done = subprocess.run([sys.executable, str(tmp_path / "begins.py")], capture_output=True, text=True,
+                          env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0 and str(elsewhere) in done.stdout.splitlines(), done.stderr
 
 
 def is_running(process: int) -> bool:
