@@ -9,6 +9,7 @@ from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")      # what a tokenizer can be made from
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
 SAMPLE_BYTES, STRIDE = 1 << 20, 1 << 26
 
@@ -55,7 +56,8 @@ def _download(model: str) -> Path:
     """Configuration and tokenizer of a hub model; the weights are fetched by the stages that need them."""
     from huggingface_hub import snapshot_download
     try:
-        return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES]))
+        return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES,
+                                                                 *VOCABULARIES]))
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there"
         raise StageError(f"There is no folder {model}, and the hub did not give a model of that id "
                          f"({first_line(error)}). Check the spelling, or download the model and give its "
@@ -72,7 +74,7 @@ def _check_documents(folder: Path) -> None:
         if not sound:
             raise StageError(f"{path} is damaged: it holds no JSON object. Restore it, or download the model "
                              "again.")
-    if not any((folder / name).exists() for name in TOKENIZER_FILES[:2]) and not any(folder.glob("vocab.*")):
+    if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         raise _no_tokenizer(folder)
 
 

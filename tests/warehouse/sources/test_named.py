@@ -3,7 +3,9 @@
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pyarrow as pa
@@ -254,6 +256,20 @@ def test_a_config_that_can_be_read_once_alone_is_refused(tmp_path: Path) -> None
     with pytest.raises(StageError, match="is no plain file"):
         init_run(tmp_path / "run", str(model), ("synthetic:4:1",), config=pipe)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("vocabulary", ["vocab.json", "spiece.model", "tokenizer.json"])
+def test_a_model_of_the_hub_comes_with_whatever_its_tokenizer_is_made_from(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vocabulary: str) -> None:
+    hub = fake_model(tmp_path / "hub")
+    (hub / "tokenizer.json").rename(hub / vocabulary)
+    (hub / "tokenizer_config.json").write_text("{}")
+
+    def download(_model: str, *, allow_patterns: list[str]) -> str:
+        return shutil.copytree(hub, tmp_path / "snapshot", ignore=lambda _folder, names: [
+            name for name in names if not any(fnmatch(name, pattern) for pattern in allow_patterns)])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert find_model("some/model", tmp_path, new=True).stored_path == "some/model"
 
 
 def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.MonkeyPatch,
