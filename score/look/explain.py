@@ -22,9 +22,11 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
         keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
         if answer := row_of(warehouse, "completions", task_id, sample_index, **keys):
             break
+    else:
+        raise no_completion(run, completion)
     identity, _ = choose_scorer(warehouse, iteration, purpose, scorer)
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
-    if sample is None or answer is None:
+    if sample is None:
         raise no_completion(run, completion)
     prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},
                              **keys).to_pylist()

@@ -219,6 +219,7 @@ def test_explain_shows_program_outputs_and_parts(warehouse):
     wrong = invoke("explain", warehouse.root, "0/turn/9")
     assert wrong.exit_code == 1 and "no completion 0/turn/9 in complete stages. Which" in wrong.output
     assert "does not name a completion" in invoke("explain", warehouse.root, "turn").output
+    assert "There is no completion 7/eval/turn/0" in invoke("explain", warehouse.root, "7/eval/turn/0").output
 
 
 def test_explain_elides_what_would_move_the_cursor(tmp_path):
