@@ -69,10 +69,9 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
     if firing:
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
-        falls = [alarm.first_iteration for alarm in firing
-                 if alarm.signal in ("solving_falls", "reward_falls")]
-        if falls:
-            return f"{_fall(rows, min(falls))} Signals since iteration {since}, first to last: {names}."
+        if falls := {alarm.signal: alarm.first_iteration for alarm in firing
+                     if alarm.signal in ("solving_falls", "reward_falls")}:
+            return f"{_fall(rows, falls)} Signals since iteration {since}, first to last: {names}."
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
         return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
@@ -84,12 +83,14 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
     return f"{said}: pass@1 {change} over iterations {first} to {last}, like tasks with like."
 
 
-def _fall(rows: list[dict[str, Any]], since: int) -> str:
-    """How far pass@1 fell from its best, and whether it came back from there."""
+def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
+    """How far pass@1 fell from its best, and whether it came back from there; or that rewards fell alone."""
+    since = min(falls.values())
     solving = {row["iteration"]: row["solving_plain"] for row in rows}
     best, last = max(solving.values()), max(solving)
     lowest = min((iteration for iteration in solving if iteration >= since), key=solving.__getitem__)
-    said = "Collapsed" if solving[last] < best / 2 else "Fell"
+    said = ("Collapsed" if solving[last] < best / 2 else "Fell" if "solving_falls" in falls
+            else "The reward fell")
     on_the_way = "" if lowest == last else f"{short_share(solving[lowest])} at iteration {lowest}, "
     return (f"{said} at iteration {since}: pass@1 {short_share(best)} at best, {on_the_way}"
             f"{short_share(solving[last])} at iteration {last}.")

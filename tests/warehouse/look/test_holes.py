@@ -59,6 +59,8 @@ def test_rewards_of_another_scorer_do_not_fall(tmp_path: Path) -> None:
         write_iteration(run, 8, "train", Weather(), np.random.default_rng(9), 8, parts=1)
     score_again(run, 8, lambda _row: {"reward": 0.0})
     assert (8, "reward_falls") in raised(run)           # of one scorer they do
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
+    assert story.startswith("The reward fell at iteration 8: pass@1 .")         # which did not
 
 
 def test_rewards_of_different_scorers_have_no_gain(tmp_path: Path) -> None:
