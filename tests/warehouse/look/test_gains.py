@@ -96,6 +96,12 @@ def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:
     assert {row["solving_error"] for row in rows_of(connect(run), "FROM adjusted")} == {None}
 
 
+def test_one_task_within_less_reach_is_no_ground_to_stop(tmp_path: Path) -> None:
+    """pass@16 has no error over tasks there; pass@1 rises."""
+    run = evaluated(tmp_path, *4 * [{"t0": (16, 1)}], *2 * [{"t0": (64, 5)}])
+    assert rows_of(connect(run), "SELECT signal FROM raised_signals") == []
+
+
 def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (16, 4)}, {"t0": (16, 8)})
     margin = 1.96 * np.sqrt((0.25 * 0.75 + 0.5 * 0.5) / 15)
