@@ -166,7 +166,7 @@ def test_the_errors_are_those_of_a_train_afterwards(stale_run, worker, loaded, f
     done = follow(stale_run, worker, lambda: wait_until(lambda: loaded))
     expected = run_train(stale_run, "--iteration", "1")
     assert (done.exit_code, done.output) == (expected.exit_code, expected.output) and done.exit_code == 1
-    assert "Iteration 1 is not scored." in done.output
+    assert "of iteration 1 are not scored." in done.output
 
 
 def test_what_fails_on_a_gpu_leaves_nothing_there(stale_run, undisturbed, worker, monkeypatch):

@@ -5,12 +5,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.warehouse.stages.warm_rooms import ROOT, run, start
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder for temporary files whose path is short enough for a socket in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def test_a_signal_reaches_the_process_that_was_asked_last(folder: Path) -> None:
@@ -47,10 +56,9 @@ def test_a_signal_to_the_command_ends_the_process_that_runs_it(folder: Path, too
 
 
 @pytest.mark.parametrize("tool", ["forked", "staying"])
-def test_nothing_survives_when_the_server_is_killed(folder: Path, tool: str) -> None:
+def test_nothing_survives_when_the_server_is_killed(folder: Path, place: Path, tool: str) -> None:
     """Nor does its folder, once there is another server."""
-    end, place = time.monotonic() + 600, folder / "tmp"
-    place.mkdir()
+    end = time.monotonic() + 600
     with start(folder, f"{tool} wait there", TMPDIR=str(place)) as process:
         while not (folder / "there").exists() or not (folder / "there").read_text():
             assert time.monotonic() < end
@@ -78,15 +86,15 @@ sys.exit(warm_server.run_warm(["bash", "-c", "ls $ROLLHOUSE_WARM $TMPDIR/rollhou
 """
 
 
-def test_a_server_that_begins_leaves_others_their_folders(tmp_path: Path) -> None:
+def test_a_server_that_begins_leaves_others_their_folders(place: Path) -> None:
     """Of one that does not listen yet, and of one of another machine that has the same temporary folder."""
-    (tmp_path / "begins.py").write_text(BEGINS)
-    elsewhere = tmp_path / "rollhouse-warm-elsewhere" / "0"
+    (place / "begins.py").write_text(BEGINS)
+    elsewhere = place / "rollhouse-warm-elsewhere" / "0"
     elsewhere.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(elsewhere))
-    done = subprocess.run([sys.executable, str(tmp_path / "begins.py")], capture_output=True, text=True,
-                          env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)})
+    done = subprocess.run([sys.executable, str(place / "begins.py")], capture_output=True, text=True,
+                          env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and str(elsewhere) in done.stdout.splitlines(), done.stderr
 
 
