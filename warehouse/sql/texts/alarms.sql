@@ -176,6 +176,7 @@ FROM (SELECT iteration, purpose, unnest([
     -- Where all goes well, what is still wrong comes from the hardest tasks alone.
     signal_of('diversity', distinct_wrong_share, CASE WHEN reach < best_reach - 2 * reach_error THEN 0.5 * usual_diversity
               WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, pass@k falling'),
+    -- `+ 0 * error`: where the error is not known there is no level (greatest() passes over NULL).
     signal_of('sharpening', reach,
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error) + 0 * reach_error
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
