@@ -4,11 +4,10 @@
 
 Each is examples/loop.sh on a run of its own, one after the other on the same machine. An iteration counts
 from one policy to the next, so that the first, in which the warm loop imports and starts its engine, is told
-apart. Programs run beside sampling, and ahead all does: what is else comes out smaller, or below 0. `tail`
-is from the end of sampling to that of scoring.
+apart. Stages overlap: `else` is the time in which nothing was sampled, run or trained, `idle` that in which
+the GPU had nothing to do, neither sampling nor logprobs and gradients.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -17,16 +16,23 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import NamedTuple
 
 import click
 
-from benchmarks.demo_time import WORK
+from benchmarks.demo_time import WORK, stage_manifests
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "examples" / "demo"
 WIDTHS = (10, 10, 9, 11, 8, 8, 8, 8)
+
+
+class Span(NamedTuple):
+    """A time in which a stage did its work, in Unix seconds."""
+
+    start: float
+    end: float
 
 
 @click.command()
@@ -43,7 +49,7 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
          ways: tuple[str, ...]) -> None:
     """Run the loops and print seconds per iteration."""
     with tempfile.TemporaryDirectory() as scratch:
-        heads = zip(("iteration", "sampling", "running", "gradients", "else", "share", "tail", "first"),
+        heads = zip(("iteration", "sampling", "running", "gradients", "else", "share", "idle", "first"),
                     WIDTHS, strict=True)
         lines = ["loop  " + "".join(f"{head:>{width}}" for head, width in heads)]
         for way in ways:
@@ -51,11 +57,11 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
             began, log = time.time(), run.with_suffix(".log")
             log.parent.mkdir(parents=True, exist_ok=True)
             loop(run, way, model, tasks, config, iterations, log)
-            lines.append(f"{way:<6}" + row(open_warehouse(run), iterations, began))
+            lines.append(f"{way:<6}" + row(open_warehouse(run), began))
             click.echo(f"{way}: {time.time() - began:.0f} s for {iterations} iterations", err=True)
     click.echo("\n".join(lines))
-    click.echo(f"seconds of wall time, mean of iterations 1 to {iterations - 1}; share: of else, in percent; "
-               f"first: iteration 0; {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}")
+    click.echo(f"seconds of wall time, mean of iterations 1 to {iterations - 1}; share and idle: in "
+               f"percent of it; first: iteration 0; {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}")
 
 
 def loop(run: Path, way: str, model: str, tasks: tuple[str, ...], config: str, iterations: int,
@@ -72,31 +78,51 @@ def loop(run: Path, way: str, model: str, tasks: tuple[str, ...], config: str, i
                 sys.exit(f"{' '.join(command)} ended with {done.returncode}; see {log}")
 
 
-def row(warehouse: Warehouse, iterations: int, began: float) -> str:
+def row(warehouse: Warehouse, began: float) -> str:
     """Mean seconds of the iterations after the first: whole, by phase, and what no phase explains."""
-    manifests = [warehouse.root / "train" / f"iteration={i}" / "manifest.json" for i in range(iterations)]
-    ends = [path.stat().st_mtime for path in manifests if path.exists()]
-    wall = mean(end - start for start, end in pairwise(ends))
-    phases = [mean(work(warehouse, stage, i) for i in range(1, len(ends))) for stage in WORK]
-    rest = wall - sum(phases)
-    scored, sampled = ([manifest(warehouse, stage, i)["finished_at"] for i in range(1, len(ends))]
-                       for stage in ("score", "rollout"))
-    tail = mean(scored) - mean(sampled)
-    values = (wall, *phases, rest, 100 * rest / wall, tail, ends[0] - began)
+    ends = sorted(manifest["finished_at"] for manifest in stage_manifests(warehouse, "train"))
+    whole, wall = Span(ends[0], ends[-1]), mean(end - start for start, end in pairwise(ends))
+    phases = [mean(sum(manifest["facts"]["seconds"].get(phase, 0.0) for phase in WORK[stage])
+                   for manifest in stage_manifests(warehouse, stage) if 0 < manifest["iteration"] < len(ends))
+              for stage in WORK]
+    sampled, run, trained = work_spans(warehouse)
+    nothing, idle = (1 - covered(spans, whole) / (whole.end - whole.start)
+                     for spans in ([*sampled, *run, *trained], [*sampled, *trained]))
+    values = (wall, *phases, nothing * wall, 100 * nothing, 100 * idle, ends[0] - began)
     return "".join(f"{value:>{width}.1f}" for value, width in zip(values, WIDTHS, strict=True))
 
 
-def manifest(warehouse: Warehouse, stage: str, iteration: int) -> dict[str, Any]:
-    """What a stage of an iteration wrote down."""
-    folder = {"rollout": "completions", "score": "samples", "train": "train"}[stage]
-    [path] = (warehouse.root / folder / f"iteration={iteration}").rglob("manifest.json")
-    return json.loads(path.read_text())
+def work_spans(warehouse: Warehouse) -> tuple[list[Span], ...]:
+    """When completions were sampled, programs ran after that, and logprobs and gradients were computed.
+
+    Manifests hold when a stage was over and how long its phases took: its work is put right before the
+    phases that may follow it, writing among them, so that it comes out no longer than it was. Programs run
+    while others are sampled; those that run longer count from the end of sampling.
+    """
+    sampled, run, trained = [], [], []
+    for manifest in stage_manifests(warehouse, "rollout"):
+        seconds, over = manifest["facts"]["seconds"], manifest["finished_at"]
+        sampled.append(Span(over - seconds["writing"] - seconds["sampling"], over - seconds["writing"]))
+        [scored] = [other for other in stage_manifests(warehouse, "score")
+                    if (other["iteration"], other["purpose"]) == (manifest["iteration"], manifest["purpose"])]
+        seconds = scored["facts"]["seconds"]
+        end = scored["finished_at"] - seconds["reading"] - seconds["metrics"] - seconds["writing"]
+        run.append(Span(max(over, end - seconds["running"]), end))
+    for manifest in stage_manifests(warehouse, "train"):
+        seconds = manifest["facts"]["seconds"]
+        end = manifest["finished_at"] - seconds["writing"]
+        trained.append(Span(end - sum(seconds.get(phase, 0.0) for phase in WORK["train"]), end))
+    return sampled, run, trained
 
 
-def work(warehouse: Warehouse, stage: str, iteration: int) -> float:
-    """Seconds that a stage of an iteration sampled, ran programs, or computed logprobs and gradients."""
-    seconds = manifest(warehouse, stage, iteration)["facts"]["seconds"]
-    return sum(seconds.get(phase, 0.0) for phase in WORK[stage])
+def covered(spans: list[Span], whole: Span) -> float:
+    """Seconds of `whole` in which at least one of the spans goes on."""
+    seconds, until = 0.0, whole.start
+    for span in sorted(spans):
+        start, end = max(span.start, until), min(span.end, whole.end)
+        seconds += max(0.0, end - start)
+        until = max(until, end)
+    return seconds
 
 
 if __name__ == "__main__":
