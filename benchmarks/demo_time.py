@@ -41,9 +41,10 @@ def main(run: Path) -> None:
 
 
 def stage_manifests(warehouse, stage: str) -> list[dict]:
-    """Manifests of all complete stages of a kind, evaluations included."""
+    """Manifests of all complete stages of a kind, evaluations included; a rollback trains nothing."""
     table = {"rollout": "completions", "score": "samples", "train": "train"}[stage]
-    return [json.loads(path.read_text()) for path in sorted((warehouse.root / table).rglob("manifest.json"))]
+    found = [json.loads(path.read_text()) for path in sorted((warehouse.root / table).rglob("manifest.json"))]
+    return [manifest for manifest in found if "rolled_back_to" not in manifest["facts"]]
 
 
 if __name__ == "__main__":

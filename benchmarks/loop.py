@@ -99,15 +99,15 @@ def work_spans(warehouse: Warehouse) -> tuple[list[Span], ...]:
     phases that may follow it, writing among them, so that it comes out no longer than it was. Programs run
     while others are sampled; those that run longer count from the end of sampling.
     """
-    sampled, run, trained = [], [], []
+    sampled, run, trained, over = [], [], [], {}
     for manifest in stage_manifests(warehouse, "rollout"):
-        seconds, over = manifest["facts"]["seconds"], manifest["finished_at"]
-        sampled.append(Span(over - seconds["writing"] - seconds["sampling"], over - seconds["writing"]))
-        [scored] = [other for other in stage_manifests(warehouse, "score")
-                    if (other["iteration"], other["purpose"]) == (manifest["iteration"], manifest["purpose"])]
-        seconds = scored["facts"]["seconds"]
-        end = scored["finished_at"] - seconds["reading"] - seconds["metrics"] - seconds["writing"]
-        run.append(Span(max(over, end - seconds["running"]), end))
+        seconds, end = manifest["facts"]["seconds"], manifest["finished_at"]
+        sampled.append(Span(end - seconds["writing"] - seconds["sampling"], end - seconds["writing"]))
+        over[manifest["iteration"], manifest["purpose"]] = end
+    for manifest in stage_manifests(warehouse, "score"):
+        seconds = manifest["facts"]["seconds"]
+        end = manifest["finished_at"] - seconds["reading"] - seconds["metrics"] - seconds["writing"]
+        run.append(Span(max(over[manifest["iteration"], manifest["purpose"]], end - seconds["running"]), end))
     for manifest in stage_manifests(warehouse, "train"):
         seconds = manifest["facts"]["seconds"]
         end = manifest["finished_at"] - seconds["writing"]

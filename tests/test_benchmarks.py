@@ -7,6 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks import train_gpus, train_variants
+from benchmarks.loop import Span, covered
 from benchmarks.rollout_throughput import MODEL, plan_prompts, stage_rate
 from benchmarks.study.sampler import SmallSampler, load_encoder
 from benchmarks.train import difference
@@ -57,3 +58,9 @@ def test_the_stage_that_is_compared_with_bare_sampling_writes_all_that_it_sample
     prompts = plan_prompts(2, 3, load_encoder(str(MODEL)))
     assert [prompt["group_size"] for prompt in prompts] == [3, 3]
     assert min(stage_rate(engine, prompts, Sampling(max_tokens=8))) > 0
+
+
+def test_the_time_in_which_nothing_was_done_counts_what_overlaps_once():
+    spans = [Span(5, 6), Span(0, 2), Span(1, 3), Span(5.5, 9), Span(1.5, 1.75)]
+    assert covered(spans, Span(1, 8)) == 5
+    assert covered(spans, Span(3, 5)) == covered([], Span(0, 1)) == 0

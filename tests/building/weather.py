@@ -48,6 +48,7 @@ class Weather(NamedTuple):
     grad_norm: float = 0.4
     clipped: float = 0.01
     staleness: int = 0
+    outlier: float = 0.0        # log ratio of one token of the first step
 
 
 def weather(shape: str, iteration: int, onset: int = 5) -> Weather:
@@ -153,7 +154,8 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
     ratios = np.exp(np.concatenate([np.array(row["old_logprobs"]) - completion["behaviour_logprobs"]
                                     for row, completion in zip(rows, completions, strict=True)]))
-    ess = float(ratios.sum() ** 2 / (ratios ** 2).sum() / len(ratios))
+    steps = np.array_split(ratios, 4)
+    steps[0][0] *= np.exp(sky.outlier)
     packs = json.dumps({"packs": [pack for pack in (groups[::2], groups[1::2]) if pack]})
     write_rows(warehouse, "train_tokens", [[
         {**{name: row[name] for name in ("iteration", "purpose", "task_id", "sample_index")},
@@ -166,8 +168,9 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
          "clip_fraction": sky.clipped, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
-         "entropy": sky.nll, "ess": ess, "extra": None if step else packs,
-         "seconds": 1.2} for step in range(4)]])
+         "entropy": sky.nll,
+         "ess": float(of.sum() ** 2 / (of ** 2).sum() / len(of)), "extra": None if step else packs,
+         "seconds": 1.2} for step, of in enumerate(steps)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
                                          "sha256": policy_sha256(iteration + 1)})

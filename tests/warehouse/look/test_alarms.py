@@ -133,6 +133,19 @@ def test_rows_of_the_policy_before_raise_nothing_however_long_they_are(tmp_path:
     assert fired(run) == {}
 
 
+def test_one_token_far_off_is_no_alarm_and_rows_far_off_are_one_at_the_second_iteration(
+        tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=3, evals=())
+    go_on(run, 3, Weather(staleness=1, outlier=7.0))
+    assert connect(run).execute("SELECT min(ess), max(ess) > 0.9 FROM train_steps "
+                                "WHERE iteration = 3").fetchone() == (pytest.approx(0.004, rel=0.5), True)
+    assert fired(run) == {}
+    go_on(run, 4, Weather(staleness=1, log_ratio=3, nll=3))
+    assert "ess" not in fired(run)
+    go_on(run, 5, Weather(staleness=1, log_ratio=3, nll=3))
+    assert fired(run)["ess"] == 4
+
+
 def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
     rows = connect(runs["blow-up"]).execute("SELECT iteration, flags FROM collapse WHERE purpose = 'train' "
                                             "ORDER BY iteration").fetchall()

@@ -76,7 +76,7 @@ lives AS (
                                                AND later.policy_version <= lives.rolled_back_to)),
 steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
-           max(grad_norm) AS grad_norm, min(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
+           max(grad_norm) AS grad_norm, median(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
 known AS (
     SELECT stats.* EXCLUDE (reward_error), tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
@@ -138,7 +138,8 @@ FROM (SELECT iteration, purpose, unnest([
               'KL(mu, pi_old) at staleness 0: what sampled is not what was trained (weights or tokenizer)'),
     signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
-    signal_of('ess', ess, 0.3, false, 0.3, 'Effective sample size of pi_old / mu over tokens'),
+    -- One token far off takes the ESS of its step to nothing, where the correction bounds its weight.
+    signal_of('ess', ess, 0.3, false, NULL, 'Effective sample size of pi_old / mu over tokens'),
     signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
     signal_of('weight_spread', importance_weight_std, 1, true, 1, 'Standard deviation of importance weights'),
