@@ -229,7 +229,7 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
 def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
     differences = [row["b"] - row["a"] for row in pairs]
     bounds = paired_interval(differences)
-    interval = f"{bounds[0]:+.2f} to {bounds[1]:+.2f}" if bounds else "none of one task"
+    interval = f"{bounds[0]:+.2f} .. {bounds[1]:+.2f}" if bounds else "none of one task"
     mean_a, mean_b = (sum(row[key] for row in pairs) / len(pairs) for key in ("a", "b"))
     return [("tasks in common", str(len(pairs))), (f"pass@1, {names[0]}", number(mean_a)),
             (f"pass@1, {names[1]}", number(mean_b)),

@@ -33,12 +33,16 @@ def _counts(rows: Rows) -> tuple[Counter[str], Counter[str]]:
 
 
 def _pass_at(k: int, rows: Rows) -> list[float]:
-    """Groups must hold more than k completions."""
+    """Groups must hold more than k completions; one that is smaller, for want of rewards, says nothing."""
     size, right = _counts(rows)
+    if (most := max(size.values())) <= k:
+        raise ValueError(f"pass@{k} needs groups of more than {k} completions; the largest has {most}")
     values = []
     for row in rows:
         n, wrong = size[row["group_id"]], size[row["group_id"]] - right[row["group_id"]]
-        if row["correct"]:
+        if n <= k:
+            values.append(0.0)
+        elif row["correct"]:
             values.append(comb(wrong, k) / comb(n - 1, k))
         else:
             values.append(comb(wrong - 1, k) / comb(n - 1, k) - comb(wrong - 1, k - 1) / comb(n - 1, k - 1))

@@ -78,6 +78,14 @@ def test_an_advantage_for_pass_at_4_is_what_a_completion_adds_to_it():
         assert advantage == pytest.approx(with_it - share(combinations(others, 4)))
 
 
+def test_pass_at_k_of_a_group_says_that_it_must_be_larger():
+    rows = [{"group_id": "g", "correct": right} for right in (True, False, False, False)]
+    with pytest.raises(ValueError, match=r"pass@4 needs .* more than 4 .*largest has 4"):
+        pass_at_4(rows)
+    larger = [{"group_id": "h", "correct": right} for right in (True, *[False] * 4)]
+    assert pass_at_4(rows + larger)[:5] == [0.0] * 4 + [1.0]   # it lost some rewards
+
+
 def completions(groups: int, size: int) -> list[dict]:
     """Completions of six tokens; what begins with an odd id is right."""
     ids = np.random.default_rng(0).integers(10, 14, (groups * size, 6))
