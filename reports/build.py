@@ -31,19 +31,22 @@ STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
-# Where signals fired for the first time, all of an iteration together, and where the run went back.
+# Where signals fired for the first time, and after a rollback again, all of an iteration together, and where
+# the run went back.
 EVENTS_SQL = """\
 SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
        || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', '
                      ORDER BY purpose <> 'train', purpose, signal) AS title
-FROM (SELECT min(iteration) AS iteration, signal, purpose FROM fired_signals GROUP BY signal, purpose)
+FROM (SELECT min(iteration) AS iteration, signal, purpose FROM fired_signals
+      GROUP BY signal, purpose, (SELECT count(*) FROM policies
+                                 WHERE rolled_back_to IS NOT NULL AND policy_version <= iteration))
 GROUP BY iteration
 UNION ALL
 SELECT policy_version, 'back', 'policy ' || policy_version || ' is policy ' || rolled_back_to || ' again'
 FROM policies WHERE rolled_back_to IS NOT NULL
 ORDER BY ALL"""
-EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a signal fired for the first time, '
-              '<b class="back">▼</b> the run went back to an earlier policy.</p>')
+EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a signal fired for the first time '
+              '(after going back: again), <b class="back">▼</b> the run went back to an earlier policy.</p>')
 
 
 def build_report(run: Path, output: Path | None = None, *, refresh: float | None = None) -> Path:

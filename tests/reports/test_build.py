@@ -91,11 +91,14 @@ def test_what_fired_and_where_the_run_went_back_is_marked_on_every_curve(tmp_pat
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=(), num_tasks=4, group_size=8)
     first = min(row[0] for row in connect(run).execute("SELECT iteration FROM fired_signals").fetchall())
     roll_back(run, 3)
-    write_iteration(run, 8, "train", Weather(), np.random.default_rng(1))
+    for iteration, truncated in ((8, 0.02), (9, 0.95), (10, 0.95)):
+        write_iteration(run, iteration, "train", Weather(truncated=truncated),
+                        np.random.default_rng(iteration))
     text = build_report(run.root).read_text()
     for name in ("passes", "reward", "shares", "gradients", "tasks"):
         block = re.search(f'<figure data-figure="{name}".*?</figure>', text, re.DOTALL)
         assert block and f"fired at iteration {first}: " in block[0], name
+        assert re.search("fired at iteration 9: [^<']*truncation", block[0]) or name == "gradients", name
         assert "policy 8 is policy 3 again" in block[0] or name == "gradients", name    # 8 is not trained
 
 
