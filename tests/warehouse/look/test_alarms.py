@@ -1,6 +1,8 @@
 """Alarms on runs of every shape, and going back to an earlier policy."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,13 @@ def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None
     assert watch(run, "--ignore", "wrong_weights").exit_code == 0
     unknown = watch(run, "--ignore", "nonsense")
     assert unknown.exit_code == 1 and "There is no signal 'nonsense'" in unknown.stderr
+
+
+def test_commands_that_are_named_can_be_typed_where_the_folder_has_a_space(tmp_path: Path):
+    run = build_run(tmp_path / "learning rate" / "1", shape="blow-up", iterations=6, evals=())
+    named = [shlex.split(line[line.index("warehouse "):].partition(" (also")[0])
+             for line in watch(run).stdout.splitlines() if re.search(r"warehouse (rollback|show) ", line)]
+    assert len(named) > 2 and all(words[2] == str(run.root) for words in named)
 
 
 def rollback(run: Warehouse, to: int) -> Result:
