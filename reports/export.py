@@ -20,6 +20,7 @@ from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+LOWEST = 160          # a lower window Chromium does not fill (of one 127 high it draws 40)
 FONT = "font-family=\"Helvetica, Arial, sans-serif\""
 
 
@@ -121,13 +122,15 @@ def write_picture(svg: str, output: Path) -> None:
         raise StageError("PNG pictures are made by a headless browser, and none was found (chromium, "
                          "google-chrome). Install one, or write .svg and convert it.")
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
-    assert size
+    ground = re.search(r'<rect width="100%" height="100%" fill="([^"]+)"', svg)
+    assert size and ground
     with tempfile.TemporaryDirectory() as folder:
         page, picture = Path(folder) / "page.html", Path(folder) / "picture.png"
-        page.write_text(f"<style>body{{margin:0}}svg{{display:block}}</style>{svg}", encoding="utf-8")
+        style = f"body{{margin:0;background:{ground[1]}}}svg{{display:block}}"
+        page.write_text(f"<style>{style}</style>{svg}", encoding="utf-8")
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                    "--force-device-scale-factor=2", f"--user-data-dir={folder}/profile",
-                   f"--window-size={round(float(size[1]))},{round(float(size[2]))}",
+                   f"--window-size={round(float(size[1]))},{max(LOWEST, round(float(size[2])))}",
                    f"--screenshot={picture}", page.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if not picture.exists():

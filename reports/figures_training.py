@@ -70,7 +70,8 @@ def draw_packing(rows: Rows) -> Chart:
     tokens = sum(_num_tokens([list(group)]) for _, group in
                  groupby(rows, key=lambda row: (row["forward"], row["place"])))
     number_shown = f"{MOST_FORWARDS} of {len(forwards)}" if len(forwards) > MOST_FORWARDS else len(forwards)
-    note = (f"{number_shown} forwards, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
+    forward_s = "forward" if len(forwards) == 1 else "forwards"
+    note = (f"{number_shown} {forward_s}, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
             f"{1 - tokens / copies:.0%}")
     legend = [(1, "prompt, no loss"), (3, "advantage above 0"), (2, "below 0"), (4, "groups in turn")]
     return ribbons(shown[:MOST_FORWARDS], legend, note)

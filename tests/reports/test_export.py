@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from reports.build import FIGURES
 from reports.cli import cli
 from reports.compare import paired_interval, paired_tasks, sign_test
+from reports.export import write_picture
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
@@ -77,6 +79,16 @@ def test_a_png_has_twice_the_size_of_its_figure(run: Warehouse, tmp_path: Path) 
     assert reports("figure", run.root, "passes", "-o", tmp_path / "x.png", "--dark").exit_code == 0
     content = (tmp_path / "x.png").read_bytes()
     assert content.startswith(b"\x89PNG") and int.from_bytes(content[16:20], "big") == 2 * 560
+
+
+@pytest.mark.skipif(not is_there(), reason=MISSING)
+def test_a_low_png_is_drawn_to_its_end(tmp_path: Path) -> None:
+    """Of a window between 88 and about 140 high Chromium 150 leaves the lower 87 white."""
+    svg = '<svg width="300" height="{}"><rect width="100%" height="100%" fill="#ff0000"/></svg>'
+    for height in (127, 200):
+        write_picture(svg.format(height), tmp_path / "x.png")
+        drawn = np.asarray(Image.open(tmp_path / "x.png").convert("RGB"))
+        assert drawn.shape[0] >= 2 * height and (drawn == (255, 0, 0)).all()
 
 
 def test_grids_of_a_task_and_of_a_completion(run: Warehouse, tmp_path: Path) -> None:
