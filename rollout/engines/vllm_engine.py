@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.logprobs import FlatLogprobs
@@ -217,4 +218,6 @@ def _drawn(output: Any) -> Drawn:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):         # its first line says only how many there are
+        error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."

@@ -36,6 +36,8 @@ told = {name: [dataclasses.asdict(each) for each in sorted(
 
 import os
 from types import SimpleNamespace
+from typing import Annotated
+from pydantic import AfterValidator, TypeAdapter
 from rollout.engines import vllm_engine
 asked = []
 
@@ -43,9 +45,15 @@ def refuse(**options):
     asked.append(os.environ.get(vllm_engine.RUNNER))
     raise ValueError("Model Runner V2 does not yet support: this" if asked[-1] else "nor does the first")
 
-vllm_engine.LLM, vllm_engine.current_platform = refuse, SimpleNamespace(is_cpu=lambda: False)
+def refuse_as_a_config_does(**options):
+    def check(value):
+        raise ValueError("Unknown method: nonsense.")
+    return TypeAdapter(Annotated[int, AfterValidator(check)]).validate_python(1)
+
+vllm_engine.current_platform = SimpleNamespace(is_cpu=lambda: False)
 refused = []
-for rank in (0, 8):
+for rank, engine in ((0, refuse), (8, refuse), (0, refuse_as_a_config_does)):
+    vllm_engine.LLM = engine
     try:
         vllm_engine._start(EngineSettings(sys.argv[1], None, rank, 400), {})
     except Exception as error:
@@ -67,8 +75,9 @@ def sampled() -> dict[str, Any]:
 def test_an_engine_starts_with_the_second_runner_but_where_vllm_has_to_choose(
         sampled: dict[str, Any]) -> None:
     assert sampled["asked"] == ["1", None, None]        # refused, so without; with adapters at once so
-    assert sampled["refused"] == 2 * ["The engine refuses these options: nor does the first. Correct the "
-                                      "options of `rollout`."]
+    assert sampled["refused"] == [f"The engine refuses these options: {why} Correct the options of `rollout`."
+                                  for why in ("nor does the first.", "nor does the first.",
+                                              "Unknown method: nonsense.")]
 
 
 def period_of_end(ids: list[int]) -> int | None:
