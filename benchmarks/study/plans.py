@@ -1,5 +1,6 @@
 """The runs of each study, in the order in which they are started: what matters most comes first."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,10 @@ CLAIM = Plan("claims", "", 0, iterations=12, final=16)
 
 
 def claims() -> Iterator[Plan]:
-    """Staleness x correction x loss at equal samples, and the other claims."""
+    """Staleness x correction x loss at equal samples, and the other claims.
+
+    `prime` keeps a model of its own: it is among them where the variables that it reads are given.
+    """
     for tried in (CLAIMED, LATER):
         for seed in SEEDS:
             for kind, (staleness, options) in tried.items():
@@ -136,6 +140,11 @@ def by_default(losses: str) -> dict[str, tuple[int, tuple[str, ...]]]:
             for staleness in (3, 8, 0) for loss in losses.split()}
 
 
+def own(name: str, file: str = "pass_at_k.py") -> tuple[str, ...]:
+    """Advantages of the examples."""
+    return ("--advantages", f"{HERE.parents[1]}/examples/advantages/{file}:{name}")
+
+
 CLAIMED = (crossed("dapo gspo cispo", (0, 3, 8), "token-truncate") | by_default("m2po dppo")
            | crossed("dapo gspo", (3, 8), "none bypass sequence-mask")
            | crossed("dapo", (1,), "token-truncate none"))
@@ -144,12 +153,11 @@ LATER = (crossed("cispo", (0, 3, 8), "none bypass") | by_default("reinforce nll 
          | {f"{staleness}: dapo token-truncate, {name}": (staleness, options) for staleness in (3, 8)
             for name, options in (("lr by ess", ("--lr-by-ess",)), ("suffix veto", ("--suffix-veto", "10")))}
          | crossed("gspo", (1,), "token-truncate none") | crossed("dapo", (1,), "bypass sequence-mask")
-         | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")})
-
-
-def own(name: str) -> tuple[str, ...]:
-    """Advantages of the examples."""
-    return ("--advantages", f"{HERE.parents[1]}/examples/advantages/pass_at_k.py:{name}")
+         | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")}
+         | {f"0: dapo, {dtype}": (0, ("--dtype", dtype, "--max-mismatch", "1e9"))
+            for dtype in ("bfloat16", "float16")}
+         | {f"0: dapo, {name}": (0, own(name, f"{name}.py")) for name in ("surprise", "value_head")}
+         | ({"0: dapo, prime": (0, own("prime", "prime.py"))} if "PRIME_FOLDER" in os.environ else {}))
 
 
 MANY = {"num_tasks": 32, "group_size": 16}
