@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 
 VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value: nowhere
 # What a shell changes from command to command; a process that runs already can follow no other change.
-CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", VARIABLE}
+CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE}
 COLD = 0                             # the answer where the command must run by itself
 AGAIN = 256                          # its exit code where it must run anew, in a process that has run nothing
 

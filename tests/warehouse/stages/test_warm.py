@@ -70,6 +70,12 @@ def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None
     assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"
 
 
+def test_the_prompts_of_a_terminal_which_a_script_drops_are_no_other_environment(folder: Path) -> None:
+    _, output, errors = run(folder, "staying process; forked process; staying process",
+                            PS1="(.venv) $ ", PS2="> ", PS4="++ ")
+    assert not errors and [line.split()[2] for line in output.splitlines()] == ["True", "False", "True"]
+
+
 @pytest.mark.parametrize("changed", ["ulimit -n 128", "umask 077", "renice -n 19 $BASHPID >&2"])
 def test_a_command_with_other_limits_runs_by_itself(folder: Path, changed: str) -> None:
     _, output, _ = run(folder, f"staying process; ({changed}; staying process); staying process")
