@@ -18,6 +18,7 @@ from benchmarks.study.sampler import SmallSampler, processed_logprobs
 from benchmarks.study.tables import main as tables
 from examples.advantages.pass_at_k import pass_at_4
 from examples.advantages.prime import prime
+from examples.advantages.surprise import surprise
 from examples.advantages.value_head import value_head
 from rollout.cli import rollout
 from rollout.engines.engine import EngineSettings, Request, Sampling
@@ -84,6 +85,11 @@ def test_pass_at_k_of_a_group_says_that_it_must_be_larger():
         pass_at_4(rows)
     larger = [{"group_id": "h", "correct": right} for right in (True, *[False] * 4)]
     assert pass_at_4(rows + larger)[:5] == [0.0] * 4 + [1.0]   # it lost some rewards
+
+
+def test_a_surprise_bonus_is_more_of_a_token_that_the_sampler_held_unlikely():
+    rows = [{"group_id": "g", "reward": reward, "behaviour_logprobs": [0.0, -2.0]} for reward in (1.0, 0.0)]
+    assert [each.tolist() for each in surprise(rows)] == [[0.5, 0.52], [-0.5, -0.48]]
 
 
 def completions(groups: int, size: int) -> list[dict]:
