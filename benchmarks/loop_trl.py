@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from vllm import SamplingParams
 
-from rollout.prompts.find_format import find_format
+from rollout.prompts.formats import find_format
 from rollout.prompts.plan import PlanSettings, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
 from score.rewards.scorer import Scorer

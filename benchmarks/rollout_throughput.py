@@ -54,7 +54,7 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
-    from rollout.prompts.find_format import find_format
+    from rollout.prompts.formats import find_format
     from rollout.prompts.plan import PlanSettings, make_plan
     from warehouse.sources.named import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}

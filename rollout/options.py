@@ -10,7 +10,7 @@ from typing import Any, Self
 from rollout.engines.engine import MOST_TOP_K, Sampling
 from rollout.engines.installed import engine_version, on_cpu
 from rollout.prompts.feedback import find_feedback
-from rollout.prompts.find_format import find_format
+from rollout.prompts.formats import find_format
 from warehouse.stages.shard import Shard
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError

@@ -13,7 +13,7 @@ from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
 from rollout.parts import num_parts, rollout_facts, split_parts
-from rollout.prompts.find_format import find_format, user_format
+from rollout.prompts.formats import find_format, user_format
 from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.plan_turn import plan_turn

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, from_numpy
 
 from examples.starter.tokenizer import IM_END
-from rollout.prompts.compact_format import choose_pairs, render_pairs
+from rollout.prompts.formats import choose_pairs, render_pairs
 from warehouse.tasks.synthetic import SyntheticTask, synthetic_task
 
 ANSWER_WEIGHT = 1.0

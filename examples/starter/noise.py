@@ -5,7 +5,7 @@ from random import Random
 
 from examples.starter.batches import Answer, labelled_answer
 from examples.starter.tokenizer import ANSWER_HEAD, ANSWER_TAIL
-from rollout.prompts.compact_format import render_pairs
+from rollout.prompts.formats import render_pairs
 from warehouse.tasks.synthetic import SyntheticTask
 
 WRONG_PROGRAM_SHARE = 0.55      # the program of another task

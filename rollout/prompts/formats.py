@@ -3,16 +3,20 @@
 A format is never edited once rows were sampled with it: a changed wording gets the next version.
 """
 
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
-from rollout.prompts.compact_format import choose_pairs, render_pairs
 from rollout.prompts.encoders import describe_cells, grid_encoder
+from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
+from warehouse.tasks.task_files import is_turn
 
 Messages = list[dict[str, str]]
+MIN_PAIRS, DIGITS = 2, grid_encoder("digits")       # of compact@1
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,32 @@ def _count(options: dict[str, str], name: str) -> int:
     return int(options[name])
 
 
-def _compact(shown: Shown, _options: dict[str, str]) -> Messages:
-    return [{"role": "user", "content": render_pairs(shown.pairs)}]
+def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
+                 max_characters: int = 700) -> list[int]:
+    """Indices of the pairs to show, in their original order: the smallest first while they fit.
+
+    The two smallest are always taken, so that a rule can be told from them; whoever sends the prompt
+    leaves out those that are still too long.
+    """
+    lengths = [len(render_pair(pair)) for pair in pairs]
+    chosen: list[int] = []
+    num_characters = 0
+    for index in sorted(range(len(pairs)), key=lambda index: lengths[index])[:max_pairs]:
+        num_characters += lengths[index]
+        if len(chosen) >= MIN_PAIRS and num_characters > max_characters:
+            break
+        chosen.append(index)
+    return sorted(chosen)
+
+
+def render_pairs(pairs: Sequence[dict[str, Any]]) -> str:
+    """Text of the pairs: 'In', rows of digits, 'Out', rows of digits, each line closed."""
+    return "".join(render_pair(pair) for pair in pairs)
+
+
+def render_pair(pair: dict[str, Any]) -> str:
+    """Text of one pair."""
+    return f"In\n{DIGITS(pair['input'])}\nOut\n{DIGITS(pair['output'])}\n"
 
 
 def _chat(shown: Shown, options: dict[str, str]) -> Messages:
@@ -82,7 +110,8 @@ CHAT_OPTIONS = {
     "prefill": "",
 }
 FORMATS = {format.name: format for format in (
-    Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs, _compact, False),
+    Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs,
+           lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
     Format("chat@1", CHAT_OPTIONS, all_pairs, _chat, True),
 )}
 OWN_MESSAGES = "messages@1"  # tasks that bring their own messages are sent as they are
@@ -94,3 +123,37 @@ def own_messages(task_messages: str) -> tuple[Messages, str]:
     if messages[-1]["role"] == "assistant":
         return messages[:-1], messages[-1]["content"]
     return messages, ""
+
+
+def find_format(name: str) -> Format:
+    """The format of a name, without a version the newest, or that of FILE.py:NAME; else StageError."""
+    if ".py:" in name:
+        return user_format(name)
+    matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
+    if not matches:
+        raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}, or FILE.py:NAME.")
+    return FORMATS[max(matches, key=lambda known: int(known.rpartition("@")[2]))]
+
+
+@cache
+def user_format(text: str) -> Format:
+    """The format that FILE.py:NAME defines; its version is a hash of the file. StageError for a bad one."""
+    function = load_function(text, "--prompt-format")
+    parameters = list(inspect.signature(function.function).parameters.values())
+    if len(parameters) < 2 or any(not isinstance(each.default, str) for each in parameters[2:]):
+        raise StageError(f"--prompt-format {text}: the function takes (pairs, test_input) and options with "
+                         "texts as defaults. Correct it.")
+    options = {each.name: str(each.default) for each in parameters[2:]}
+    return Format(f"{function.name}@{function.content_hash}", options, all_pairs, partial(_render, function),
+                  shows_test=True)
+
+
+def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messages:
+    """What the function gives: a text, the user's turn, or messages; StageError for anything else."""
+    where = f"The prompt format {user.name} in {user.path}"
+    given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
+    messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(messages, list) or not messages or not all(map(is_turn, messages)):
+        raise StageError(f"{where} returned {str(given)[:60]!r}, neither a text nor a list of messages with "
+                         "role and content.")
+    return messages

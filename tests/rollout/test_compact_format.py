@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.prompts.compact_format import choose_pairs, render_pair, render_pairs
+from rollout.prompts.formats import choose_pairs, render_pair, render_pairs
 
 
 def square_pair(side: int) -> dict:

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from examples.starter.batches import labelled_answer, prompt_text
 from examples.starter.measure import MAX_TOKENS
 from examples.starter.tokenizer import IM_END, build_tokenizer
-from rollout.prompts.compact_format import render_pairs
+from rollout.prompts.formats import render_pairs
 from warehouse.tasks.synthetic import synthetic_tasks
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter"
