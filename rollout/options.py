@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from rollout.engines.engine import MOST_TOP_K, Sampling
-from rollout.engines.installed import engine_version, on_cpu
+from rollout.engines.environment import engine_version, on_cpu
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.formats import find_format
 from warehouse.stages.shard import Shard

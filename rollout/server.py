@@ -22,8 +22,7 @@ from tqdm import tqdm
 from rollout.cli import default_options
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
-from rollout.engines.environment import prepare_environment
-from rollout.engines.installed import engine_version, on_cpu
+from rollout.engines.environment import engine_version, on_cpu, prepare_environment
 from rollout.options import rank_of_adapters
 from warehouse.options import HELP, run_folder, shows_errors
 from warehouse.stages.children import SECONDS_TO_END, child

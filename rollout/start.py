@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout.engines.engine import Engine, EngineSettings
-from rollout.engines.environment import prepare_environment
-from rollout.engines.installed import engine_version
+from rollout.engines.environment import engine_version, prepare_environment
 from rollout.engines.merged import changes_something, merged_weights
 from rollout.job import Job
 from rollout.options import RolloutOptions, prompt_limit, rank_of_adapters

