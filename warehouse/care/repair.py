@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.care.check import find_damage
 from warehouse.care.discard import new_target
-from warehouse.care.findings import find_damage
 from warehouse.care.part_findings import Finding, is_compacted
 from warehouse.stages.space import sweep
 from warehouse.store.errors import StageError
