@@ -79,10 +79,10 @@ def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: s
 def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
     """The table where there is one, the groups without signal, and the drops, as a person reads them."""
     lines = ["mismatch of trainer and engine, rho = pi_old / mu, before the first step:",
-             "staleness completions   tokens mean|log rho|  max|log rho|   k3 KL  ESS/n   kept correlation"
+             "staleness completions   tokens mean|log rho|  max|log rho|    k3 KL  ESS/n   kept correlation"
              ] if table else []
     lines += [f"{line.staleness:9d} {line.num_completions:11d} {line.num_tokens:8d} "
-              f"{line.log_ratio_abs_mean:13.1e} {line.log_ratio_abs_max:13.1e} {line.mismatch_kl:7.0e}  "
+              f"{line.log_ratio_abs_mean:13.1e} {line.log_ratio_abs_max:13.1e} {line.mismatch_kl:8.1e}  "
               f"{line.ess:5.3f}  {line.kept_fraction:5.3f} {line.correlation:11.6f}" for line in table]
     counts = group_counts(batch)
     lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
