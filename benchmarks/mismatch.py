@@ -47,8 +47,8 @@ def main(run: Path, dtypes: tuple[str, ...], forms: tuple[str, ...], quantizatio
 
 def measure(run: Path, dtype: str, *options: str) -> str:
     """The columns of trainer and engine in `dtype`, the engine with `options`; or why there are none."""
-    for words in (["rollout", run, "--dtype", dtype, *options], ["score", run],
-                  ["train", run, "--dtype", dtype, "--dry-run", "--max-mismatch", "1e9"]):
+    for words in (["rollout", str(run), "--dtype", dtype, *options], ["score", str(run)],
+                  ["train", str(run), "--dtype", dtype, "--dry-run", "--max-mismatch", "1e9"]):
         done = subprocess.run(words, capture_output=True, text=True, check=False,
                               env=os.environ | {"ROLLHOUSE_WARM": "off"})
         if done.returncode:
