@@ -7,7 +7,7 @@ from score.progress import Progress
 from score.sandbox.outcomes import Outcome
 from score.wire.error_classes import ErrorClass
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
@@ -25,7 +25,7 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
     missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
     if rollouts:
         raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
-    raise StageError(f"{missing}. Run `rollout {warehouse.root}` first.")
+    raise StageError(f"{missing}. Run `rollout {typed(warehouse.root)}` first.")
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:

@@ -27,7 +27,7 @@ from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.chosen_scorer import choose_scorer
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, typed
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
@@ -193,9 +193,9 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
         session.say(line)
     counts, why = choose_scorer(session.warehouse, keys["iteration"], keys["purpose"], None)
     if counts != keys["scorer"]:
-        root = session.warehouse.root
         session.say(f"  SQL, summary and reports go on with {counts}: {why}; "
-                    f"`score diff {root} {counts} {keys['scorer']}` compares")
+                    f"`score diff {typed(session.warehouse.root)} {typed(counts)} "
+                    f"{typed(keys['scorer'])}` compares")
 
 
 def score_part(session: Session, path: Path, questions: Questions, clock: Clock,

@@ -1,5 +1,6 @@
-"""Commands that the pages name: every one exists, with the options it is given there."""
+"""Commands that pages name exist, with the options given there; those that are printed can be pasted."""
 
+import ast
 import importlib
 import re
 from functools import cache
@@ -93,3 +94,26 @@ def test_a_script_that_runs_warm_changes_no_variable_of_its_commands(script: Pat
     _, _, warm = script.read_text().partition("exec warehouse warm")
     commands = "bash|rollout|score|train|warehouse|reports"
     assert not re.findall(rf"^ *(?:export .*|[A-Z_]+=\S* +(?:{commands})\b.*)", warm, re.MULTILINE)
+
+
+def folders_in_printed_commands(program: Path) -> list[str]:
+    """The folders that are filled in where a text of a program names a command, as the code has them."""
+    found = []
+    for node in ast.walk(ast.parse(program.read_text())):
+        before = ""
+        for value in node.values if isinstance(node, ast.JoinedStr) else []:
+            if isinstance(value, ast.FormattedValue):
+                code = ast.unparse(value.value)
+                in_command = re.search(rf"({'|'.join(COMMANDS)})(?! of)( [a-z-]+)* $", before)
+                found += [code] if in_command and re.search("root|run|path", code) else []
+                before += "VALUE"
+            else:
+                before += ast.literal_eval(value)
+    return found
+
+
+@pytest.mark.parametrize("room", ["rollout", "score", "train", "warehouse", "reports"])
+def test_commands_that_are_printed_can_be_pasted_where_the_folder_has_a_space(room: str) -> None:
+    found = {program.name: folders for program in (ROOT / room).rglob("*.py")
+             if (folders := folders_in_printed_commands(program))}
+    assert found and all(code.startswith("typed(") for codes in found.values() for code in codes), found

@@ -25,7 +25,7 @@ from warehouse.stages import warm
 from warehouse.stages.children import Followed
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
@@ -56,7 +56,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     warehouse = open_run(run)
     version = version or max(warehouse.policy_versions())
     if version == 0:
-        raise StageError(f"{run} has no policy but the base. Train one with `train {run}`.")
+        raise StageError(f"{run} has no policy but the base. Train one with `train {typed(run)}`.")
     from train.export import export_policy
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 

@@ -28,7 +28,7 @@ from train.update.steps import Learner, check_first_step, check_schedule, take_s
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.errors import StageError, counted, first_line
+from warehouse.store.errors import StageError, counted, first_line, typed
 from warehouse.store.run_folder import Warehouse
 
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
@@ -144,9 +144,9 @@ def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> Stage
     run = inputs.stage.folder.parents[1]
     if rollouts and not right and inputs.iteration > 0:
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are "
-                          f"too hard, roll out others, or {keep}")
-    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard {run} --iteration "
+                          f"collapse: `warehouse watch {typed(run)}` names the policy to go back to. If "
+                          f"tasks are too hard, roll out others, or {keep}")
+    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard {typed(run)} --iteration "
                       f"{inputs.iteration} --purpose {purpose}`), or {keep}")
 
 

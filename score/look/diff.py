@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from warehouse.store.chosen_scorer import choose_scorer, is_named
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, typed
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -22,11 +22,11 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     (before, first), (after, second) = scored_by(warehouse, first), scored_by(warehouse, second)
     if first == second:
         raise StageError(f"Both are {first}. Name two scorers with their hashes: "
-                         f"`warehouse sql {run} \"FROM scorers\"` lists them.")
+                         f"`warehouse sql {typed(run)} \"FROM scorers\"` lists them.")
     joined = changes(before, after)
     if joined.is_empty():
-        raise StageError(f"No completion was scored by both {first} and {second}. Run `score {run}` with the "
-                         "options of the scorer that is missing.")
+        raise StageError(f"No completion was scored by both {first} and {second}. Run `score {typed(run)}` "
+                         "with the options of the scorer that is missing.")
     lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
              f"{first} against {second}"]
     for column, words in CHANGES.items():
@@ -55,7 +55,7 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
                                              scorer=scorer))
     if not tables:
         raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
-                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score {warehouse.root} "
+                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score {typed(warehouse.root)} "
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")

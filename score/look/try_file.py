@@ -16,7 +16,7 @@ from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from score.verdicts.samples import verdict_row
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.run_folder import open_warehouse
 
 
@@ -28,7 +28,7 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
     if not rows:
         raise StageError(f"{run} has no task {task_id}. List them with "
-                         f"`warehouse sql {run} \"select task_id from tasks\"`.")
+                         f"`warehouse sql {typed(run)} \"select task_id from tasks\"`.")
     [row] = rows
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     limits = Limits.of(limits_given)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF, UNTRUNCATED
@@ -75,11 +75,11 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
     if not len(completions):
         raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run "
-                         f"`rollout {warehouse.root} --iteration {iteration}` with tasks to train on.")
+                         f"`rollout {typed(warehouse.root)} --iteration {iteration}` with tasks to train on.")
     if base_purpose(purpose) == "train":
         if not alone and min(prompts["group_size"].to_pylist()) < 2:
             raise StageError("A group has 1 completion, so its advantage is 0 whatever its reward. Roll out "
-                             f"with --group-size 2 or more, after `warehouse discard {warehouse.root} "
+                             f"with --group-size 2 or more, after `warehouse discard {typed(warehouse.root)} "
                              f"--iteration {iteration} --purpose {purpose}`, or train with --advantages of "
                              "your own.")
         _refuse_changed_sampling(completions, truncated_sampling)

@@ -13,7 +13,7 @@ from warehouse.stages.due import train_due
 from warehouse.stages.user_code import load_function
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.commit import file_names, remove_folder
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -75,8 +75,8 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     groups = credit_turns(groups, settings)
     if settings.turns and not groups:
         turns = ", ".join(map(str, settings.turns))
-        raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with "
-                         f"`rollout {warehouse.root} --turn {settings.turns[0]}`, or leave --turns out.")
+        raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with `rollout "
+                         f"{typed(warehouse.root)} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
         _check_policies_of(group, warehouse, iteration)
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
@@ -164,20 +164,19 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
 
 
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
-    run = warehouse.root
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
         first = f"{_rollout_of(warehouse, purpose)} --iteration {iteration}"
         return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` "
                           "first.")
     return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
-                      f"Run `score {run} --iteration {iteration}` first.")
+                      f"Run `score {typed(warehouse.root)} --iteration {iteration}` first.")
 
 
 def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
     label = purpose.partition("-")[2]
     foreign = f" --model NAME --distil{f' --label {label}' if label else ''}"
-    return f"rollout {warehouse.root}{'' if purpose == 'train' else foreign}"
+    return f"rollout {typed(warehouse.root)}{'' if purpose == 'train' else foreign}"
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:

@@ -9,7 +9,7 @@ from train.objective.credit import credited_rewards
 from train.objective.loss_table import LOSSES
 from train.rows.groups import Group, Key, load_groups
 from train.rows.settings import Settings
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 
@@ -26,9 +26,9 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Sett
                                                               or turn < min(settings.turns)):
             continue
         if scorer not in warehouse.scorers(iteration, purpose):
-            what = (f"are not scored by {scorer}: run `score {warehouse.root} --iteration {iteration}`"
+            what = (f"are not scored by {scorer}: run `score {typed(warehouse.root)} --iteration {iteration}`"
                     if warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete() else
-                    f"are under way: finish `rollout {warehouse.root} --turn {turn}` and score them")
+                    f"are under way: finish `rollout {typed(warehouse.root)} --turn {turn}` and score them")
             raise StageError(f"The turns {turn} of iteration {iteration} {what}, or train on others with "
                              "--turns.")
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose,

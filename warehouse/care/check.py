@@ -12,7 +12,7 @@ from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
 from warehouse.store.chosen_scorer import trained_scorer
 from warehouse.store.commit import TEMPORARY_MARK, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import part_number, spills_of
 from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
@@ -207,7 +207,7 @@ def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> I
         return  # unfinished ones are told as a stage
     way_out = "Restore it from a copy of the run"
     if warehouse.stage("rollout", **rows).is_complete():
-        way_out += f", or score again: score {warehouse.root} --iteration {iteration}"
+        way_out += f", or score again: score {typed(warehouse.root)} --iteration {iteration}"
     yield Finding.of(scores.folder, f"is missing, though {stage.title} was trained on its rewards. "
                      f"{way_out}.", "restore")
 

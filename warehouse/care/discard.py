@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.intent import carry_out
 from warehouse.store.names import is_training, turn_of
 from warehouse.store.run_folder import Warehouse
@@ -25,8 +25,8 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     if purpose is None or is_training(purpose) or purpose == warehouse.trained_purpose(iteration):
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
-                             f"stay. Go back with `warehouse rollback {warehouse.root} --to {iteration}`, or "
-                             "start a new run.")
+                             f"stay. Go back with `warehouse rollback {typed(warehouse.root)} --to "
+                             f"{iteration}`, or start a new run.")
         folders.append(training.folder)  # last: rows that a training has begun with go before their record
     folders = [folder for folder in folders if folder.exists()]
     if not folders and warehouse.finished == "discard":
@@ -62,7 +62,8 @@ def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> Non
                                  purpose=wave)
         if {"parent_iteration": iteration, "parent_purpose": purpose} in parents.to_pylist():
             raise StageError(f"{wave} of iteration {number} answers completions of it. Put that aside first: "
-                             f"`warehouse discard {warehouse.root} --iteration {number} --purpose {wave}`.")
+                             f"`warehouse discard {typed(warehouse.root)} --iteration {number} --purpose "
+                             f"{wave}`.")
 
 
 def _check_left(warehouse: Warehouse, iteration: int, purpose: str) -> None:
@@ -72,5 +73,5 @@ def _check_left(warehouse: Warehouse, iteration: int, purpose: str) -> None:
     for group, number in taken_groups(warehouse, iteration).items():
         if group in carried:
             raise StageError(f"Iteration {number} goes on with groups that it carried over. Put that aside "
-                             f"first: `warehouse discard {warehouse.root} --iteration {number} --purpose "
-                             f"{PURPOSE}`.")
+                             f"first: `warehouse discard {typed(warehouse.root)} --iteration {number} "
+                             f"--purpose {PURPOSE}`.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from warehouse.care.discard import folders_of, new_target
 from warehouse.store.commit import flush_folder, saying_why
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
@@ -28,7 +28,7 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     sampled = warehouse.purposes("completions", newest)
     if warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
-                f"next: rollout {warehouse.root} --iteration {newest}"]
+                f"next: rollout {typed(warehouse.root)} --iteration {newest}"]
     warehouse.verify_policy(to)
     if sampled:
         version, steps = newest + 1, _skip_training(warehouse, newest, to)
@@ -53,7 +53,7 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
         flush_folder(copied)
     carry_out(warehouse.root, "rollback", [*steps, ("move", copied, warehouse.policy_dir(version))])
     return [f"policy {version} now has the weights of policy {to}; {said}",
-            f"next: rollout {warehouse.root} --iteration {version}"]
+            f"next: rollout {typed(warehouse.root)} --iteration {version}"]
 
 
 def _sampled(warehouse: Warehouse, iteration: int) -> list[Path]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from warehouse.sources.task_table import read_sources, task_table
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, typed
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import write_part
@@ -36,7 +36,7 @@ def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, 
             continue                                    # as it is already: the command is run again
         if before:
             raise StageError(f"The run has a task {row['task_id']} already. Change it with `warehouse tasks "
-                             f"replace {warehouse.root} SOURCE`.")
+                             f"replace {typed(warehouse.root)} SOURCE`.")
         if trained.get(row["split"], row["heldout"]) != row["heldout"]:
             raise StageError(f"Split '{row['split']}' would be trained on and held out. Name another.")
         added.append(row)
@@ -53,7 +53,7 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
     unknown = sorted(given.keys() - {row["task_id"] for row in rows})
     if unknown:
         raise StageError(f"The run has no task {unknown[0]}. Add it with `warehouse tasks add "
-                         f"{warehouse.root} --tasks SOURCE`.")
+                         f"{typed(warehouse.root)} --tasks SOURCE`.")
     replaced, after = {}, []
     for row in rows:
         source, task = given.get(row["task_id"], (None, None))
@@ -69,7 +69,7 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
     return [f"{counted(len(replaced), 'task')} replaced; what was sampled stays, and `score "
-            f"{warehouse.root}` judges it again, beside the former rows"]
+            f"{typed(warehouse.root)}` judges it again, beside the former rows"]
 
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,5 @@
 """What is said of alarms: each with what shows it, what was judged, and what to do."""
 
-from shlex import quote
-
 from warehouse.look.alarms import (
     FRESH_SIGNALS,
     MISMATCH_SIGNALS,
@@ -12,7 +10,7 @@ from warehouse.look.alarms import (
 )
 from warehouse.look.render import short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import counted
+from warehouse.store.errors import counted, typed
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import UNTRUNCATED
 
@@ -21,17 +19,17 @@ PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetitio
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """What to print: what to do, every alarm with its examples, what was raised once, what was judged."""
-    lines, run = [], quote(str(warehouse.root))
+    lines = []
     for alarm in alarms:
         if alarm is next((other for other in alarms if not other.fired), None):
             lines.append("Raised once; a second time in a row is an alarm:")
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
-            lines.append(f"    warehouse gaps {run} --iteration {alarm.first_iteration}")
+            lines.append(f"    warehouse gaps {typed(warehouse.root)} --iteration {alarm.first_iteration}")
         lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
         if names := alarm.names():
             also = f" (also {', '.join(names[1:])})" if names[1:] else ""
-            lines.append(f"    warehouse show {run} {names[0]}{also}")
+            lines.append(f"    warehouse show {typed(warehouse.root)} {typed(names[0])}{also}")
     advice = advice_lines(warehouse, connection, alarms)
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]
@@ -134,7 +132,7 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
     sound = first if causes else _policy_before(warehouse, first)
     if sound >= newest:
         return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
-    return [*lines, f"Stop here, or go back: warehouse rollback {quote(str(warehouse.root))} --to {sound}"]
+    return [*lines, f"Stop here, or go back: warehouse rollback {typed(warehouse.root)} --to {sound}"]
 
 
 def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:

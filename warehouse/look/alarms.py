@@ -3,12 +3,11 @@
 import re
 from contextlib import suppress
 from importlib.resources import files
-from shlex import quote
 from typing import Any, NamedTuple
 
 from warehouse.look.render import short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
@@ -97,7 +96,7 @@ def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     told = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
             (len(alarms) - len(firing), "raised once")]
     counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in told if number]
-    return [f"{', '.join(counts)}: warehouse watch {quote(str(warehouse.root))}"] if counts else []
+    return [f"{', '.join(counts)}: warehouse watch {typed(warehouse.root)}"] if counts else []
 
 
 def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:

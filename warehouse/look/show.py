@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from warehouse.look.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import begins_purpose
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
@@ -62,8 +62,8 @@ def no_completion(run: Path, name: str) -> StageError:
     """What is said where nothing is called `name`."""
     iteration, purpose, _, _ = parse_name(name)[0]
     return StageError(f"There is no completion {name} in complete stages. Which there are: `warehouse sql "
-                      f"{run} \"SELECT task_id, count(*) AS completions FROM completions WHERE iteration = "
-                      f"{iteration} AND purpose = '{purpose}' GROUP BY task_id ORDER BY task_id\"`")
+                      f"{typed(run)} \"SELECT task_id, count(*) AS completions FROM completions WHERE "
+                      f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY 1 ORDER BY 1\"`")
 
 
 def completion_lines(connection: Connection, run: Path, name: str, *, color: bool,

@@ -9,7 +9,7 @@ from warehouse.look.render import mean, short_share, stretches
 from warehouse.look.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, typed
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 
@@ -45,7 +45,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
-    due = f"Next: {_stage_due(inventory)} {warehouse.root}"
+    due = f"Next: {_stage_due(inventory)} {typed(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 

@@ -1,6 +1,6 @@
 """Which iteration a stage has to work on next, and whether a named iteration is in order."""
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.names import is_of, turn_purpose
 from warehouse.store.run_folder import Warehouse
 
@@ -62,5 +62,5 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
     if iteration is not None and not known:
         which = f" (purpose {purpose})" if purpose else ""
         raise StageError(f"Iteration {iteration}{which} has no complete rollout to score. "
-                         f"Run `rollout {warehouse.root} --iteration {iteration}` first.")
+                         f"Run `rollout {typed(warehouse.root)} --iteration {iteration}` first.")
     return due, pruned

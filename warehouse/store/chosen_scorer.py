@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -57,12 +57,12 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
     finished = {stage.identity["scorer"]: manifest["finished_at"] for stage in scores
                 if (manifest := stage.manifest())}
     if not finished:
-        raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score {warehouse.root} "
-                         f"--iteration {iteration}` first.")
+        raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score "
+                         f"{typed(warehouse.root)} --iteration {iteration}` first.")
     if name and not any(is_named(scorer, name) for scorer in finished):
         raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
                          f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
-                         f"{warehouse.root} --iteration {iteration}`.")
+                         f"{typed(warehouse.root)} --iteration {iteration}`.")
     before = (trained_scorer(warehouse.stage("train", iteration=number).manifest() or {})
               for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
     return _choose(finished, name or named_scorer(warehouse), before)

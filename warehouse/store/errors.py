@@ -1,6 +1,7 @@
 """The one exception that a user sees: what is wrong and the way out, in one sentence; words of sentences."""
 
 import resource
+from shlex import quote
 
 
 class StageError(Exception):
@@ -17,6 +18,11 @@ def first_line(error: BaseException) -> str:
 def counted(number: int, noun: str, style: str = "") -> str:
     """`1 task`, `2 tasks`; with the style `,` `1,000 tasks`."""
     return f"{number:{style}} {noun}{'' if number == 1 else 's'}"
+
+
+def typed(word: object) -> str:
+    """A word of a command that is printed to be pasted, in quotes where the shell needs them."""
+    return quote(str(word))
 
 
 def check_addresses(gib: float, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
 from warehouse.store.commit import TEMPORARY_MARK, bring, commit_directory, file_names, readable
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, base_purpose, check_name, turn_of
@@ -192,7 +192,7 @@ class Warehouse:
         policy = read_json(self.policy_dir(version) / "policy.json", sha256=str)
         if policy is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
-                             f"`train {self.root} --iteration {version - 1}` would write it.")
+                             f"`train {typed(self.root)} --iteration {version - 1}` would write it.")
         for key, kind in POLICY_TYPES.items():
             if policy.get(key) is not None and not isinstance(policy[key], kind):
                 raise damaged(self.policy_dir(version) / "policy.json", f"'{key}' is of another type")
@@ -243,7 +243,7 @@ def open_warehouse(path: str | Path) -> Warehouse:
     facts = read_json(marker, schema_version=int)
     if facts is None:
         raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
-                         f"`warehouse init {path} --model MODEL --tasks SOURCE`.")
+                         f"`warehouse init {typed(path)} --model MODEL --tasks SOURCE`.")
     version = facts["schema_version"]
     if version < OLDEST_VERSION:
         raise StageError(f"{path} has schema version {version}, which was never released: no Rollhouse reads "

@@ -12,7 +12,7 @@ from typing import Any
 
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import bring, commit_json, file_names
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.json_files import damaged, read_json, shorten
 from warehouse.store.parts import check_parts
 
@@ -107,7 +107,7 @@ class Stage:
             return f"remove {self.folder} to score again"
         run = self.folder.parents[2 if self.name == "rollout" else 1]
         which = f"--purpose {self.identity['purpose']}" if self.name == "rollout" else "--training"
-        return (f"put aside what it wrote with `warehouse discard {run} --iteration "
+        return (f"put aside what it wrote with `warehouse discard {typed(run)} --iteration "
                 f"{self.identity['iteration']} {which}`")
 
     @property

@@ -7,7 +7,7 @@ import click
 import warehouse
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, typed
 
 
 @click.command("export")
@@ -63,7 +63,8 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
-    click.echo(by_address(f"{counted(count, 'completion')}; next: score {run} --iteration {iteration}"))
+    following = f"score {typed(run)} --iteration {iteration}"
+    click.echo(by_address(f"{counted(count, 'completion')}; next: {following}"))
 
 
 @click.command("mirror")
