@@ -127,8 +127,8 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
         values = setting if isinstance(setting, list) and parameter.multiple else [setting]
         for value in values:
             if problem := _problem(parameter, value):
-                raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {value}: {problem} Mend "
-                                 "that line.")
+                raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {value or repr(value)}: "
+                                 f"{problem} Mend that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
 
@@ -137,6 +137,8 @@ def _problem(option: click.Option, value: Any) -> str:
     """What keeps a value of TOML from being one of the option; '' where nothing does."""
     if option.is_flag:
         return "" if isinstance(value, bool) else "it must be true or false."
+    if value == "":
+        return "it is empty."
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         return f"it must be one {option.type.name.removesuffix(' range')}."
     if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
@@ -188,6 +190,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """A StageError becomes one line and its exit code, a stop exit code 75; a bug keeps its traceback."""
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:
+        if context := click.get_current_context(silent=True):
+            _refuse_empty(context)
         try:
             code = warm.hand_over()
             if code is not None:
@@ -207,6 +211,14 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                                            "before is kept.") from error
             raise
     return guarded
+
+
+def _refuse_empty(context: click.Context) -> None:
+    """A usage error where a text is empty, as of a variable that is not set: it would pass for left out."""
+    for parameter in context.command.params:
+        given = context.params.get(parameter.name) if parameter.type is click.STRING else None
+        if given == "" or (isinstance(given, tuple) and "" in given):
+            raise click.BadParameter("it is empty. Leave it out, or say what it is.", context, parameter)
 
 
 def _not_ours(error: Exception) -> str:

@@ -71,6 +71,8 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\nsplit = ['a', {b = 1}]\n", "[rollout] split = {'b': 1}: it must be one text"),
     ("[rollout]\nfail = 'never'\n", "[rollout] fail = never: 'never' is not one of 'no', 'stage', 'stop'"),
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
+    ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Mend that line."),
+    ("[rollout]\nsplit = ['a', '']\n", "[rollout] split = '': it is empty. Mend that line."),
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
     ("rollout = 5\n", "'rollout' is no table"),
     ("group-size = 5\n", "line 1: 'group-size' is no table. Put it below the [command] it is for"),
@@ -173,6 +175,12 @@ def test_the_folder_of_a_variable_that_is_not_set_is_not_this_one(words: list[st
     told = CliRunner().invoke(cli, words)
     assert told.exit_code == 2 and "it is empty. Name the folder of the run" in told.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--augment", ""], ["--augment="], ["--split", "a", "--split", ""]])
+def test_a_text_that_is_empty_is_not_taken_for_one_that_is_left_out(tmp_path: Path, words: list[str]) -> None:
+    told = call(tmp_path, "", *words)
+    assert told.exit_code == 2 and re.search("'--(augment|split)': it is empty. Leave it", told.stderr)
 
 
 def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
