@@ -12,6 +12,7 @@ from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measur
 from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000
+TOLERANCE = 1e-6            # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 QUOTES = "*\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb "
 BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+)\}")
@@ -41,7 +42,7 @@ class AnswerTask:
     match: str
     label: str | None
     choices: list[str]
-    tolerance: float
+    tolerance: float | None
 
 
 class AnswerKind:
@@ -50,7 +51,7 @@ class AnswerKind:
     def load(self, payload: dict[str, Any]) -> AnswerTask:
         return AnswerTask(texts_of(payload["answer"]), payload.get("match", "exact"), payload.get("label"),
                           [str(choice) for choice in payload.get("choices", "ABCDE")],
-                          payload.get("tolerance", 1e-6))
+                          payload.get("tolerance"))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
         given = given_answer(task, answer.text)
@@ -140,8 +141,13 @@ def bare_text(text: str) -> str:
     return (words.strip(QUOTES).rstrip(".").strip(QUOTES) or words).casefold()
 
 
-def is_close(ours: Fraction, theirs: Fraction, tolerance: float) -> bool:
-    """True if the two are near each other; numbers that no float can hold are near nothing."""
+def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
+    """True if the two are near each other; whole numbers only if the task says how near is near enough.
+
+    Numbers that no float can hold are near nothing.
+    """
+    if tolerance is None:
+        tolerance = 0 if ours.denominator == theirs.denominator == 1 else TOLERANCE
     try:
         return math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=0.0)
     except OverflowError:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -151,9 +152,9 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
         return isinstance(value, (int, float)) and (
             value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
             or (value != value and expected != expected))           # both are NaN
+    if isinstance(expected, list) and isinstance(value, plain_data.Unordered):
+        return same_in_any_order(value, expected, tolerance)
     if isinstance(expected, list):
-        if isinstance(value, plain_data.Unordered):
-            value, expected = sorted(value, key=place_of), sorted(expected, key=place_of)
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
             same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))
     if isinstance(expected, dict):
@@ -162,9 +163,32 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
     return type(value) is type(expected) and bool(value == expected)
 
 
-def place_of(value: Any) -> tuple[bool, float, str]:
-    """Where an item of a set is put: numbers by value, then all else by its JSON, where 1.0 is 1."""
+def same_in_any_order(items: list[Any], expected: list[Any], tolerance: float) -> bool:
+    """Whether each item is the same as one expected of its own: sorted, the first left but for ties."""
+    if len(items) != len(expected):
+        return False
+    left = sorted(expected, key=place_of)
+    for item in sorted(items, key=place_of):
+        match = next((place for place, wanted in enumerate(left) if same(item, wanted, tolerance)), None)
+        if match is None:
+            return False
+        del left[match]
+    return True
+
+
+def place_of(value: Any) -> tuple[Any, Any]:
+    """Where an item is put: by what it holds in any order, as there may be sets in it, then in its own."""
+    return sortable(value, sorted), sortable(value, list)
+
+
+def sortable(value: Any, order: Callable[[Iterable[Any]], list[Any]]) -> tuple[int, Any]:
+    """The value as what compares with that of any other; lists and the like in an order."""
     if isinstance(value, (int, float)):
-        return False, value, ""
-    return True, 0, json.dumps(json.loads(json.dumps(value), parse_float=lambda text: (
-        int(number) if (number := float(text)).is_integer() else number)))
+        return 0, value
+    if isinstance(value, str):
+        return 1, value
+    if isinstance(value, (list, tuple)):
+        return 2, order(sortable(item, order) for item in value)
+    if isinstance(value, dict):
+        return 3, sorted((key, sortable(item, order)) for key, item in value.items())
+    return 4, repr(value)

@@ -88,6 +88,21 @@ def test_a_set_of_anything_is_right_in_any_order(value: list[list[int]], draw: s
     assert not is_right(expects(value, any_order=True), [*items, (9,)])
 
 
+@given(st.lists(st.lists(st.integers(0, 40), max_size=4, unique=True), max_size=5, unique_by=frozenset),
+       st.data())
+def test_sets_of_sets_and_mappings_are_right_in_any_order(value: list[list[int]],
+                                                          draw: st.DataObject) -> None:
+    assert is_right(expects(value), {frozenset(draw.draw(st.permutations(item))) for item in value})
+    mixed = [set(item) for item in draw.draw(st.permutations(value))]
+    assert is_right(expects(value, any_order=True), mixed)
+    assert not is_right(expects(value, any_order=True), [*mixed[:-1], {50}])
+    mappings = [dict.fromkeys(map(str, item), place) for place, item in enumerate(value)]
+    other = [dict(draw.draw(st.permutations(list(each.items())))) for each in mappings]
+    assert is_right(expects(mappings, any_order=True), draw.draw(st.permutations(other)))
+    near = [[number + draw.draw(st.floats(-1e-9, 1e-9)) for number in item] for item in value]
+    assert is_right(expects(value, any_order=True, tolerance=1e-6), draw.draw(st.permutations(near)))
+
+
 @given(st.text() | st.binary() | st.lists(st.none()) | st.just(math.nan) | st.complex_numbers())
 def test_garbage_is_no_result_of_a_call(value: Any) -> None:
     assert not is_right(expects({"number": 7}), value)
