@@ -20,6 +20,7 @@ from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
+from warehouse.tasks.task_files import json_lines, read_jsonl
 
 SHOWN = 10          # solutions that are not judged right
 STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
@@ -145,24 +146,16 @@ def read_tasks(where: Path) -> list[GoldTask]:
     if where.is_dir():
         rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
         return [GoldTask(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows]
-    from warehouse.tasks.task_files import read_jsonl
     return [GoldTask(task.task_id, task.kind, json.loads(task.payload)) for task in read_jsonl(where)]
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:
     """Solutions by task, from lines with task_id and `code` (a program) or `text` (a whole answer)."""
     answers = {}
-    try:
-        lines = gold.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StageError(f"{gold} cannot be read: {error}. Name a file of solutions.") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line) if line.strip() else None
-            if row is not None:
-                text = row["text"] if "text" in row else row["code"]
-                answers[str(row["task_id"])] = Answer(text, row.get("code", first_code_block(text)))
-        except (ValueError, TypeError, KeyError) as error:
-            raise StageError(f"{gold}, line {number} is no object with task_id and code (a program) or text "
-                             "(a whole answer). Correct it.") from error
+    for where, row in json_lines(gold):
+        text = row.get("text", row.get("code")) if isinstance(row, dict) else None
+        if not isinstance(text, str) or "task_id" not in row:
+            raise StageError(f"{where} is no object with task_id and code (a program) or text (a whole answer)."
+                             " Correct it.")
+        answers[str(row["task_id"])] = Answer(text, row.get("code", first_code_block(text)))
     return answers

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from warehouse.store.errors import StageError
-from warehouse.tasks.task_files import Task
+from warehouse.tasks.task_files import Task, json_lines
 
 OWN = "sources"              # the solutions that come with the tasks
 PROGRAMS = ("grid", "function", "stdio")
@@ -36,11 +35,11 @@ def _solutions(tasks: Sequence[Task], gold: str) -> str:
            for task in tasks if task.solution is not None]
     if gold == OWN and not own:
         raise StageError("None of the sources brings solutions. Name a file of them: --gold FILE.")
-    text = "" if gold == OWN else _text_of(Path(gold))
-    named = _ids_in(text)
-    lines = [text.rstrip()] if text else []
-    lines += [json.dumps(row) for row in own if row["task_id"] not in named]
-    return "".join(f"{line}\n" for line in lines)
+    text, named = "", set()
+    if gold != OWN:
+        named = {str(row.get("task_id")) for _, row in json_lines(Path(gold)) if isinstance(row, dict)}
+        text = Path(gold).read_text(encoding="utf-8").rstrip() + "\n"
+    return text + "".join(json.dumps(row) + "\n" for row in own if row["task_id"] not in named)
 
 
 def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | None) -> list[dict[str, Any]]:
@@ -61,20 +60,3 @@ def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | N
             raise StageError(error.message.replace(str(answers), gold).replace(str(given), "the sources")
                              ) from error
         return [json.loads(line) for line in verdicts.read_text(encoding="utf-8").splitlines()]
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StageError(f"--gold {path} cannot be read: {error}. Name a file of solutions, or `sources` for "
-                         "those that the sources bring.") from error
-
-
-def _ids_in(text: str) -> set[str]:
-    """Tasks that a file of solutions names; lines that cannot be read are for `score gold` to complain of."""
-    ids = set()
-    for line in text.splitlines():
-        with suppress(ValueError, TypeError, KeyError):
-            ids.add(str(json.loads(line)["task_id"]))
-    return ids

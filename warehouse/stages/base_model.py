@@ -29,27 +29,25 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
 
     Of a `new` one the documents are read, too: what is damaged from the beginning never changes.
     """
-    folder = Path(model)
-    if folder.is_dir():
-        if not (folder / "config.json").exists():
-            raise StageError(f"{folder} is not a model folder: it has no config.json. "
-                             "Give the folder that `save_pretrained` wrote.")
-        if new:
-            _check_documents(folder)
-        weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
-        stored, inside = folder.resolve(), run.resolve()
-        stored = stored.relative_to(inside) if stored.is_relative_to(inside) else stored
-        return BaseModel(str(stored), _hash([folder / "config.json", *weights], ""),
-                         _hash(_tokenizer_files(folder), ""))
-    if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
-                         "or the id of a model on the hub (owner/name).")
-    snapshot = _download(model)
+    folder, revision = Path(model), None
+    if not folder.is_dir():
+        if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
+            raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
+                             "or the id of a model on the hub (owner/name).")
+        folder = _download(model)
+        revision = folder.name
+    elif not (folder / "config.json").exists():
+        raise StageError(f"{folder} is not a model folder: it has no config.json. "
+                         "Give the folder that `save_pretrained` wrote.")
     if new:
-        _check_documents(snapshot)
-    tokenizer = _tokenizer_files(snapshot)
-    sha256 = _hash([snapshot / "config.json"], snapshot.name)
-    return BaseModel(model, sha256, _hash(tokenizer, ""), snapshot.name)
+        _check_documents(folder)
+    tokenizer = _hash(_tokenizer_files(folder))
+    if revision:
+        return BaseModel(model, _hash([folder / "config.json"], revision), tokenizer, revision)
+    weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
+    stored, inside = folder.resolve(), run.resolve()
+    stored = stored.relative_to(inside) if stored.is_relative_to(inside) else stored
+    return BaseModel(str(stored), _hash([folder / "config.json", *weights]), tokenizer)
 
 
 def _download(model: str) -> Path:
@@ -90,7 +88,7 @@ def _no_tokenizer(folder: Path) -> StageError:
                       "tokenizer beside its weights.")
 
 
-def _hash(files: list[Path], salt: str) -> str:
+def _hash(files: list[Path], salt: str = "") -> str:
     """Hash of names, sizes, and the first MiB of every 64 MiB of each file: a second or two, not minutes.
 
     Files of up to 64 MiB are read whole; in larger files a change between two such MiB goes unseen.
