@@ -8,6 +8,7 @@ manifest lists it, so it is nobody's row.
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.names import is_training
-from warehouse.store.parts import part_number, part_writer, row_group_size
+from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
@@ -142,28 +144,20 @@ def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:
     num_rows, size = 0, row_group_size(table)
     merged = f"{part_number(old[0])}-{part_number(old[-1])}"
     with part_writer(path, table, {"run_id": run_id, "merged": merged}) as writer:
-        for batch in _batches(old, size, writer.schema):
-            writer.write_table(batch, row_group_size=size)
+        for batch in _batches(old, table, size):
+            writer.write_table(as_stored(batch, writer.schema), row_group_size=size)
             num_rows += batch.num_rows
     written = pq.read_metadata(path).num_rows
     assert written == num_rows == sum(pq.read_metadata(part).num_rows for part in old), "rows were lost"
 
 
-def _batches(paths: list[Path], size: int, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows of the parts in order, small row groups together until they are `size` rows.
-
-    A part of an earlier schema version has null in the columns that were added since.
-    """
+def _batches(paths: list[Path], table: str, size: int) -> Iterator[pa.Table]:
+    """Rows of the parts in order, small row groups together until they are `size` rows."""
     held: list[pa.Table] = []
-    for path in paths:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                rows = file.read_row_group(group)
-                held.append(pa.table([rows[field.name] if field.name in rows.column_names
-                                      else pa.nulls(rows.num_rows, field.type) for field in schema],
-                                     names=schema.names).cast(schema))
-                if sum(batch.num_rows for batch in held) >= size:
-                    yield pa.concat_tables(held)
-                    held = []
+    for group in chain.from_iterable(read_groups(path, table, arrow_schema(table).names) for path in paths):
+        held.append(group)
+        if sum(batch.num_rows for batch in held) >= size:
+            yield pa.concat_tables(held)
+            held = []
     if held:
         yield pa.concat_tables(held)

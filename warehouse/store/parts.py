@@ -36,15 +36,20 @@ WORTH_THREADS = 1 << 20  # bytes of a part; those of a small part take longer to
 
 def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str, str]) -> bool:
     """Commit `table` as the part `path`; False if that part stood already. Columns must fit the schema."""
-    schema = arrow_schema(table_name)
-    missing = set(schema.names) ^ set(table.column_names)
+    names = arrow_schema(table_name).names
+    missing = set(names) ^ set(table.column_names)
     assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
-    table = table.select(schema.names).cast(schema).rename_columns(list(stored_names(table_name).values()))
 
     def write(temporary: Path) -> None:
         with part_writer(temporary, table_name, metadata) as writer:
-            writer.write_table(table.cast(writer.schema), row_group_size=row_group_size(table_name))
+            writer.write_table(as_stored(table.select(names), writer.schema),
+                               row_group_size=row_group_size(table_name))
     return commit_file(path, write)
+
+
+def as_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns as readers know them, in order, under the names and of the types of a part's own schema."""
+    return rows.rename_columns(schema.names).cast(schema)
 
 
 def row_group_size(table_name: str) -> int:
