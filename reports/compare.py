@@ -6,13 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
 from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import Scale, number, scale_ticks
+from warehouse.look.results import paired_interval
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -20,7 +19,6 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MOST_RUNS = 6  # colours that can be told apart
 MOST_TASKS = 12  # listed of each pair of runs
-RESAMPLES = 4000
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
     ("pass_at_k", "pass@{k}", True, False),
@@ -103,7 +101,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
         for pairing in paired_tasks(connections[0], other):
             figure = _paired_figure(pairing, [names[0], name])
             charts[figure.name] = figure.draw(pairing.pairs)
-            heads += _head(pairing, [names[0], name])
+            heads += _head(other, pairing, [names[0], name])
             tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
                       f"<div>{_largest(pairing, [names[0], name])}</div></div>")
     body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
@@ -165,15 +163,6 @@ def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest:
     return Pairing(iteration, purpose, pairs, latest)
 
 
-def paired_interval(differences: list[float]) -> tuple[float, float] | None:
-    """95% bootstrap interval of the mean difference over tasks; None of one, which says nothing of others."""
-    if len(differences) < 2:
-        return None
-    draws = np.random.default_rng(0).choice(differences, size=(RESAMPLES, len(differences)))
-    low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
-
-
 def sign_test(differences: list[float]) -> float:
     """Two-sided p-value that gains and losses are equally likely; ties left out."""
     gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
@@ -194,10 +183,11 @@ def _quiet(remark: str) -> str:
     return f'<p class="quiet">{escape(remark)}</p>' if remark else ""
 
 
-def _head(pairing: Pairing, names: list[str]) -> str:
+def _head(connection: Connection, pairing: Pairing, names: list[str]) -> str:
     """What is paired, a warning where it is old, and the numbers."""
     title = f"{names[0]} and {names[1]}: {pairing.title}"
-    return f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{tiles(_headline(pairing.pairs, names))}"
+    shown = tiles(_headline(connection, pairing.pairs, names))
+    return f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{shown}"
 
 
 def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
@@ -226,9 +216,9 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
     return Chart(svg_of(marks, HEIGHT), [], {"x": [], "px": []})
 
 
-def _headline(pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
+def _headline(connection: Connection, pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
     differences = [row["b"] - row["a"] for row in pairs]
-    bounds = paired_interval(differences)
+    bounds = paired_interval(connection, differences)
     interval = f"{bounds[0]:+.2f} .. {bounds[1]:+.2f}" if bounds else "none of one task"
     mean_a, mean_b = (sum(row[key] for row in pairs) / len(pairs) for key in ("a", "b"))
     return [("tasks in common", str(len(pairs))), (f"pass@1, {names[0]}", number(mean_a)),

@@ -12,12 +12,13 @@ from PIL import Image
 
 from reports.build import FIGURES
 from reports.cli import cli
-from reports.compare import paired_interval, paired_tasks, sign_test
+from reports.compare import paired_tasks, sign_test
 from reports.export import write_picture
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
+from warehouse.look.results import paired_interval
 from warehouse.look.show import is_grid
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
@@ -131,9 +132,9 @@ def test_pairs_intervals_and_the_sign_test(run: Warehouse, tmp_path: Path) -> No
     assert [row["task"] for row in pairing.pairs] == ["task-000", "task-001", "task-002"]
     assert sign_test([1, 1, 1, 1, 1, -1]) == pytest.approx(2 * 7 / 64)
     assert sign_test([0, 0]) == 1.0 and sign_test([1] * 10) == pytest.approx(2 / 1024)
-    assert paired_interval([0.1] * 20) == pytest.approx((0.1, 0.1))
-    assert paired_interval([-0.5, 0.5] * 50) == pytest.approx((-0.1, 0.1), abs=0.03)
-    assert paired_interval([0.5]) is None           # one task says nothing of others
+    assert paired_interval(connect(run), [0.1] * 20) == pytest.approx((0.1, 0.1))
+    assert paired_interval(connect(run), [-0.5, 0.5] * 50) == pytest.approx((-0.1, 0.1), abs=0.03)
+    assert paired_interval(connect(run), [0.5]) is None           # one task says nothing of others
 
 
 def right(run: Warehouse, task: str, iteration: int, purpose: str) -> float:

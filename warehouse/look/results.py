@@ -1,6 +1,7 @@
 """Result tables as published ARC runs have them: shares per task, then means; and what turns are worth."""
 
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from warehouse.sql.catalog import condition, of_purposes
@@ -103,20 +104,15 @@ SELECT turns.* EXCLUDE (purpose), num_turns AS arm
 FROM turns
 JOIN (SELECT DISTINCT iteration, base, turn AS num_turns FROM turns) USING (iteration, base)
 WHERE turn <= num_turns AND place * num_turns <= {budget}"""
+GAINS = """
+SELECT max("{name}") FILTER (arm = {more}) - max("{name}") FILTER (arm = {fewer}) AS gain
+FROM tasks_of_arms WHERE iteration = {iteration} AND base = '{base}'
+GROUP BY task_id HAVING gain IS NOT NULL ORDER BY task_id"""
+# By a hash, so that it comes out the same every time.
 BOUNDS = """
-WITH pairs AS (SELECT row_number() OVER (ORDER BY task_id) - 1 AS place, more - fewer AS gain
-               FROM (SELECT task_id, max("{name}") FILTER (arm = {more}) AS more,
-                            max("{name}") FILTER (arm = {fewer}) AS fewer
-                     FROM tasks_of_arms WHERE iteration = {iteration} AND base = '{base}' GROUP BY task_id)
-               WHERE more IS NOT NULL AND fewer IS NOT NULL),
-size AS (SELECT count(*) AS num FROM pairs),
-drawn AS (SELECT draw, (hash(draw * 1000003 + slot) % num)::BIGINT AS place
-          FROM size, range({resamples}) AS draws(draw), range((SELECT num FROM size)) AS slots(slot)),
-resampled AS (SELECT draw, avg(gain) AS gain FROM drawn JOIN pairs USING (place) GROUP BY draw)
-SELECT (SELECT avg(gain) FROM pairs) AS gain, quantile_cont(gain, 0.025) AS low,
-       quantile_cont(gain, 0.975) AS high, (SELECT count(*) FILTER (gain > 0) FROM pairs) AS won,
-       (SELECT count(*) FILTER (gain < 0) FROM pairs) AS lost, (SELECT num FROM size) AS num
-FROM resampled"""
+SELECT quantile_cont(gain, 0.025) AS low, quantile_cont(gain, 0.975) AS high
+FROM (SELECT avg($gains[1 + (hash(draw * 1000003 + slot) % len($gains))::BIGINT]) AS gain
+      FROM range({resamples}) AS draws(draw), range(len($gains)) AS slots(slot) GROUP BY draw)"""
 
 
 def budget_table(connection: Connection, budget: int,
@@ -178,10 +174,18 @@ def _gains(connection: Connection, budget: int, fewer: dict[str, Any], more: dic
     lines = [f"{more['base']} of iteration {more['iteration']}: {_shares(budget, more['arm'])} against "
              f"{_shares(budget, fewer['arm'])}, paired over tasks, with 95% intervals"]
     for name in COMPARED:
-        [row] = rows_of(connection, BOUNDS.format(
-            name=name, more=more["arm"], fewer=fewer["arm"], resamples=RESAMPLES,
-            iteration=more["iteration"], base=more["base"]))
-        interval = f" [{row['low']:+.4f}, {row['high']:+.4f}]" if row["num"] > 1 else ""
-        lines.append(f"  {name:<15} {row['gain']:+.4f}{interval}, better on {row['won']} of "
-                     f"{counted(row['num'], 'task')}, worse on {row['lost']}")
+        gains = [row["gain"] for row in rows_of(connection, GAINS.format(
+            name=name, more=more["arm"], fewer=fewer["arm"], iteration=more["iteration"], base=more["base"]))]
+        bounds = paired_interval(connection, gains)
+        interval = f" [{bounds[0]:+.4f}, {bounds[1]:+.4f}]" if bounds else ""
+        lines.append(f"  {name:<15} {fmean(gains):+.4f}{interval}, better on {sum(g > 0 for g in gains)} of "
+                     f"{counted(len(gains), 'task')}, worse on {sum(g < 0 for g in gains)}")
     return lines
+
+
+def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
+    """95% bootstrap interval of the mean gain over tasks; None of one, which says nothing of others."""
+    if len(gains) < 2:
+        return None
+    [row] = rows_of(connection, BOUNDS.format(resamples=RESAMPLES), {"gains": gains})
+    return row["low"], row["high"]

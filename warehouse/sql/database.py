@@ -196,7 +196,8 @@ def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
     return future.result()
 
 
-def rows_of(connection: Connection, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+def rows_of(connection: Connection, query: str,
+            parameters: list[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """All rows of a query as dictionaries."""
     with explain_errors():
         cursor = connection.execute(query, parameters or [])
