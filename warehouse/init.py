@@ -9,7 +9,7 @@ from typing import Any
 from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
 from warehouse.sources.gold import judge_tasks
-from warehouse.sources.task_table import read_sources, task_table
+from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
 from warehouse.store.commit import commit_bytes, commit_json, remove_folder, twin_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warehouse.sources.task_table import read_sources, task_table
+from warehouse.sources.named import read_sources, task_table
 from warehouse.store.checksums import tasks_sha256
 from warehouse.store.errors import StageError, counted, typed
 from warehouse.store.intent import Step, carry_out

