@@ -102,6 +102,10 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
         longest = max(longest, room_to_come(job.options, longest, encoder.model_length))
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
+        if warm.stays and not job.options.endpoint:
+            from rollout.engines.kept import check_fits
+            check_fits(settings, keeps=keeps_engine(job.options))
+        warm.sound = False
         say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
             f"{job.policy['policy_version']}" + (f", {job.serve}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):

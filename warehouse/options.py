@@ -205,8 +205,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except StageStopped as stopped:
             click.echo(str(stopped), err=True)
             sys.exit(STOPPED_EXIT_CODE)
-        except Exception as error:
-            if told := _not_ours(error):
+        except BaseException as error:
+            warm.sound = False
+            if isinstance(error, Exception) and (told := _not_ours(error)):
                 raise click.ClickException(f"{told}, then run the same command again; what was written "
                                            "before is kept.") from error
             raise
@@ -217,7 +218,7 @@ def _refuse_empty(context: click.Context) -> None:
     """A usage error where a text is empty, as of a variable that is not set: it would pass for left out."""
     for parameter in context.command.params:
         given = context.params.get(parameter.name) if parameter.type is click.STRING else None
-        if given == "" or (isinstance(given, tuple) and "" in given):
+        if "" in (given if isinstance(given, tuple) else [given]) and parameter.default != "":
             raise click.BadParameter("it is empty. Leave it out, or say what it is.", context, parameter)
 
 

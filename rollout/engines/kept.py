@@ -29,18 +29,27 @@ def keep_encoder(model: str, base: str) -> PromptEncoder:
     return load_encoder(model)
 
 
+def check_fits(settings: EngineSettings, *, keeps: bool) -> None:
+    """NewProcess where the engine of the rollout before is in the way of one that fits, kept or not.
+
+    On a GPU vLLM has one that sleeps in a process, and no second.
+    """
+    if _kept and not keeps:
+        raise warm.NewProcess("The engine of the rollout before is kept, this one cannot be: another process "
+                              "starts it.")
+    if _kept and (reason := lacks(_kept, settings)):
+        raise warm.NewProcess(f"The engine of the rollout before has {reason}: another is started.")
+
+
 def start_kept(settings: EngineSettings) -> VllmEngine:
     """The engine of the rollout before with this policy's weights, or the first of this process.
 
-    NewProcess where that engine does not fit: on a GPU vLLM has one that sleeps in a process, and no second.
     StageError, before anything is sampled, if it does not say what the policy said when it was trained.
     """
     global _kept
     if _kept is None:
         _kept = Kept(VllmEngine(settings, sleeps=True), settings,
                      settings.base if settings.merge else settings.weights)
-    elif reason := lacks(_kept, settings):
-        raise warm.NewProcess(f"The engine of the rollout before has {reason}: another is started.")
     else:
         _kept.engine.wake()
     engine = _kept.engine
@@ -56,9 +65,6 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
 
 def start_alone(settings: EngineSettings) -> VllmEngine:
     """An engine that cannot be kept, in a process that ends with its rollout: memory is free only so."""
-    if _kept:
-        raise warm.NewProcess("The engine of the rollout before is kept, this one cannot be: another process "
-                              "starts it.")
     warm.stays = False
     return VllmEngine(settings)
 

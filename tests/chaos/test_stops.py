@@ -18,6 +18,7 @@ from tests.building.runs import small_run
 from tests.building.scripted import ScriptedEngine
 from tests.chaos.loop import contents
 from train.cli import train
+from warehouse.stages import warm
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.run_folder import Warehouse
 
@@ -146,6 +147,12 @@ def test_a_rollout_without_its_bar_counts_all_the_same(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, warehouse.root], check=True, cwd=Path(__file__).parents[2],
                    env=os.environ | {"TQDM_DISABLE": "1"})
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
+
+
+def test_the_time_limit_counts_from_the_start_of_a_command_that_has_to_run_anew(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "spent", 3600.0)
+    assert StopRequest(3000).asked() and not StopRequest(90000).asked()
 
 
 def test_ctrl_c_with_the_sigterm_that_a_script_sends_upon_it_stops_in_order() -> None:

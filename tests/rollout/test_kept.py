@@ -62,6 +62,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     monkeypatch.setattr("rollout.engines.vllm_engine", door, raising=False)
     monkeypatch.setattr("rollout.start.prepare_environment", lambda: None)
     monkeypatch.setattr(warm, "stays", True)
+    monkeypatch.setattr(warm, "sound", True)
     sys.modules.pop("rollout.engines.kept", None)
     Loaded.held, Loaded.engines, Loaded.encoders = [], [], []
     yield Loaded
@@ -106,6 +107,7 @@ def roll(warehouse: Warehouse, **values: Any) -> None:
 def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: type[Loaded]) -> None:
     for name, weights in (("first", "a"), ("second", "b"), ("third", "b")):
         roll(run_of(tmp_path / name, tmp_path / "model", weights))
+    assert not warm.sound       # a rollout that fails with the engine at hand is the last of its process
     assert kept.held == [("a", ""), ("b", ""), ("b", "")]
     assert len(kept.engines) == 2 and len(kept.encoders) == 3   # the same base needs no other
 
@@ -133,12 +135,17 @@ def test_an_engine_that_does_not_fit_asks_for_another_process(tmp_path: Path, ke
                                                              wanted: dict[str, Any]) -> None:
     """On a GPU vLLM has no second engine that sleeps in one process: it ends in an AssertionError."""
     warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    with pytest.raises(StageError, match="has no split"):
+        roll(warehouse, splits=("nonsense",))
+    assert warm.sound
     roll(warehouse, max_prompt_tokens=900)
     options = default_options(warehouse.root).replace(
         sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", serve="merged", iteration=1,
         policy_version=0, max_prompt_tokens=900).replace(**wanted)
+    said: list[str] = []
     with pytest.raises(warm.NewProcess, match=told):
-        list(run_rollout(options))
+        list(run_rollout(options, say=said.append))
+    assert not said         # of an engine that starts: the other process will
     assert len(kept.engines) == 1 and not (warehouse.root / "completions/iteration=1").exists()
 
 
@@ -215,7 +222,7 @@ def test_an_engine_that_cannot_be_kept_has_a_process_that_ends_with_its_rollout(
         sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", quantization="fp8",
         iteration=1, policy_version=0)
     with pytest.raises(warm.NewProcess, match="another process starts it"):
-        list(run_rollout(options))
+        list(run_rollout(options, say=pytest.fail))
     assert warm.stays and len(kept.engines) == 1
     sys.modules.pop("rollout.engines.kept")
     list(run_rollout(options))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from warehouse.stages import warm
 from warehouse.store.errors import first_line
 
 STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
@@ -22,12 +23,12 @@ class StopRequest:
 
     Ctrl-C reaches a stage twice, from the terminal as SIGINT and as SIGTERM from the script that started it.
 
-    `time_limit` and `grace` are seconds: the first counts from now, the second is how long the stage may go
-    on after a signal.
+    `time_limit` and `grace` are seconds: the first counts from now, or from when a command began that had to
+    run anew, the second is how long the stage may go on after a signal.
     """
 
     def __init__(self, time_limit: float | None = None, grace: float = 0.0) -> None:
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.deadline = None if time_limit is None else time.monotonic() + time_limit - warm.spent
         self.grace = grace
         self.signalled = False
         self.reason = f"the time limit of {time_limit:g} s is over" if time_limit is not None else ""

@@ -22,6 +22,8 @@ AGAIN = 256                          # its exit code where it must run anew, in 
 
 began_with = dict(os.environ)        # before this process changes anything
 stays = False                        # whether this process runs one command after the other; it may say so
+sound = True                         # whether a command that fails leaves it as it was; it may say so
+spent = 0.0                          # seconds that the command has run before it was run anew
 started = time.perf_counter()        # when this process began the command that it runs
 
 
@@ -57,11 +59,14 @@ def hand_over() -> int | None:
 
     Signals go on to the process that runs it, and it ends when this process is killed.
     """
+    global spent
     path = os.environ.get(VARIABLE)
     if not path or sys.argv[1:2] == ["warm"]:
         return None
+    began = time.monotonic()
     code: int | None = AGAIN
     while code == AGAIN:
+        spent = time.monotonic() - began
         code = ask(path)
     return code
 
@@ -73,7 +78,7 @@ def ask(path: str) -> int | None:
             return None
         try:
             line.connect(path)
-            asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()),
+            asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
                                 environment(began_with), limits()]).encode()
             socket.send_fds(line, [number(len(asked))], [0, 1, 2])
             line.sendall(asked)

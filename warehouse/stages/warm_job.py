@@ -20,12 +20,13 @@ LAST_WORDS_LOST = 120                # Python's exit code where output cannot be
 
 
 class Job(NamedTuple):
-    """A command to run: its connection, what it is, where, and its standard streams."""
+    """A command to run: its connection, what it is, where, for how long it ran, and its standard streams."""
 
     line: socket.socket
     name: str
     words: list[str]
     folder: str
+    spent: float
     streams: list[int]
 
 
@@ -72,7 +73,7 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
                                                 (2, "w", 1, "backslashreplace")))
     os.chdir(job.folder)
     sys.argv = [job.name, *job.words]
-    warm.started = time.perf_counter()
+    warm.started, warm.spent, warm.sound = time.perf_counter(), job.spent, True
     finished = threading.Event()
     job.line.sendall(warm.number(os.getpid()))
     threading.Thread(target=end_with_client, args=(job.line.dup(), finished), daemon=True).start()
@@ -81,7 +82,7 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
         try:
             written.flush()
         except OSError:              # a full disk, a reader that is gone
-            code = code or LAST_WORDS_LOST
+            code, warm.sound = code or LAST_WORDS_LOST, False
     nowhere = os.open(os.devnull, os.O_RDWR)           # whoever reads from the command waits for its end
     for number in range(3):
         os.dup2(nowhere, number)

@@ -144,9 +144,9 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
     head, streams = receive_streams(line, 3)
     try:
         with line.makefile("rb") as reader:
-            name, words, folder, *state = json.loads(reader.read(int.from_bytes(head, "big")))
+            name, words, folder, spent, *state = json.loads(reader.read(int.from_bytes(head, "big")))
         if name in rooms and state == common:
-            start(Job(line, name, words, folder, streams), rooms, residents, forks)
+            start(Job(line, name, words, folder, spent, streams), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
             if name in rooms and (why := difference(state, common)) not in told:
@@ -188,7 +188,7 @@ def start(job: Job, rooms: dict[str, Any], residents: dict[str, Resident], forks
         forks.add(fork(lambda: run_job(job, command)))
         return
     resident.busy = True
-    asked = json.dumps([job.words, job.folder]).encode()
+    asked = json.dumps([job.words, job.folder, job.spent]).encode()
     socket.send_fds(resident.line, [warm.number(len(asked))], [job.line.fileno(), *job.streams])
     resident.line.sendall(asked)
 
@@ -224,12 +224,16 @@ def await_end(resident: Resident) -> None:
 def fork_resident(first: Job, command: Any) -> Resident:
     """A process that waits for commands, the first one too, until its line is closed or one of them fails.
 
-    Or until one says, by `warm.stays`, that it was the last.
+    One that was refused before it began, `warm.sound` then, does not end it; one that says, by `warm.stays`,
+    that it was the last, does.
     """
     ours, theirs = socket.socketpair()
 
+    def goes_on(code: int) -> bool:
+        return warm.stays and (code == 0 or warm.sound)
+
     def be_ready(code: int) -> None:
-        theirs.sendall(IDLE if code == 0 and warm.stays else ENDS)
+        theirs.sendall(IDLE if goes_on(code) else ENDS)
         if not warm.stays:
             clean_up()
 
@@ -240,13 +244,13 @@ def fork_resident(first: Job, command: Any) -> Resident:
             os.close(stream)
         warm.stays = True
         code = 0
-        while code == 0 and warm.stays:
+        while goes_on(code):
             head, passed = receive_streams(theirs, 4)
             if not head:
                 break
             with theirs.makefile("rb") as reader:
-                words, folder = json.loads(reader.read(int.from_bytes(head, "big")))
-            job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, passed[1:])
+                words, folder, spent = json.loads(reader.read(int.from_bytes(head, "big")))
+            job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, spent, passed[1:])
             with job.line:
                 code = run_job(job, command, before_the_end=be_ready)
         return code

@@ -39,11 +39,19 @@ def test_one_process_stays_for_its_command_and_a_new_one_follows_a_failure(folde
     assert fork[0] != other[0] and fork[1] == other[1] == "1" and fork[2] == "False"
 
 
+def test_a_process_stays_where_a_command_is_refused_and_not_where_it_broke_something(folder: Path) -> None:
+    code, output, _ = run(folder, "staying process; staying fail; staying --strange; staying process; "
+                                  "staying crash; staying process; staying touch; staying process")
+    kept, refused, crashed, touched = (line.split() for line in output.splitlines())
+    assert code == 0 and refused[:2] == [kept[0], "3"]
+    assert crashed[0] != kept[0] and touched[0] != crashed[0] and crashed[1] == touched[1] == "1"
+
+
 def test_a_command_that_needs_a_new_process_gets_one(folder: Path) -> None:
     code, output, errors = run(folder, "staying process; echo kept | staying anew; echo $?; staying process")
-    first, anew, empty, done, again = (line.split() for line in output.splitlines())
+    first, anew, spent, done, again = (line.split() for line in output.splitlines())
     assert code == 0 and done == ["0"] and errors == "It cannot be done here.\n"
-    assert anew[1] != first[0] and anew[2:] == ["1", "kept"] and not empty
+    assert anew[1] != first[0] and anew[2:] == ["1", "kept"] and spent == ["True"]
     assert again == [anew[1], "2", "True"]          # it stays in its turn
 
 

@@ -113,7 +113,7 @@ for tool in ("forked", "staying", "unknown"):
         for _ in range(5):
             with socket.socket(socket.AF_UNIX) as line:
                 line.connect(os.environ["ROLLHOUSE_WARM"])
-                asked = json.dumps([tool, ["process"], folder, warm.environment(warm.began_with),
+                asked = json.dumps([tool, ["process"], folder, 0.0, warm.environment(warm.began_with),
                                     warm.limits()]).encode()
                 socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
                 line.sendall(asked[:end])
@@ -135,7 +135,8 @@ lines = []
 for tool in ("staying", "unknown"):        # that the second is answered says that the first was handed on
     line = socket.socket(socket.AF_UNIX)
     line.connect(os.environ["ROLLHOUSE_WARM"])
-    asked = json.dumps([tool, ["process"], ".", warm.environment(warm.began_with), warm.limits()]).encode()
+    asked = [tool, ["process"], ".", 0.0, warm.environment(warm.began_with), warm.limits()]
+    asked = json.dumps(asked).encode()
     socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
     line.sendall(asked)
     lines.append(line)

@@ -31,9 +31,13 @@ def {name}(what, word):
     elif what == "fail":
         raise StageError(word or "It cannot be done.")
     elif what == "anew" and len(runs) > 1:
+        time.sleep(0.05)
         raise warm.NewProcess("It cannot be done here.")
     elif what == "anew" and not word:
-        print("anew", os.getpid(), len(runs), sys.stdin.read())
+        print("anew", os.getpid(), len(runs), sys.stdin.read(), warm.spent >= 0.05)
+    elif what == "touch":
+        warm.sound = False
+        raise StageError("It broke.")
     elif what == "crash":
         1 // 0
     elif what == "leave":
