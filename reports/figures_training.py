@@ -20,9 +20,10 @@ SELECT iteration, sum(seconds) FILTER (stage = 'rollout') AS rollout,
 FROM costs WHERE seconds IS NOT NULL GROUP BY iteration ORDER BY iteration"""
 TOKENS_SQL = """\
 SELECT iteration,
-       sum(num_tokens) FILTER (stage = 'rollout') / sum(seconds) FILTER (stage = 'rollout') AS rollout,
-       sum(num_tokens) FILTER (stage = 'train') / sum(seconds) FILTER (stage = 'train') AS train
-FROM costs WHERE seconds > 0 GROUP BY iteration ORDER BY iteration"""
+       sum(num) FILTER (stage = 'rollout') / sum(seconds) FILTER (stage = 'rollout') AS rollout,
+       sum(num) FILTER (stage = 'train') / sum(seconds) FILTER (stage = 'train') AS train
+FROM (SELECT *, tokens_per_second * seconds AS num FROM costs WHERE seconds > 0)
+GROUP BY iteration ORDER BY iteration"""
 ALARMS_SQL = """\
 WITH shown AS (SELECT signal, purpose, min(iteration) AS since, bool_or(fired) AS fires FROM raised_signals
                GROUP BY signal, purpose)

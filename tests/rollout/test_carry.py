@@ -104,6 +104,22 @@ def test_what_is_unfinished_goes_on_where_it_was_left(run: Warehouse) -> None:
     assert check_run(run).problems == []
 
 
+def test_what_an_iteration_cost_is_what_it_sampled(tmp_path: Path) -> None:
+    run = small_run(tmp_path, num_tasks=6)
+    for iteration, rule in enumerate(("0.4", "0.7", "1")):
+        engine = ScriptedEngine()
+        if iteration:
+            add_policy(run, iteration)
+        sample(run, iteration, engine, carry_over=rule)
+        with closing(connect(run)) as connection:
+            cost = connection.execute("SELECT num_tokens, tokens_per_second * seconds FROM costs "
+                                      f"WHERE stage = 'rollout' AND iteration = {iteration}").fetchone()
+        num_drawn = engine.num_drawn or sum(
+            len(engine.finished(request, LIMIT).completion_ids) - len(request.drawn_ids)
+            for request in engine.served)
+        assert cost == (num_drawn, pytest.approx(num_drawn))
+
+
 def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
     sample(run, 1, carry_over="0.2")
     add_policy(run, 2)

@@ -100,6 +100,8 @@ FROM kinds
 WHERE true
 QUALIFY error_class IS NOT NULL;
 
+-- What an iteration carried over was sampled by it, and not by the one that goes on with it. A rollout's rates are those
+-- of the process that ended it, as its seconds are: others may have sampled before it, or beside it.
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (
     SELECT 'rollout' AS stage, iteration, purpose, NULL::VARCHAR AS scorer, count(*) AS num_completions,
@@ -110,14 +112,25 @@ WITH work AS (
     FROM all_samples GROUP BY iteration, purpose, scorer
     UNION ALL
     SELECT 'train', iteration, NULL, NULL, sum(num_completions), sum(num_trainable_tokens)
-    FROM train_steps GROUP BY iteration)
-SELECT stages.stage, stages.iteration, stages.purpose, stages.scorer, stages.seconds, work.num_completions::BIGINT AS num_completions,
-       work.num_tokens::BIGINT AS num_tokens, work.num_tokens / stages.seconds AS tokens_per_second,
-       work.num_completions / stages.seconds AS completions_per_second, stages.bytes, stages.host
-FROM stages
-LEFT JOIN work ON work.stage = stages.stage AND work.iteration = stages.iteration
-    AND work.purpose IS NOT DISTINCT FROM stages.purpose
-    AND work.scorer IS NOT DISTINCT FROM stages.scorer;
+    FROM train_steps GROUP BY iteration),
+carried_over AS (
+    SELECT stage, iteration, purpose,
+           num_left - lag(num_left, 1, 0) OVER (PARTITION BY purpose ORDER BY iteration) AS num_more
+    FROM (SELECT *, coalesce((facts ->> '$.num_carried_tokens')::BIGINT, 0) AS num_left
+          FROM stages WHERE stage = 'rollout')),
+timed AS (
+    SELECT stages.*, work.num_completions, work.num_tokens + coalesce(num_more, 0) AS num_tokens,
+           nullif((stages.facts ->> '$.num_tokens_sampled_last')::BIGINT, 0) AS num_timed
+    FROM stages
+    LEFT JOIN work ON work.stage = stages.stage AND work.iteration = stages.iteration
+        AND work.purpose IS NOT DISTINCT FROM stages.purpose
+        AND work.scorer IS NOT DISTINCT FROM stages.scorer
+    LEFT JOIN carried_over ON carried_over.stage = stages.stage AND carried_over.iteration = stages.iteration
+        AND carried_over.purpose = stages.purpose)
+SELECT stage, iteration, purpose, scorer, seconds, num_completions::BIGINT AS num_completions,
+       num_tokens::BIGINT AS num_tokens, coalesce(num_timed, num_tokens) / seconds AS tokens_per_second,
+       num_completions * coalesce(num_timed / num_tokens, 1) / seconds AS completions_per_second, bytes, host
+FROM timed;
 
 CREATE OR REPLACE VIEW parts AS
 WITH named AS (
