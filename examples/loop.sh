@@ -110,7 +110,8 @@ heed_alarms() {
   warehouse rollback "$run" --to "$back"
 }
 
-told=$(mktemp -du)      # made once what removes it is set
+# Made once what removes it is set; where this is killed it goes with the folder of `warehouse warm`.
+told=$(mktemp -du -p "${ROLLHOUSE_WARM%"${ROLLHOUSE_WARM##*/}"}")
 trap '[[ $BASHPID != "$$" ]] || { stop; rm -rf "$told"; }' EXIT    # not where a part of this is killed as it begins
 mkdir -m 700 "$told"
 for ((i = 0; i < iterations; i++)); do

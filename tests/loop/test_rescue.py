@@ -260,3 +260,12 @@ def test_a_loop_that_is_killed_as_it_names_its_folder_leaves_none(tmp_path: Path
              "ROLLHOUSE_WARM": "off"})
     assert ended.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert not list((tmp_path / "made").iterdir())
+
+
+def test_what_a_killed_loop_leaves_goes_with_the_folder_of_what_keeps_it_warm(tmp_path: Path) -> None:
+    (tmp_path / "warm").mkdir()
+    stages = make_stages(tmp_path, rollout=STAGE.format(name="rollout") + "exec sleep 5\n")
+    stages |= {"ROLLHOUSE_WARM": str(tmp_path / "warm/0"), "TMPDIR": str(tmp_path / "not")}
+    with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages) as process:
+        wait_for(lambda: list((tmp_path / "warm").iterdir()))
+        process.kill()
