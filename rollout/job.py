@@ -100,6 +100,11 @@ class Job:
             raise StageError(f"Policy {version} was exchanged while rollout of {self.title} started. Run the "
                              "same command again.")
 
+    def has_rows(self) -> bool:
+        """Whether anything is sampled of it."""
+        folder = self.warehouse.folder("completions", **self.keys)
+        return bool(self.warehouse.parts("completions", **self.keys) or [*folder.glob("*.spill-*")])
+
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
         """Parts of a share that do not exist yet."""
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)

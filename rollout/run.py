@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rollout.carry import Ending, begun_rows, check_engine, check_waiting, find_waiting, place_behind
+from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
@@ -20,6 +21,7 @@ from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.selection import choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
+from warehouse.care.discard import discard
 from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
@@ -145,8 +147,13 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
         ending = Ending(rule, closed, options.shard.count)
-    return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
-                        spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
+    try:
+        return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
+                            spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
+    except Refused as refusal:          # a name of --model that there is not binds nobody
+        if options.model and refusal.status not in OF_THE_KEY and not job.has_rows():
+            discard(job.warehouse, **keys)
+        raise
 
 
 def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> list[str]:

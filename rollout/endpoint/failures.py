@@ -7,6 +7,8 @@ from email.utils import parsedate_to_datetime
 
 from warehouse.store.errors import StageError
 
+OF_THE_KEY = (401, 403)
+
 
 class Unavailable(Exception):
     """The server did not answer, or not as a server that still works; another server may.

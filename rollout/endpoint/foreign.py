@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout.endpoint.answers import Answer, Answers
-from rollout.endpoint.failures import Refused, Unavailable
+from rollout.endpoint.failures import OF_THE_KEY, Refused, Unavailable
 from rollout.endpoint.server import Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_hands, results
@@ -171,7 +171,7 @@ class ForeignEngine:
         """The service's refusal without the key, and the way out where it is known."""
         said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
         way_out = KEPT
-        if refusal.status in (401, 403):
+        if refusal.status in OF_THE_KEY:
             state = "holds one that it does not take" if self.key else "is empty"
             way_out = (f"The key is read from the variable {self.key_variable}, which {state}; "
                        "--api-key-variable names another one.")

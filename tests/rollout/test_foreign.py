@@ -21,6 +21,7 @@ from tests.building.runs import STARTER, TURN
 from warehouse.cli import cli
 from warehouse.init import init_run
 from warehouse.sql.database import connect
+from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -285,8 +286,19 @@ def test_what_cannot_be_asked_is_one_sentence_and_nothing_is_written(
     assert not warehouse.parts("completions", iteration=0, purpose="train")
 
 
-def test_a_wrong_name_says_so(warehouse: Warehouse, serve: Serve) -> None:
-    service = serve(lambda number, request: web.json_response(
-        {"error": {"message": "no model wise-1"}}, status=404))
-    with pytest.raises(StageError, match=r"no model wise-1\. Check the address .* and the name 'wise-1'"):
-        ask(warehouse, service)
+def test_a_wrong_name_says_so_and_binds_nobody(warehouse: Warehouse, serve: Serve) -> None:
+    service = serve(lambda number, request: None if request["model"] == "wise-1" else web.json_response(
+        {"error": {"message": "no model wize-1"}}, status=404))
+    with pytest.raises(StageError, match=r"no model wize-1\. Check the address .* and the name 'wize-1'"):
+        ask(warehouse, service, model="wize-1")
+    ask(warehouse, service, num_tasks=2)
+    assert len(rows(warehouse)) == 6
+
+
+def test_a_refusal_of_what_another_worker_has_begun_leaves_it(warehouse: Warehouse, serve: Serve) -> None:
+    service = serve()
+    ask(warehouse, service, shard=Shard(0, 2))
+    service.trouble = lambda number, request: web.json_response({}, status=404)
+    with pytest.raises(StageError, match="the name 'wise-1'"):
+        ask(warehouse, service, shard=Shard(1, 2))
+    assert warehouse.stage("rollout", iteration=0, purpose="distil").settings()
