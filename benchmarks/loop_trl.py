@@ -36,10 +36,11 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import load_task
-from score.tasks.measures import Answer, first_code_block
+from score.tasks.measures import Answer
 from score.verdicts.completions import Item
 from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.tasks.answers import first_code_block
 
 
 class Grader:

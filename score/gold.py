@@ -14,12 +14,13 @@ from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
-from score.tasks.measures import Answer, first_code_block
+from score.tasks.measures import Answer
 from score.tasks.together import mode_of
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
+from warehouse.tasks.answers import first_code_block
 from warehouse.tasks.task_files import json_lines, read_jsonl
 
 SHOWN = 10          # solutions that are not judged right

@@ -106,7 +106,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
               help="Divide advantages by the std of the group, of the batch, or not.")
 @click.option("--advantages", metavar="FILE.py:NAME",
               help="Your own advantages: a function of all rows that gives each a number, or one per token.")
-@click.option("--credit", type=click.Choice([*CREDITS]),
+@click.option("--credit", type=click.Choice(CREDITS),
               help="Reward of a turn: its own, the best of that and of the turns that follow from it, or "
                    "that of the last of these.  [default: own]")
 @click.option("--discount", type=FiniteRange(min=0, max=1, min_open=True),

@@ -42,11 +42,9 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings
     device, sharding = processes.device, processes.sharding
     folder, trained = warehouse.policy_dir(parent["policy_version"]), parent["kind"] != "base"
     revision = warehouse.facts.get("model_revision")
-    if settings.full and trained:
-        return load_full(str(folder), dtype=settings.dtype, device=device, sharding=sharding)
     if settings.full:
-        return load_full(warehouse.model, dtype=settings.dtype, device=device, revision=revision,
-                         sharding=sharding)
+        return load_full(str(folder) if trained else warehouse.model, dtype=settings.dtype, device=device,
+                         revision=None if trained else revision, sharding=sharding)
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
                      rslora=settings.rslora, targets=settings.lora_targets,

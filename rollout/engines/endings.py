@@ -1,7 +1,6 @@
 """How a completion ends: what the engine is asked for next, and why a completion is over."""
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -11,10 +10,9 @@ import numpy as np
 
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
+from warehouse.tasks.answers import first_code_block
 
 FENCE = "```"                    # what ends a code block, and what begins it
-# The scorer's own expression: what it reads as the program.
-CLOSED_CODE = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees pieces as long
 REASONS = {"stop": "stop", "length": "length", "repetition": "loop"}  # vLLM's word: ours
 
@@ -76,7 +74,7 @@ def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
         return request
     text, reason = decode(ids), REASONS[drawn.reason]
     if sampling.stop_when_code_closes and reason == "stop":
-        if CLOSED_CODE.search(request.prefill + text):
+        if first_code_block(request.prefill + text) is not None:
             reason = "code"
         elif text.count(FENCE) > decode(ids[:-1]).count(FENCE):
             if len(ids) < sampling.max_tokens:
@@ -101,7 +99,7 @@ def _overlooked(request: Request, sampling: Sampling,
         ends.append((end, "loop"))
 
     def is_closed(end: int) -> bool:
-        return bool(CLOSED_CODE.search(request.prefill + decode(ids[:end])))
+        return first_code_block(request.prefill + decode(ids[:end])) is not None
     if sampling.stop_when_code_closes and is_closed(len(ids)):
         ends.append((bisect_left(range(len(ids)), True, key=is_closed), "code"))
     return min(ends, default=None)

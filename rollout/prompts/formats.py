@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from rollout.prompts.encoders import describe_cells, grid_encoder
+from rollout.prompts.grid_text import describe_cells, grid_encoder
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import is_turn

@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from score.doubt.errors import ANY_ERROR, unrelated_errors
 from score.doubt.likely import likely, likely_others
-from score.doubt.literals import NEAR, alter, last_name, unrelated, value_of
+from score.doubt.literals import (
+    ANY_ERROR,
+    NEAR,
+    alter,
+    last_name,
+    unrelated,
+    unrelated_errors,
+    value_of,
+)
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 Edit = dict[int, ast.AST]            # what stands in the place of a node, by the node's id

@@ -1,6 +1,7 @@
-"""Other values of the same kind as the literals of a test: what a test that is wrong on purpose expects."""
+"""Other values and exceptions than a test expects, of the same kind: for one that is wrong on purpose."""
 
 import ast
+import builtins
 import copy
 import random
 import string
@@ -15,6 +16,9 @@ NEAR = frozenset({"approx"})         # whose argument may be off by a little
 SAME_ITEMS: dict[str, Any] = {"array": list, "asarray": list, "deque": list, "list": list, "sorted": sorted,
                               "tuple": tuple, "set": set, "frozenset": frozenset, "approx": lambda each: each}
 ALPHABETS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+OTHER_ERRORS = ("ValueError", "TypeError", "KeyError", "IndexError", "ZeroDivisionError", "AttributeError",
+                "RuntimeError", "EOFError", "ImportError", "BufferError")
+ANY_ERROR = frozenset({"Exception", "BaseException", "AssertionError"})
 
 
 def alter(node: ast.expr, draw: random.Random, *, far: bool = False) -> ast.expr | None:
@@ -177,6 +181,13 @@ def larger_set(node: ast.Call, draw: random.Random) -> ast.expr | None:
         letter = draw.choice([each for each in string.ascii_lowercase if each not in items.value] or ["?"])
         return ast.Call(node.func, [ast.Constant(items.value + letter)], node.keywords)
     return None
+
+
+def unrelated_errors(name: str) -> list[str]:
+    """Exceptions that are no base and no subclass of a builtin one."""
+    known = getattr(builtins, name, None)
+    return [other for other in OTHER_ERRORS if isinstance(known, type) and not issubclass(
+        known, getattr(builtins, other)) and not issubclass(getattr(builtins, other), known)]
 
 
 def last_name(node: ast.expr) -> str:

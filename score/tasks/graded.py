@@ -11,7 +11,7 @@ from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measur
 from score.wire import plain_data
 from score.wire.error_classes import ErrorClass
 from score.wire.frames import JobKind
-from warehouse.tasks.boxed import boxed
+from warehouse.tasks.answers import boxed
 
 LONGEST_TEXT = 4000         # the end of an answer: what a grader needs to see, and bounds on what it costs
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,10 +9,6 @@ from typing import Any, Protocol
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.wire.error_classes import ErrorClass
-
-# An unclosed block, which is what truncation leaves behind, does not match. Blanks are never given back: each
-# would be another search through the rest of the text.
-CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +37,6 @@ class Answer:
     flip: bool | None = None
     rotations: int | None = None
     color_map: tuple[int, ...] | None = None
-
-
-def first_code_block(answer: str) -> str | None:
-    """Text of the first closed ```python block, or None."""
-    match = CODE_BLOCK.search(answer)
-    return match.group(1) if match else None
 
 
 @dataclass(frozen=True, slots=True)

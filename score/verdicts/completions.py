@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from score.tasks.kinds import Task, load_task
-from score.tasks.measures import Answer, first_code_block
+from score.tasks.measures import Answer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
+from warehouse.tasks.answers import first_code_block
 
 PROMPT_COLUMNS = ["group_id", "task_id", "prompt", "split", "prefill", "flip", "rotations", "color_map"]
 

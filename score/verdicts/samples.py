@@ -62,15 +62,9 @@ def first_outputs(group_ids: Sequence[str], fingerprints: Sequence[str | None]) 
 
     Groups lie whole in one part, so counting these rows counts the different outputs of a group.
     """
-    seen: set[tuple[str, str]] = set()
-    first: list[bool | None] = []
-    for group_id, fingerprint in zip(group_ids, fingerprints, strict=True):
-        if fingerprint is None:
-            first.append(None)
-            continue
-        first.append((group_id, fingerprint) not in seen)
-        seen.add((group_id, fingerprint))
-    return first
+    first: dict[tuple[str, str | None], int] = {}
+    return [None if pair[1] is None else first.setdefault(pair, place) == place
+            for place, pair in enumerate(zip(group_ids, fingerprints, strict=True))]
 
 
 def storable(text: str | None) -> str | None:

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.engines.endings import (
-    CLOSED_CODE,
     LONGEST_LOOP,
     Drawn,
     after_draw,
@@ -22,7 +21,6 @@ from rollout.engines.endings import (
 )
 from rollout.engines.engine import Request, Sampled, Sampling
 from score.cli import score
-from score.tasks.measures import CODE_BLOCK
 from score.verdicts.repetition import MAX_PERIOD
 from tests.building.runs import new_run
 from tests.building.scripted import ScriptedEngine, sample
@@ -44,8 +42,7 @@ def draw(request: Request, text: str, *, ended: bool = False, reason: str = "sto
     return after_draw(request, sampling, Drawn(ids, [-0.5] * len(ids), reason, []), decode)
 
 
-def test_rollout_ends_code_and_loops_where_the_scorer_does() -> None:
-    assert CLOSED_CODE == CODE_BLOCK
+def test_rollout_ends_loops_where_the_scorer_does() -> None:
     assert LONGEST_LOOP == MAX_PERIOD
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.prompts.encoders import COLOR_NAMES, grid_encoder
 from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
+from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from tests.building.runs import TURN
 from tests.building.scripted import ScriptedEncoder

@@ -4,8 +4,7 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-CREDITS = {"own": "its own", "best": "the best of its own and of those of the turns that follow from it",
-           "last": "that of the last turns that follow from it, the mean where there are several"}
+CREDITS = ("own", "best", "last")
 
 
 class Credit(NamedTuple):

@@ -10,7 +10,7 @@ from warehouse.sources.livecodebench import livecodebench_task
 from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.store.errors import StageError
-from warehouse.tasks.boxed import boxed
+from warehouse.tasks.answers import boxed
 from warehouse.tasks.payloads import grid_problem
 from warehouse.tasks.task_files import Task, generic_task, grid_task
 

@@ -18,7 +18,7 @@ import pytest
 from warehouse.sources import benchmarks, evalplus
 from warehouse.sources.named import Task, parse_source, read_source
 from warehouse.store.errors import StageError
-from warehouse.tasks.boxed import boxed
+from warehouse.tasks.answers import boxed
 
 ADD = "def helper(x):\r\n    return x\r\n\r\ndef add(a, b):\r\n    return helper(a) + b\r\n"
 MBPP = {"task_id": 11, "text": "Add two numbers.", "code": ADD, "test_setup_code": "import math",

@@ -1,4 +1,4 @@
-"""Grid encoders: how a grid of colours 0-9 becomes text in a prompt.
+"""How a grid of colours 0-9 becomes text in a prompt.
 
 An encoder is named by a base and modifiers joined with '+', for example `names`, `digits+shape+rows+block`:
     digits   one digit per cell, no separator        spaced   digits separated by spaces
