@@ -5,14 +5,12 @@ Nothing of it is left behind when it ends, fails or is interrupted, nor when thi
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +23,7 @@ from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
 from rollout.options import rank_of_adapters
 from warehouse.options import HELP, run_folder, shows_errors
-from warehouse.stages.children import SECONDS_TO_END, child
+from warehouse.stages.children import child
 from warehouse.stages.clock import bar_interval
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -45,7 +43,9 @@ def main(run: Path, port: int | None) -> None:
     warehouse = open_warehouse(run)
     url = f"http://127.0.0.1:{port or free_port()}"
     prepare_environment()
-    with tempfile.TemporaryFile("w+") as log, run_server(server_command(warehouse, url), log) as server:
+    with tempfile.TemporaryFile("w+") as log, child(
+            server_command(warehouse, url), os.environ | SETTINGS, own_session=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log) as server:
         wait_until_ready(server, url, log)
         with contextlib.suppress(KeyboardInterrupt):
             click.echo(f"{url} serves {run}; Ctrl-C ends it", err=True)
@@ -83,21 +83,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-@contextlib.contextmanager
-def run_server(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own: Ctrl-C does not reach it, and all that it started ends with it."""
-    with child(command, os.environ | SETTINGS, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
-               stderr=log) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(SECONDS_TO_END)
-            with contextlib.suppress(ProcessLookupError):    # what outlived it, such as its engine
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:

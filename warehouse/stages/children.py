@@ -17,12 +17,15 @@ SECONDS_TO_END = 20.0
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str], variables: Mapping[str, str],
+def child(command: Sequence[str], variables: Mapping[str, str], *, own_session: bool = False,
           **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with this block, and with this process even if that is killed."""
+    """A process that ends with this block, and with this process even if that is killed.
+
+    Ctrl-C does not reach one in a session of its own, and all that it started ends with it.
+    """
     try:
         process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM),
-                                   **streams)
+                                   start_new_session=own_session, **streams)
     except OSError as error:
         raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
                          "installed.") from error
@@ -33,7 +36,8 @@ def child(command: Sequence[str], variables: Mapping[str, str],
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_END)
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):        # what outlived it, such as a server's engine
+            os.killpg(process.pid, signal.SIGKILL) if own_session else process.kill()
         process.wait()
 
 
