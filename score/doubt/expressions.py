@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from score.doubt.likely import likely, likely_others
-from score.doubt.literals import (
-    ANY_ERROR,
-    NEAR,
-    alter,
-    last_name,
-    unrelated,
-    unrelated_errors,
-    value_of,
-)
+from score.doubt.literals import ANY_ERROR, NEAR, alter, last_name, unrelated, unrelated_errors, value_of
 from score.doubt.names import CLOSE_CALLS, EQUAL_CALLS, Names
 
 Edit = dict[int, ast.AST]            # what stands in the place of a node, by the node's id

@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rollout.engines.endings import (
-    LONGEST_LOOP,
-    Drawn,
-    after_draw,
-    end_of_loop,
-    gone_on,
-    likely,
-    next_draw,
-)
+from rollout.engines.endings import LONGEST_LOOP, Drawn, after_draw, end_of_loop, gone_on, likely, next_draw
 from rollout.engines.engine import Request, Sampled, Sampling
 from score.cli import score
 from score.verdicts.repetition import MAX_PERIOD
