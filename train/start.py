@@ -56,8 +56,8 @@ def check_fits(policy: Policy, inputs: Inputs) -> None:
     limit, stretched = position_limit(policy.config)
     for group in inputs.groups:
         if not len(group.prompt_ids):
-            raise StageError(f"Group {group.group_id} has an empty prompt, which nothing can continue. Roll "
-                             "out tasks with prompts.")
+            raise StageError(f"Group {group.group_id} has no prompt to continue: its iteration was "
+                             "pruned, and a smaller --replay leaves it out, or its task has an empty one.")
         longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
         if limit and len(group.prompt_ids) + longest > limit:
             why = (f"its {stretched} position encoding changes with the length beyond {limit}, also for the "

@@ -97,7 +97,7 @@ JOIN (SELECT iteration, purpose, task_id, sample_index, engine, dtype, device, h
              num_completion_tokens, completion_ids, behaviour_logprobs,
              coalesce(flatten([repeat([part.policy_version], part.length) FOR part IN version_segments]),
                       repeat([policy_version], len(completion_ids))) AS drawn_by
-      FROM completions)
+      FROM completions WHERE completion_ids IS NOT NULL)
     USING (iteration, purpose, task_id, sample_index)
 LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log_drift, clipped FROM train_tokens
            WHERE trained_iteration = at_iteration)
@@ -153,14 +153,16 @@ JOIN importance_corrections AS known USING (name);
 
 -- What a correction would have done to the rows that an iteration trained on: the one that it was trained with when
 -- none is named, every one for 'all'; bounds left out are those it was trained with, else the usual ones (names, bounds
--- and weights: importance_corrections). `weight_ess` is of the weights after it.
+-- and weights: importance_corrections). `weight_ess` is of the weights after it. Rows whose tokens were pruned are left
+-- out.
 CREATE OR REPLACE MACRO whatif(at_iteration, correction := NULL, low := NULL, high := NULL) AS TABLE
 WITH rows AS (
     SELECT advantage, list_transform(list_zip(old_logprobs, behaviour_logprobs),
                                      lambda pair: clamped(pair[1]::DOUBLE - pair[2])) AS d
     FROM (SELECT iteration, purpose, task_id, sample_index, advantage, old_logprobs FROM train_samples
-          WHERE trained_iteration = at_iteration AND num_trainable_tokens > 0)
-    JOIN (SELECT iteration, purpose, task_id, sample_index, behaviour_logprobs FROM completions)
+          WHERE trained_iteration = at_iteration AND num_trainable_tokens > 0 AND old_logprobs IS NOT NULL)
+    JOIN (SELECT iteration, purpose, task_id, sample_index, behaviour_logprobs FROM completions
+          WHERE behaviour_logprobs IS NOT NULL)
         USING (iteration, purpose, task_id, sample_index)),
 chosen AS (
     SELECT CASE WHEN known.name IS NULL

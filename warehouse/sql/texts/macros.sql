@@ -65,7 +65,8 @@ FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(com
              unnest(behaviour_logprobs) AS behaviour_logprob,
              unnest(coalesce(old_logprobs, [NULL::FLOAT])) AS old_logprob
       FROM (SELECT completion_ids, behaviour_logprobs FROM completions
-            WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index)
+            WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index
+                AND completion_ids IS NOT NULL)
       LEFT JOIN (SELECT old_logprobs FROM train_samples WHERE iteration = at_iteration AND purpose = of_purpose
                      AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
 LEFT JOIN vocabulary USING (token_id) ORDER BY position;
