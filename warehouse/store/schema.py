@@ -97,7 +97,7 @@ PROMPTS = (
 
 COMPLETIONS = (
     *KEYS,
-    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
     Column("completion", TEXT, "The completion as text, special tokens left out."),
     Column("completion_ids", TOKEN_IDS, "Token ids as sampled, the end token included."),
     Column("behaviour_logprobs", LOGPROBS,
@@ -135,7 +135,7 @@ SAMPLES = (
     *KEYS,
     Column("scorer", TEXT,
            "Identity of the scorer: reward name and a hash of its code, parameters and limits."),
-    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
     Column("split", TEXT, "Split of the task."),
     Column("policy_version", COUNT, WHICH_POLICY),
     Column("finish_reason", TEXT, WHY_IT_ENDED),
@@ -184,7 +184,7 @@ SAMPLES = (
 
 TRAIN_SAMPLES = (
     *KEYS,
-    Column("group_id", TEXT, "The group; joins with prompts."),
+    Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
     Column("scorer", TEXT, "Scorer whose rewards were used."),
     Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
     Column("staleness", COUNT, "Policy version the stage started from minus the rollout's; its oldest "
