@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from score.progress import Progress
+from score.display import Progress
 from score.sandbox.outcomes import Outcome
 from score.wire.error_classes import ErrorClass
 from warehouse.stages.stop import StageStopped, StopRequest

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from score.display import Progress
 from score.look.units import unit_lines
-from score.progress import Progress
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome

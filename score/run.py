@@ -11,13 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from score.checks import check_alike, check_any_scored, check_stop, check_unscored
+from score.display import Progress, summary_lines
 from score.follow import LOOK_SECONDS, Sampling, lanes_beside
-from score.progress import Progress
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import Tier, open_lanes
-from score.summary import summary_lines
 from score.verdicts.completions import Questions
 from score.verdicts.golden import check_golden
 from score.verdicts.judge import measure, reward_terms, run_programs

@@ -7,12 +7,11 @@ from typing import Any
 
 from score.tasks.answer import AnswerKind
 from score.tasks.function import FunctionKind
-from score.tasks.graded import GYM, MATH, GradedKind
+from score.tasks.graded import GYM, MATH, GradedKind, TasksetKind, source_hash
 from score.tasks.grid import GridKind
 from score.tasks.measures import TaskKind
 from score.tasks.puzzle import PuzzleKind
 from score.tasks.script import ScriptKind
-from score.tasks.taskset import TasksetKind, source_hash
 from warehouse.store.errors import StageError
 from warehouse.tasks.graders import grader_versions
 from warehouse.tasks.payloads import check_payload

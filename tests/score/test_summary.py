@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from score.summary import summary_lines
+from score.display import summary_lines
 from tests.building.runs import (
     completion_row,
     finish,

@@ -13,9 +13,9 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
+from score.tasks.graded import TasksetKind
 from score.tasks.kinds import Task, graders_of
 from score.tasks.measures import Answer
-from score.tasks.taskset import TasksetKind
 from score.verdicts.completions import Item
 from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.sources.named import parse_source, read_source

@@ -1,20 +1,57 @@
-"""What `score` prints at the end of a rollout."""
+"""What `score` shows: a bar with the mix of errors so far, and the lines at the end of a rollout."""
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
+from score.sandbox.outcomes import Outcome
 from score.wire.error_classes import INFRASTRUCTURE, ErrorClass
 from warehouse.store.errors import counted
 
+REDRAW = 50      # programs between updates of the error mix
 # What a user can do about errors that tell of tasks more than of programs.
 WHAT_IT_MEANS = {
     ErrorClass.CANNOT_CROSS: "answers that are no plain data, all that tests in another process can see. "
                              "Where right programs answer so, run them together (docs/tasks.md).",
     ErrorClass.UNEARNED: "programs that pass wrong tests too. Look at them: the policy may be learning to "
                          "cheat."}
+
+
+class Progress:
+    """A bar over the programs that were run, on stderr; silent where that is no terminal."""
+
+    def __init__(self, title: str, *, num_parts: int, num_done: int, shown: bool = True) -> None:
+        self.num_parts, self.num_done = num_parts, num_done
+        self.errors: Counter[str] = Counter()
+        self.bar = tqdm(desc=title, unit=" programs", disable=None if shown else True, mininterval=0.5)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Count one more program that has ended."""
+        self.errors[str(outcome.error_class or "ok")] += 1
+        self.bar.update()
+        if self.bar.n % REDRAW == 0:
+            self._describe()
+
+    def note_part(self) -> None:
+        """Count one more part that is written."""
+        self.num_done += 1
+        self._describe()
+
+    def _describe(self) -> None:
+        mix = " ".join(f"{name} {count / self.errors.total():.0%}"
+                       for name, count in self.errors.most_common(4))
+        self.bar.set_postfix_str(f"part {self.num_done}/{self.num_parts} {mix}", refresh=False)
 
 
 def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], num_run: int) -> list[str]:
