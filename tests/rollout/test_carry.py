@@ -120,6 +120,18 @@ def test_what_an_iteration_cost_is_what_it_sampled(tmp_path: Path) -> None:
         assert cost == (num_drawn, pytest.approx(num_drawn))
 
 
+def test_the_rate_of_a_rollout_that_was_killed_is_that_of_the_process_that_ended_it(tmp_path: Path) -> None:
+    run, engine = small_run(tmp_path, num_tasks=6), ScriptedEngine()
+    with pytest.raises(KeyboardInterrupt):
+        sample(run, 0, ScriptedEngine(stop_after=17))
+    sample(run, 0, engine)
+    sampled = sum(len(engine.finished(request, LIMIT).completion_ids) for request in engine.served)
+    with closing(connect(run)) as connection:
+        cost = connection.execute("SELECT num_tokens, tokens_per_second * seconds FROM costs").fetchone()
+    everything = sum(row["num_completion_tokens"] for row in rows(run))
+    assert cost == (everything, pytest.approx(sampled)) and sampled < everything
+
+
 def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
     sample(run, 1, carry_over="0.2")
     add_policy(run, 2)
