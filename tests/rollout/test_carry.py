@@ -123,7 +123,7 @@ def test_what_an_iteration_cost_is_what_it_sampled(tmp_path: Path) -> None:
 def test_the_rate_of_a_rollout_that_was_killed_is_that_of_the_process_that_ended_it(tmp_path: Path) -> None:
     run, engine = small_run(tmp_path, num_tasks=6), ScriptedEngine()
     with pytest.raises(KeyboardInterrupt):
-        sample(run, 0, ScriptedEngine(stop_after=17))
+        sample(run, 0, ScriptedEngine(stop_after=17), spill_seconds=0.0)
     sample(run, 0, engine)
     sampled = sum(len(engine.finished(request, LIMIT).completion_ids) for request in engine.served)
     with closing(connect(run)) as connection:
