@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout.engines.engine import Engine, Sampling
 from rollout.options import CarryOver, RolloutOptions
+from rollout.prompts.next_turn import clip, join
 from rollout.spill import Key, key_of
 from warehouse.stages.carried import PURPOSE, gone_on_with, waiting_groups
 from warehouse.store.errors import StageError
@@ -138,13 +139,9 @@ def segments_by_version(row: Row | None, num_tokens: int, policy_version: int | 
     """The column `version_segments` once a policy has drawn on to so many tokens; None where it drew all."""
     if row is None or not row["completion_ids"]:
         return None
-    drawn, segments = len(row["completion_ids"]), list[dict[str, Any]]()
-    first = {"start": 0, "length": drawn, "policy_version": row["policy_version"]}
-    for each in [*(row["version_segments"] or [first]), {
-            "start": drawn, "length": num_tokens - drawn, "policy_version": policy_version}]:
-        length = min(each["length"], num_tokens - each["start"])
-        if segments and segments[-1]["policy_version"] == each["policy_version"]:
-            segments[-1]["length"] += length
-        elif length > 0:
-            segments.append({**each, "length": length})
+    drawn = len(row["completion_ids"])
+    before = row["version_segments"] or [
+        {"start": 0, "length": drawn, "policy_version": row["policy_version"]}]
+    since = {"start": drawn, "length": num_tokens - drawn, "policy_version": policy_version}
+    segments = join(clip([*before, since], num_tokens), by="policy_version")
     return segments if len(segments) > 1 else None

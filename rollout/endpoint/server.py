@@ -13,13 +13,12 @@ import aiohttp
 
 from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
 from rollout.endpoint.work import Draw
-from rollout.engines.endings import FENCE, LONGEST_LOOP, REASONS, Drawn, likely, next_draw
+from rollout.engines.endings import REASONS, Drawn, draw_parameters, likely, next_draw
 from rollout.engines.engine import EngineSettings, Sampling
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
-FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
 
 
@@ -180,7 +179,7 @@ class Server:
         token_ids, seed, max_tokens = next_draw(draw.request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
             "model": self.serving, "token_ids": token_ids, "stream": stream,
-            "sampling_params": _parameters(sampling, seed, max_tokens)}, hear=draw.hear))
+            "sampling_params": draw_parameters(sampling, seed, max_tokens)}, hear=draw.hear))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
@@ -212,19 +211,6 @@ class Server:
         """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
         for task in self.under_way:
             task.cancel()
-
-
-def _parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any]:
-    """vLLM's parameters of one request: see rollout.engines.vllm_engine.parameters."""
-    values = {name: value for name, value in vars(sampling).items() if value is not None}
-    loops, fences = values.pop("stop_loops", None), values.pop("stop_when_code_closes", False)
-    if loops:
-        values["repetition_detection"] = {"max_pattern_size": LONGEST_LOOP, "min_pattern_size": 1,
-                                          "min_count": loops}
-    if fences:
-        values |= {"stop": [FENCE], "include_stop_str_in_output": True}
-    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
-            "detokenize": fences, "output_kind": FINAL_ONLY}
 
 
 async def open_session(key: str) -> aiohttp.ClientSession:

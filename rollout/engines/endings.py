@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from warehouse.tasks.answers import first_code_block
 
 FENCE = "```"                    # what ends a code block, and what begins it
 LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees pieces as long
+FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
 REASONS = {"stop": "stop", "length": "length", "repetition": "loop"}  # vLLM's word: ours
 
 
@@ -37,6 +38,23 @@ def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int
     num_drawn = len(request.drawn_ids)
     seed = seed_of(request.seed, "from", num_drawn) if num_drawn else request.seed
     return [*request.prompt_ids, *request.drawn_ids], seed, sampling.max_tokens - num_drawn
+
+
+def draw_parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any]:
+    """vLLM's parameters of one draw: its own seed, the sampled token's logprob, ids only.
+
+    With --top-k the logprobs of all that could have been sampled. A fence that ends a draw is seen in the
+    text, so vLLM has to make text while it samples.
+    """
+    values = {name: value for name, value in vars(sampling).items() if value is not None}
+    loops, fences = values.pop("stop_loops", None), values.pop("stop_when_code_closes", False)
+    if loops:
+        values["repetition_detection"] = {"max_pattern_size": LONGEST_LOOP, "min_pattern_size": 1,
+                                          "min_count": loops}
+    if fences:
+        values |= {"stop": [FENCE], "include_stop_str_in_output": True}
+    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
+            "detokenize": fences, "output_kind": FINAL_ONLY}
 
 
 def likely(logprobs: Iterable[tuple[int, float]], least: float = -math.inf) -> tuple[list[int], float]:

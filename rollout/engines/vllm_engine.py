@@ -20,7 +20,7 @@ from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.endings import FENCE, LONGEST_LOOP, Drawn, after_draw, likely, next_draw
+from rollout.engines.endings import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.engines.merged import merged_tensors
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -188,20 +188,12 @@ def _check_compiler() -> None:
 
 
 def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
-    """vLLM's parameters of one request: its own seed, the sampled token's logprob, ids only.
-
-    With --top-k the logprobs of all that could have been sampled, as flat lists: objects for each would be
-    most of the work. A fence that ends a draw is seen in the text, so vLLM has to make text while it samples.
-    """
-    loops, fences = sampling.stop_loops, bool(sampling.stop_when_code_closes)
-    return SamplingParams(
-        max_tokens=max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
-        top_k=sampling.top_k, min_p=sampling.min_p, repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty, frequency_penalty=sampling.frequency_penalty, seed=seed,
-        repetition_detection=RepetitionDetectionParams(LONGEST_LOOP, 1, loops) if loops else None,
-        stop=[FENCE] if fences else None, include_stop_str_in_output=fences, detokenize=fences,
-        logprobs=sampling.num_likely(), flat_logprobs=sampling.num_likely() > 0,
-        output_kind=RequestOutputKind.FINAL_ONLY)
+    """The same as in a request to a server; logprobs of several as flat lists: objects would be slow."""
+    values = draw_parameters(sampling, seed, max_tokens)
+    if loops := values.get("repetition_detection"):
+        values["repetition_detection"] = RepetitionDetectionParams(**loops)
+    values["output_kind"] = RequestOutputKind(values["output_kind"])
+    return SamplingParams(**values, flat_logprobs=sampling.num_likely() > 0)
 
 
 def _drawn(output: Any) -> Drawn:

@@ -1,6 +1,7 @@
 """The prompts of a next turn: each conversation so far, token for token, then feedback; a group each."""
 
 from collections import Counter
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rollout.options import RolloutOptions
@@ -123,20 +124,19 @@ def segment(start: int, length: int, kind: str) -> Segment:
     return {"start": start, "length": length, "kind": kind}
 
 
-def join(*several: list[Segment]) -> list[Segment]:
-    """Lists of segments one behind the other; neighbours of a kind are joined."""
+def join(*several: list[Segment], by: str = "kind") -> list[Segment]:
+    """Lists of segments one behind the other; neighbours of a kind, or of another field, are joined."""
     whole: list[Segment] = []
-    for segments in several:
-        for each in segments:
-            start = whole[-1]["start"] + whole[-1]["length"] if whole else 0
-            if whole and whole[-1]["kind"] == each["kind"]:
-                whole[-1]["length"] += each["length"]
-            elif each["length"]:
-                whole.append(segment(start, each["length"], each["kind"]))
+    for each in chain(*several):
+        start = whole[-1]["start"] + whole[-1]["length"] if whole else 0
+        if whole and whole[-1][by] == each[by]:
+            whole[-1]["length"] += each["length"]
+        elif each["length"]:
+            whole.append({**each, "start": start})
     return whole
 
 
 def clip(segments: list[Segment], length: int) -> list[Segment]:
     """Segments of the first `length` tokens."""
-    return [segment(each["start"], min(each["length"], length - each["start"]), each["kind"])
+    return [{**each, "length": min(each["length"], length - each["start"])}
             for each in segments if each["start"] < length]

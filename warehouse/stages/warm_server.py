@@ -25,7 +25,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +52,7 @@ class Resident:
 
     process: int
     line: socket.socket
-    busy: bool = field(default=False)
+    busy: bool = False
 
 
 def run_warm(command: Sequence[str]) -> int:
