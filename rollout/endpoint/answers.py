@@ -1,6 +1,7 @@
 """Answers of foreign models, kept in a folder so that none is ever asked for twice."""
 
 import asyncio
+import hashlib
 import json
 from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 
 from warehouse.store.commit import commit_json
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import _checksum
 
 
 class Answer(NamedTuple):
@@ -56,5 +56,5 @@ class Answers:
     def _path(self, asked: dict[str, Any]) -> Path | None:
         if self.folder is None:
             return None
-        name = _checksum(asked)
+        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         return self.folder / name[:2] / f"{name}.json"
