@@ -3,7 +3,7 @@
 import ast
 import json
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 from warehouse.store.errors import StageError
 
@@ -12,6 +12,8 @@ MATCHES = ("exact", "numeric", "choice")
 COMPARISONS = ("tokens", "lines", "values")
 MODES = ("apart", "together")
 NUMBER = (int, float)
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
 LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
 
 
@@ -114,6 +116,11 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
     for code in (setup, *statements):
         _python(where, "tests", code)
+    for test in tests if isinstance(tests, list) else []:
+        if (name := _uncalled(test)) and not any(name in other for other in tests if other is not test):
+            raise StageError(f"{where}: payload field 'tests' is a list of statements, of which one defines "
+                             f"{name} and nothing calls it: every program would pass. Give the source as one "
+                             "text, not in a list.")
     if isinstance(tests, str) and not defines_tests(f"{setup}\n{tests}"):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
                          "and no class. Correct it.")
@@ -156,11 +163,24 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
 
 
+def _uncalled(statement: str) -> str | None:
+    """The name of the test that a statement defines where it runs nothing, neither that nor anything else."""
+    body = ast.parse(statement).body
+    if any(not isinstance(node, IDLE) and not ast.unparse(node).startswith(("if __name__", '"', "'"))
+           for node in body):
+        return None
+    return next((node.name for node in body if _is_test(node)), None)
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, DEFINITIONS) and (
+        isinstance(node, ast.ClassDef) or node.name.startswith(("check", "test")))
+
+
 def defines_tests(source: str) -> bool:
     """True of a source with `check`, test functions or a class; False of what is no Python."""
     try:
-        return any(isinstance(node, ast.ClassDef) or getattr(node, "name", "").startswith(("check", "test"))
-                   for node in ast.parse(source).body)
+        return any(map(_is_test, ast.parse(source).body))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
 

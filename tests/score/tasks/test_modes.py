@@ -88,9 +88,15 @@ def test_explain_says_in_which_mode_tests_ran(executor):
         assert any(line.startswith(words) for line in lines)
 
 
+CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ == '__main__':\n    Tests()"
+
+
 @pytest.mark.parametrize(("kind", "payload", "message"), [
     ("function", {"tests": ["assert f( == 1"]}, "'tests' is no Python"),
     ("function", {"tests": "x = 1"}, "defines no `check(candidate)`"),
+    ("function", {"tests": ["import math\ndef test_it():\n    assert f()"]}, "test_it and nothing calls it"),
+    ("function", {"tests": [CLASS, "assert f()"], "mode": "together"}, "defines Tests and nothing calls it"),
+    ("function", {"tests": ["def check(f):\n    assert f()"]}, "defines check and nothing calls it"),
     ("function", {"tests": ["f()"], "mode": "both"}, "'mode' is 'both'. Use one of apart, together"),
     ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is no Python"),
     ("function", {"calls": [{"expected": 1}], "any_order": 1}, "'any_order' is 1, not bool"),
@@ -100,3 +106,10 @@ def test_payloads_are_checked(kind, payload, message):
     with pytest.raises(StageError) as caught:
         load_task("t", kind, {"entry_point": "f", **payload})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("tests", [
+    ["def check(f):\n    assert f() == 1\ncheck(f)"], ["def check(f):\n    assert f() == 1", "check(f)"],
+    ["from math import sqrt\nassert f() == 1"]])
+def test_a_list_of_statements_that_call_what_they_define_is_taken(tests):
+    load_task("t", "function", {"entry_point": "f", "tests": tests})
