@@ -61,7 +61,8 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
 -- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
--- the pattern names turns. Rewards of different scorers have no gain.
+-- the pattern names turns. Rewards of different scorers have no gain. What was carried over counts for the last policy
+-- that sampled of its task in that iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,
