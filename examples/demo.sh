@@ -21,11 +21,12 @@ bash examples/loop.sh "$run" "$iterations"
 evaluate "$iterations"
 warehouse summary "$run"
 reports build "$run"
+typed=$(printf %q "$run")
 cat <<END
 
 The demo is complete ($((SECONDS - began)) s this time).
 warehouse: $run; two questions to it:
-  warehouse sql $run "select iteration, reward_mean, tokens_mean, truncated_share from iteration_stats where purpose = 'train' order by 1"
-  warehouse sql $run "select task_id, first_solved, last_rate, best_rate from task_history order by last_rate"
+  warehouse sql $typed "select iteration, reward_mean, tokens_mean, truncated_share from iteration_stats where purpose = 'train' order by 1"
+  warehouse sql $typed "select task_id, first_solved, last_rate, best_rate from task_history order by last_rate"
 report:    $run/report.html
 END

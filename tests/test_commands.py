@@ -117,3 +117,8 @@ def test_commands_that_are_printed_can_be_pasted_where_the_folder_has_a_space(ro
     found = {program.name: folders for program in (ROOT / room).rglob("*.py")
              if (folders := folders_in_printed_commands(program))}
     assert found and all(code.startswith("typed(") for codes in found.values() for code in codes), found
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
+def test_commands_of_scripts_can_be_pasted_and_run_where_the_folder_has_a_space(script: Path) -> None:
+    assert not re.findall(rf"({'|'.join(COMMANDS)})((?: [a-z]+)? \$(?:run|1)\b)", script.read_text())
