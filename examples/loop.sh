@@ -77,11 +77,12 @@ stop() { # what was sampled and scored is kept; a train that stands by has nothi
   local running n
   for n in "${!turn[@]}"; do
     kill -KILL "${training[n]:-}" && wait "${training[n]}" || true
-    kill -KILL "${turn[n]}" || true
   done 2>/dev/null
   running=$(jobs -pr)
   # shellcheck disable=SC2086
   [[ -z $running ]] || { kill $running 2>/dev/null || true; wait $running || true; }
+  # Last: the process that trains ends a moment after the command, and would say that its rows are missing.
+  ((${#turn[@]} == 0)) || kill -KILL "${turn[@]}" 2>/dev/null || true
   sampling=() scoring=() training=() turn=()
 }
 

@@ -187,6 +187,25 @@ def test_a_loop_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, numb
     assert subprocess.run(["pgrep", "-f", f"{tmp_path}/asleep"], capture_output=True).stdout == b""
 
 
+def test_a_training_that_stands_by_has_ended_before_its_turn_does(tmp_path: Path) -> None:
+    """Where it runs warm, its process ends a moment after the one that the loop kills."""
+    standing_by = """#!/bin/bash
+{ echo > "$LOG-stands-by"
+  while sleep 0.2; do
+    [[ -e /proc/$1 ]] || { echo "has its turn" >> "$LOG"; exit; }
+    [[ -e /proc/$2 ]] || exit
+  done } &
+exec sleep 60
+""".replace("/$1", "/${@: -1}").replace("/$2", "/$$")
+    stages = make_stages(tmp_path, train=standing_by, rollout="#!/bin/bash\ntrap 'sleep 3; exit' TERM\n"
+                         "while sleep 0.1; do :; done\n")
+    with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages) as process:
+        wait_for(lambda: (tmp_path / "log-stands-by").exists())
+        process.terminate()
+        process.wait(30)
+    assert "has its turn" not in (tmp_path / "log").read_text()
+
+
 def test_told_to_stop_while_it_starts_a_training_the_loop_ends_the_others(tmp_path: Path) -> None:
     asleep = f"exec -a {tmp_path}/asleep sleep 60\n"
     stages = make_stages(tmp_path, rollout=STAGE.format(name="rollout") + asleep)
