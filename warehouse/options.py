@@ -207,6 +207,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(STOPPED_EXIT_CODE)
         except BaseException as error:
             warm.sound = False
+            if _is_gone(options.get("run"), error):
+                raise click.ClickException(f"{options['run']} was removed while it was worked on. Restore it "
+                                           "from a copy.") from error
             if isinstance(error, Exception) and (told := _not_ours(error)):
                 raise click.ClickException(f"{told}, then run the same command again; what was written "
                                            "before is kept.") from error
@@ -220,6 +223,13 @@ def _refuse_empty(context: click.Context) -> None:
         given = context.params.get(parameter.name) if parameter.type is click.STRING else None
         if "" in (given if isinstance(given, tuple) else [given]) and parameter.default != "":
             raise click.BadParameter("it is empty. Leave it out, or say what it is.", context, parameter)
+
+
+def _is_gone(run: str | Path | None, error: BaseException) -> bool:
+    """Whether a file of the run is missing because the whole run is."""
+    if not run or not isinstance(error, FileNotFoundError) or Path(run).exists():
+        return False
+    return Path(str(error.filename)).is_relative_to(Path(run).resolve())
 
 
 def _not_ours(error: Exception) -> str:

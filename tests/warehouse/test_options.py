@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from email.message import Message
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 @click.option("--augment", "augmentation", default="none")
 @click.option("--split", "splits", multiple=True)
 @click.option("--shuffle-pairs", is_flag=True)
-@click.option("--fail", type=click.Choice(["no", "stage", "stop", "file", "bug"]), default="no")
+@click.option("--fail", type=click.Choice(["no", "stage", "stop", "file", "bug", "gone"]), default="no")
 @shows_errors
 def command(run: Path, fail: str, **values: Any) -> None:
     """A command with an option of every kind."""
@@ -36,6 +37,9 @@ def command(run: Path, fail: str, **values: Any) -> None:
         raise StageError("This is wrong. Do that.")
     if fail == "file":
         Path("/dev/null/x").stat()
+    if fail == "gone":
+        shutil.rmtree(run)
+        (run / "tasks").stat()
     if fail == "bug":
         raise OSError("no file is to blame")
     if fail == "stop":
@@ -155,6 +159,9 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
     assert told.exit_code == 1 and told.stderr.startswith(
         "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
+    (tmp_path / "run").mkdir()
+    told = call(tmp_path / "run", "", "--fail", "gone")
+    assert told.exit_code == 1 and told.stderr.startswith(f"Error: {tmp_path}/run was removed while it")
     assert _not_ours(HTTPError("http://x", 404, "Not Found", Message(), None)) == (
         "http://x cannot be used: HTTP Error 404: Not Found. Mend that")
     made = CliRunner().invoke(cli, ["init", "/proc/x", "--model", str(ROOT / "examples/starter/model"),
