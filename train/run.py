@@ -16,7 +16,7 @@ from train.rows.settings import Settings
 from train.rows.telemetry import stage_numbers
 from train.start import check_fits, load_optimizer, load_policy, open_processes
 from train.update.accelerator import Processes, Tracker
-from train.update.batch import build_batch, split_into_steps, weigh_rows
+from train.update.batch import WEIGHED_OUT, build_batch, split_into_steps, weigh_rows
 from train.update.budget import choose_tokens
 from train.update.checkpoint import Checkpoints
 from train.update.explain import explain_lines
@@ -98,7 +98,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
         say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
     batch = build_batch(inputs.groups, inputs.iteration, settings)
     wait_for_signal(inputs, batch, settings, say)
-    nothing = all(row.drop_reason for group in batch for row in group.rows)
+    nothing = has_nothing(batch)
     if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
         raise without_signal(inputs, batch, settings.purpose)
     plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
@@ -135,6 +135,11 @@ def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
         f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
 
 
+def has_nothing(batch: list[RowGroup]) -> bool:
+    """Whether every completion is known to give no gradient."""
+    return all(row.drop_reason for group in batch for row in group.rows)
+
+
 def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> StageError:
     """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
     rollouts = [row.rollout for group in batch for row in group.rows]
@@ -142,6 +147,9 @@ def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> Stage
     why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
     keep = "write the policy unchanged with --keep-if-nothing."
     run = inputs.stage.folder.parents[1]
+    if any(row.drop_reason in WEIGHED_OUT for group in batch for row in group.rows):
+        return StageError(f"{why}The bounds of --correction and --veto leave none of those that had one: "
+                          f"choose others, or {keep}")
     if rollouts and not right and inputs.iteration > 0:
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
                           f"collapse: `warehouse watch {typed(run)}` names the policy to go back to. If "
@@ -197,6 +205,10 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
     check_first_step(learner)
+    if learner.plan and has_nothing(learner.batch):     # AdamW would move on by its moments alone
+        learner.plan.clear()
+        if not (settings.keep_if_nothing or settings.dry_run):
+            raise without_signal(inputs, learner.batch, settings.purpose)
 
     def open_stage() -> None:
         inputs.stage.settle(stage_settings(inputs, settings))

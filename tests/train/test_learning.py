@@ -274,6 +274,23 @@ def test_without_any_gradient_the_stage_stops_or_keeps_the_policy(run):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+@pytest.mark.parametrize("updates", ["1", "3"])
+def test_where_the_correction_leaves_nothing_the_stage_stops_or_keeps_the_policy(run, updates):
+    options = ["--updates-per-batch", updates, "--correction", "sequence-mask", "--correction-low", "1e6",
+               "--correction-high", "1e7"]
+    assert "importance_mask" in run_train(run, *options, "--dry-run").stderr
+    result = run_train(run, *options)
+    assert result.exit_code == 1 and "--keep-if-nothing" in result.stderr, result.output
+    assert "The bounds of --correction and --veto leave none" in result.stderr
+    assert not (run.root / "train" / "iteration=1").exists()
+    assert run_train(run, *options, "--keep-if-nothing").exit_code == 0
+    before, after = adapter(run, 1), adapter(run, 2)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {row["drop_reason"] for row in run.read("train_samples", iteration=1).to_pylist()} == {
+        "importance_mask", "zero_variance"}
+    assert not run.read("train_tokens", iteration=1).num_rows
+
+
 def test_kl_to_the_base_holds_the_policy_near_it(run, stale, tmp_path):
     free = copy_run(stale, tmp_path / "free")
     for warehouse, beta in ((free, "0"), (run, "20")):

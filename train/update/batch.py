@@ -20,6 +20,7 @@ from train.update.row import Row, RowGroup, conversations
 
 M2PO_LIMIT = 0.04
 LEFT_OUT = ("empty", "truncated", "not_right", "missing_reward")    # the loss mask has no token of such rows
+WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
@@ -83,7 +84,7 @@ def weigh_rows(rows: list[Row], settings: Settings) -> None:
     for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
         row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
         if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
-            row.drop_reason = "vetoed" if is_vetoed else "importance_mask"
+            row.drop_reason = WEIGHED_OUT[is_vetoed]
 
 
 def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:

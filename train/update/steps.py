@@ -115,6 +115,9 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
                              f"{learner.stage.way_to_discard()}.")
     if learner.online:
         before_update()
+        if not learner.plan:        # its own forward has shown that nothing has a gradient
+            learner.optimizer.zero_grad()
+            return None, None
     elif step and (reason := _drift_reason(metrics, settings)):    # of step 0 the gate has judged
         learner.optimizer.zero_grad()
         return None, reason

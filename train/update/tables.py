@@ -27,7 +27,8 @@ def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
              "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
              "clipped": row.clipped.numpy().astype("int8")}
             for group in batch for row in group.rows
-            if row.step is not None and len(row.log_drift) and not row.log_drift.isnan().any()]
+            if row.step is not None and not row.drop_reason and len(row.log_drift)
+            and not row.log_drift.isnan().any()]
     return pa.Table.from_pylist(rows, schema=arrow_schema("train_tokens"))
 
 
