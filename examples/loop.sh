@@ -14,29 +14,29 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   sed -n '2,/^set/s/^# //p' "$0"
   exit
 fi
-[[ ${2:-} =~ ^[0-9]+$ ]] || { echo "$usage" >&2; exit 2; }
-run=$1 iterations=$2
-[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"
-files=$run
-if [[ $run == *://* ]]; then # its working copy, brought up to date
-  files=${ROLLHOUSE_CACHE:-$HOME/.cache/rollhouse}/${run/:\/\///}
-  warehouse sql "$run" --in-place "SELECT 1" >/dev/null
-fi
+refuse() { echo "$usage" >&2; exit 2; }
+[[ ${2:-} =~ ^[0-9]+$ ]] || refuse
+words=("$@") run=$1 iterations=$2 files=$1
 rescues=0 to_train=() to_sample=() ahead="" since=() watching="" summing=""
 sampling=() scoring=() training=() turn=()     # processes by iteration
 shift 2
 while (($#)); do
   case $1 in
     --rescue) rescues=3 to_train+=(--lr-after-rollback 0.5) ;;
-    --ahead)
-      ahead=yes
-      grep -qs "^[^#]*gpu.memory.utilization" "$files/config.toml" || to_sample+=(--gpu-memory-utilization 0.4)
-      ;;
-    --track) to_train+=(--track "${2:?$usage}"); shift ;;
-    *) echo "$usage" >&2; exit 2 ;;
+    --ahead) ahead=yes ;;
+    --track) [[ -n ${2:-} ]] || refuse; to_train+=(--track "$2"); shift ;;
+    *) refuse ;;
   esac
   shift
 done
+[[ $run == *://* || -e $run/warehouse.json ]] || exec warehouse summary "$run"         # which says what is wrong
+[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "${words[@]}"
+if [[ $run == *://* ]]; then # its working copy, brought up to date
+  files=${ROLLHOUSE_CACHE:-$HOME/.cache/rollhouse}/${run/:\/\///}
+  warehouse sql "$run" --in-place "SELECT 1" >/dev/null
+fi
+[[ -z $ahead ]] || grep -qs "^[^#]*gpu.memory.utilization" "$files/config.toml" ||
+  to_sample+=(--gpu-memory-utilization 0.4)
 
 trained() { [ -e "$files/train/iteration=$1/manifest.json" ]; }
 

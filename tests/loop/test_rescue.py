@@ -41,6 +41,8 @@ def make_stages(folder: Path, fires: str = "", said: str = "", empty: str = "", 
     """The variables under which the loop calls stages that only write down how they are called."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True)
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run/warehouse.json").touch()
     for name, text in {"rollout": STAGE.format(name="rollout"), "score": STAGE.format(name="score"),
                        "train": TRAIN, "warehouse": WAREHOUSE, **stages}.items():
         (bin_folder / name).write_text(text)
@@ -271,6 +273,8 @@ def test_a_training_that_stands_by_goes_on_where_the_loop_is_killed(tmp_path: Pa
 def test_a_loop_that_is_killed_as_it_names_its_folder_leaves_none(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "made").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/warehouse.json").touch()
     (tmp_path / "bin/mktemp").write_text('#!/bin/sh\nPATH=/usr/bin:/bin mktemp "$@"\nkill -TERM $PPID\n')
     (tmp_path / "bin/mktemp").chmod(0o755)
     ended = subprocess.run(
@@ -288,3 +292,19 @@ def test_what_a_killed_loop_leaves_goes_with_the_folder_of_what_keeps_it_warm(tm
     with subprocess.Popen(["bash", "examples/loop.sh", str(tmp_path / "run"), "4"], env=stages) as process:
         wait_for(lambda: list((tmp_path / "warm").iterdir()))
         process.kill()
+
+
+@pytest.mark.parametrize(("words", "code", "told"), [
+    (["run", "4", "--aheda"], 2, "usage: "), (["run", "4", "--track"], 2, "usage: "),
+    (["run", "four"], 2, "usage: "), (["nun", "4"], 1, "no run\n")])
+def test_what_is_mistyped_is_told_once_and_before_imports(tmp_path: Path, words: list[str], code: int,
+                                                          told: str) -> None:
+    warehouse = """#!/bin/bash
+[[ $1 == summary ]] && { echo "no run" >&2; exit 1; }
+echo "importing" >&2
+"""
+    stages = make_stages(tmp_path, warehouse=warehouse) | {"ROLLHOUSE_WARM": ""}
+    done = subprocess.run(["bash", "examples/loop.sh", str(tmp_path / words[0]), *words[1:]], env=stages,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == code and done.stderr.startswith(told) and done.stderr.count("\n") == 1
+    assert not (tmp_path / "log").exists()
