@@ -28,6 +28,9 @@ from train.update.gradients import accumulate
 from train.update.logprob_pass import collect, fill_logprobs, hand_out
 from train.update.row import forwardable
 from train.update.steps import learning_rate
+from warehouse.care.prune import prune_run
+from warehouse.care.rollback import roll_back
+from warehouse.store.errors import StageError
 
 
 @pytest.fixture
@@ -429,3 +432,18 @@ def test_after_five_rollouts_it_trains_on_what_there_is(scored, tmp_path):
         result = run_train(run, "--until-signal", "99")
         assert ("passed on unchanged" in result.stdout) == (iteration < 4), result.output
     assert {row["iteration"] for row in run.read("train_samples", iteration=4).to_pylist()} == set(range(5))
+
+
+def test_after_a_rollback_to_a_policy_that_waited_nothing_between_is_trained_on(scored, tmp_path):
+    run = copy_run(scored, tmp_path / "run")
+    assert run_train(run, "--until-signal", "7").exit_code == 0
+    with pytest.raises(StageError, match="Iteration 0 waits to be trained on with the next one"):
+        prune_run(run, 1, dry_run=True)
+    sample_rows(run, 1)
+    assert run_train(run).exit_code == 0
+    sample_rows(run, 2)
+    roll_back(run, 1)
+    prune_run(run, 1, dry_run=False)
+    sample_rows(run, 3)
+    assert run_train(run).exit_code == 0
+    assert {row["iteration"] for row in run.read("train_samples", iteration=3).to_pylist()} == {3}

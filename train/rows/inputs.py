@@ -9,7 +9,7 @@ from train.rows.own_advantages import OPTION
 from train.rows.settings import Settings
 from train.rows.turns import credit_turns, load_turns
 from warehouse.stages.base_model import check_base
-from warehouse.stages.due import train_due
+from warehouse.stages.due import train_due, waiting_iterations
 from warehouse.stages.user_code import load_function
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.commit import file_names, remove_folder
@@ -70,7 +70,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
-    waiting = _waiting_iterations(warehouse, iteration)
+    waiting = waiting_iterations(warehouse, iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     groups = credit_turns(groups, settings)
     if settings.turns and not groups:
@@ -133,14 +133,6 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     for name in {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}:
         remove_folder(folder / name)
     inputs.stage.complete(facts)
-
-
-def _waiting_iterations(warehouse: Warehouse, iteration: int) -> list[int]:
-    """The iterations right before that passed their policy on unchanged to gather more groups."""
-    first = iteration
-    while first and warehouse.policy(first).get("facts", {}).get("waiting"):
-        first -= 1
-    return list(range(first, iteration))
 
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,

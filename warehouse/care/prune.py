@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warehouse.stages.carried import waiting_groups
+from warehouse.stages.due import waiting_iterations
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import bring, file_names
 from warehouse.store.errors import StageError
@@ -48,6 +49,10 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     if needed:
         raise StageError(f"Groups that iteration {min(needed)} carried over are not whole yet, and need its "
                          f"tokens. Let a `rollout` finish them first{_or_before(min(needed))}.")
+    if waiting := [number for number in waiting_iterations(warehouse, warehouse.policy_versions()[-1])
+                   if number < before]:
+        raise StageError(f"Iteration {waiting[0]} waits to be trained on with the next one, and needs "
+                         f"its tokens. Let `train` take it first{_or_before(waiting[0])}.")
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(table, part) for stage in _stages(warehouse, number)

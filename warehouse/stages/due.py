@@ -35,6 +35,18 @@ def train_due(warehouse: Warehouse) -> int:
     return iteration
 
 
+def waiting_iterations(warehouse: Warehouse, iteration: int) -> list[int]:
+    """The iterations right before that passed their policy on unchanged to gather more groups.
+
+    What lies before a rollback waits no longer: the policy that was taken up again may have waited itself.
+    """
+    first = iteration
+    while (policy := warehouse.policy(first) if first else {}).get("facts", {}).get("waiting") and (
+            policy.get("rolled_back_to") is None):
+        first -= 1
+    return list(range(first, iteration))
+
+
 def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,
                       purpose: str | None = None) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Rollouts that `scorer` has not completed, as (iteration, purpose), and those of them that were pruned.
