@@ -35,8 +35,9 @@ def main(run: Path, dtypes: tuple[str, ...], forms: tuple[str, ...], quantizatio
     """Measure every form and print a line of each."""
     heads = "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
     click.echo(f"{'dtype':<10}{'served':<10}{heads}")
-    cells = [(dtype, form, ("--serve", form)) for dtype in dtypes for form in forms]
-    cells += [(dtypes[0], name, ("--quantization", name)) for name in quantizations]
+    cells: list[tuple[str, str, tuple[str, ...]]] = [
+        (dtype, form, ("--serve", form)) for dtype in dtypes for form in forms]
+    cells += [(dtypes[0], name, ("--serve", "auto", "--quantization", name)) for name in quantizations]
     for dtype, name, options in cells:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "run"
@@ -52,7 +53,7 @@ def measure(run: Path, dtype: str, *options: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False,
                               env=os.environ | {"ROLLHOUSE_WARM": "off"})
         if done.returncode:
-            return "  " + " ".join(done.stderr.strip().splitlines()[-1:])
+            return "  " + "".join(line for line in done.stderr.splitlines() if line.startswith("Error"))
     _, _, num_tokens, mean_abs, _, k3, ess, *_ = done.stdout.split("kept correlation", 1)[1].split()
     manifest = max(stage_manifests(open_warehouse(run), "rollout"), key=lambda each: each["finished_at"])
     rate = manifest["facts"]["num_tokens"] / manifest["facts"]["seconds"]["sampling"]

@@ -218,6 +218,9 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
     if options.serve == "merged" and options.quantization:
         raise StageError("--serve merged with --quantization is not possible: what is quantized would no "
                          "longer be the base that `train` holds. Leave one of them out.")
+    if options.serve == "adapter" and options.dtype == "float32" and not options.endpoint and not on_cpu():
+        raise StageError("On a GPU vLLM serves adapters in half precision alone. Leave --serve adapter out, "
+                         "or sample with --dtype bfloat16 or float16.")
     if options.serve != "auto" or options.endpoint:  # then the servers decide what "auto" is
         return options.serve
     return "merged" if (on_cpu() or options.dtype == "float32") and not options.quantization else "adapter"

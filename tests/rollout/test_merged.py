@@ -110,6 +110,17 @@ def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, 
     assert {row["engine"] for row in rows(warehouse, 1)} == {f"scripted 1 ({serve})"}
 
 
+def test_an_adapter_in_float32_is_refused_on_a_gpu_before_an_engine_is_started(tmp_path: Path,
+                                                                               monkeypatch) -> None:
+    monkeypatch.setattr("rollout.options.on_cpu", lambda: False)
+    warehouse = run_with_adapter(tmp_path)
+    engine = ScriptedEngine()
+    with pytest.raises(StageError, match=r"adapters in half precision alone\. Leave --serve adapter out"):
+        sample(warehouse, engine, iteration=1, serve="adapter", dtype="float32")
+    assert not engine.started
+    assert sample(warehouse, engine, iteration=1, serve="adapter", dtype="bfloat16").served
+
+
 class Deaf(ScriptedEngine):
     """An engine that was given an adapter and serves the base."""
 
