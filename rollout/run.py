@@ -134,7 +134,8 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if not job.warehouse.parts("prompts", **keys):
         check_waiting(job.warehouse, plan.rows, job.iteration)
     job.settle()
-    commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql})
+    commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql,
+                                **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
     prompts = plan.rows = read_prompts(job)     # another worker's plan may have been first
     parts = job.missing(prompts, options.shard)

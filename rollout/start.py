@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout.engines.engine import Engine, EngineSettings
 from rollout.engines.environment import engine_version, prepare_environment
-from rollout.engines.merged import changes_something, merged_weights
+from rollout.engines.merged import base_folder, changes_something, kept_by_rounding, merged_weights
 from rollout.job import Job
 from rollout.options import RolloutOptions, prompt_limit, rank_of_adapters
 from rollout.prompts.plan import Plan
@@ -24,6 +24,7 @@ from warehouse.store.run_folder import Warehouse
 
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]
+LITTLE_KEPT = 0.8       # share of an adapter's change, below which it is worth a word
 
 
 @contextmanager
@@ -114,7 +115,23 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
                 raise StageError(f"The engine does not serve the adapter of policy "
                                  f"{job.policy['policy_version']}: with and without it, it says the same in "
                                  f"{engine.dtype}. Nothing was sampled; use --serve merged.")
-            return engine
+        if (job.serve == "merged" and job.adapter and engine.dtype in ("bfloat16", "float16")
+                and not job.options.endpoint):
+            tell_rounding(plans, job.adapter, engine.dtype, say)
+        return engine
+
+
+def tell_rounding(plans: list[tuple[Job, Plan]], adapter: Path, dtype: str,
+                  say: Callable[[str], None]) -> None:
+    """Note how much of the adapter's change a merged policy has left, and say it where that is little."""
+    job = plans[0][0]
+    base = base_folder(job.model, job.warehouse.facts.get("model_revision"))
+    kept = kept_by_rounding(base, adapter, dtype)
+    for _, plan in plans:
+        plan.facts["adapter_kept"] = round(kept, 4)
+    if kept < LITTLE_KEPT:
+        say(f"merged in {dtype}, {kept:.0%} of what training changed is left, the rest is lost to rounding: "
+            "--serve adapter keeps all of it" + (", --dtype float16 more" if dtype == "bfloat16" else ""))
 
 
 @contextmanager

@@ -188,8 +188,7 @@ def _check_compiler() -> None:
 
 
 def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
-    """The same as in a request to a server; logprobs as flat lists: on a GPU objects take a small model an
-    eighth of its time."""
+    """As in a request to a server, but with logprobs as flat lists: objects cost a small model an eighth."""
     values = draw_parameters(sampling, seed, max_tokens)
     if loops := values.get("repetition_detection"):
         values["repetition_detection"] = RepetitionDetectionParams(**loops)

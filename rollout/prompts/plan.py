@@ -42,12 +42,14 @@ class PlanSettings:
 class Plan:
     """Rows of the prompts table, and how many tasks were left out because their prompt is too long.
 
-    `begun` is what earlier iterations drew of its completions, by (task_id, sample_index).
+    `begun` is what earlier iterations drew of its completions, by (task_id, sample_index); `facts` goes into
+    the manifest.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     too_long: int = 0
     begun: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def seed_of(*keys: int | str) -> int:

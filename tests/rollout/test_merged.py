@@ -10,9 +10,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from rollout.engines.merged import SCRATCH, merge, merged_weights
+from rollout.engines.engine import Sampling
+from rollout.engines.merged import SCRATCH, kept_by_rounding, merge, merged_weights
+from rollout.run import run_rollout
 from tests.building.runs import arc_file
-from tests.building.scripted import ScriptedEngine
+from tests.building.scripted import ScriptedEncoder, ScriptedEngine, default_options
 from tests.rollout.test_run import rows, sample
 from warehouse.init import init_run
 from warehouse.store.checksums import weights_sha256
@@ -88,12 +90,40 @@ def test_an_adapter_of_other_modules_is_refused(tmp_path: Path) -> None:
         merge(short, lora, tmp_path / "out", "float32")
 
 
-def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",)) -> Warehouse:
-    """A run on the starter whose policy 1 is an adapter."""
+def scaled(lora: Path, factor: float) -> Path:
+    config = json.loads((lora / "adapter_config.json").read_text())
+    config["lora_alpha"] *= factor
+    (lora / "adapter_config.json").write_text(json.dumps(config))
+    return lora
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.002])
+def test_what_rounding_leaves_of_an_adapter_is_what_merged_weights_say(tmp_path: Path, factor: float) -> None:
+    lora, shares = scaled(adapter(tmp_path / "lora"), factor), {}
+    base = load_file(BASE / "model.safetensors")
+    for dtype in ("float32", "float16", "bfloat16"):
+        folder = tmp_path / dtype
+        folder.mkdir()
+        merge(BASE, lora, folder, dtype)
+        merged, kept, whole = load_file(folder / "model.safetensors"), 0.0, 0.0
+        exact = load_file(tmp_path / "float32" / "model.safetensors")
+        for name, weight in base.items():
+            change = exact[name].double() - weight.double()
+            left = merged[name].double() - weight.to(merged[name].dtype).double()
+            kept, whole = kept + float((left * change).sum()), whole + float(change.square().sum())
+        shares[dtype] = kept / whole
+        assert kept_by_rounding(BASE, lora, dtype) == pytest.approx(shares[dtype], abs=0.02), dtype
+    assert shares["bfloat16"] < 0.6 if factor < 1 else shares["bfloat16"] > 0.98
+    assert shares["float16"] > 0.85
+
+
+def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",), *,
+                     factor: float = 1.0) -> Warehouse:
+    """A run on the starter whose policy 1 is an adapter, its change multiplied by a factor."""
     tasks = arc_file(tmp_path, list(names))
     init_run(tmp_path / "run", str(BASE), (str(tasks),))
     warehouse = open_warehouse(tmp_path / "run")
-    lora = adapter(warehouse.scratch("policy"))
+    lora = scaled(adapter(warehouse.scratch("policy")), factor)
     facts = {"policy_version": 1, "parent": 0, "kind": "lora", "sha256": weights_sha256(lora)}
     (lora / "policy.json").write_text(json.dumps(facts))
     assert warehouse.commit_policy(1, lora)
@@ -119,6 +149,23 @@ def test_an_adapter_in_float32_is_refused_on_a_gpu_before_an_engine_is_started(t
         sample(warehouse, engine, iteration=1, serve="adapter", dtype="float32")
     assert not engine.started
     assert sample(warehouse, engine, iteration=1, serve="adapter", dtype="bfloat16").served
+
+
+@pytest.mark.parametrize(("factor", "dtype"), [(0.002, "bfloat16"), (0.002, "float16"), (1.0, "bfloat16")])
+def test_a_merged_policy_of_which_rounding_leaves_little_is_told_and_kept_in_the_manifest(
+        tmp_path: Path, factor: float, dtype: str) -> None:
+    warehouse = run_with_adapter(tmp_path, factor=factor)
+    engine, said = ScriptedEngine(), []
+    engine.dtype = dtype
+    options = default_options(warehouse.root).replace(iteration=1, serve="merged",
+                                                              sampling=Sampling(max_tokens=20))
+    list(run_rollout(options, engine.start, ScriptedEncoder, say=said.append))
+    kept = warehouse.stage("rollout", iteration=1, purpose="train").manifest()["facts"]["adapter_kept"]
+    little = (factor, dtype) == (0.002, "bfloat16")
+    assert (kept < 0.6) == little
+    told = [line for line in said if "of what training changed is left" in line]
+    assert told == ([f"merged in bfloat16, {kept:.0%} of what training changed is left, the rest is lost to "
+                     "rounding: --serve adapter keeps all of it, --dtype float16 more"] if little else [])
 
 
 class Deaf(ScriptedEngine):
