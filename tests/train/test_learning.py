@@ -434,7 +434,7 @@ def test_after_five_rollouts_it_trains_on_what_there_is(scored, tmp_path):
     assert {row["iteration"] for row in run.read("train_samples", iteration=4).to_pylist()} == set(range(5))
 
 
-def test_after_a_rollback_to_a_policy_that_waited_nothing_between_is_trained_on(scored, tmp_path):
+def test_after_a_rollback_rows_of_the_policies_between_neither_wait_nor_are_replayed(scored, tmp_path):
     run = copy_run(scored, tmp_path / "run")
     assert run_train(run, "--until-signal", "7").exit_code == 0
     with pytest.raises(StageError, match="Iteration 0 waits to be trained on with the next one"):
@@ -445,5 +445,6 @@ def test_after_a_rollback_to_a_policy_that_waited_nothing_between_is_trained_on(
     roll_back(run, 1)
     prune_run(run, 1, dry_run=False)
     sample_rows(run, 3)
-    assert run_train(run).exit_code == 0
-    assert {row["iteration"] for row in run.read("train_samples", iteration=3).to_pylist()} == {3}
+    assert run_train(run, "--replay", "2").exit_code == 0
+    rows = run.read("train_samples", iteration=3).to_pylist()
+    assert {row["iteration"] for row in rows} == {1, 3}     # 1 is of the policy that was taken up again

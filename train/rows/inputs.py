@@ -9,7 +9,7 @@ from train.rows.own_advantages import OPTION
 from train.rows.settings import Settings
 from train.rows.turns import credit_turns, load_turns
 from warehouse.stages.base_model import check_base
-from warehouse.stages.due import train_due, waiting_iterations
+from warehouse.stages.due import given_up_iterations, train_due, waiting_iterations
 from warehouse.stages.user_code import load_function
 from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
 from warehouse.store.commit import file_names, remove_folder
@@ -137,7 +137,10 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and those at most `--replay` policy versions old that the query selects."""
+    """Groups that wait, and those at most `--replay` policy versions old that the query selects.
+
+    None of the iterations that a rollback left behind.
+    """
     selected = None
     if settings.replay_select is not None:
         from warehouse.sql.database import connect, keys_of
@@ -146,7 +149,8 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
                        "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'.")
         selected = {(row["iteration"], row["group_id"]) for row in rows}
     groups = []
-    for earlier in sorted({*waiting, *range(max(0, iteration - settings.replay), iteration)}):
+    replayed = {*range(max(0, iteration - settings.replay), iteration)}
+    for earlier in sorted({*waiting, *replayed - given_up_iterations(warehouse, iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
             groups += load_turns(warehouse, earlier, identity, settings)

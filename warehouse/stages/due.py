@@ -47,6 +47,16 @@ def waiting_iterations(warehouse: Warehouse, iteration: int) -> list[int]:
     return list(range(first, iteration))
 
 
+def given_up_iterations(warehouse: Warehouse, iteration: int) -> set[int]:
+    """The iterations before that a rollback left behind, of policies that its own does not come from."""
+    left_behind, version, versions = set[int](), iteration, {*warehouse.policy_versions()}
+    while version > 0:
+        to = warehouse.policy(version).get("rolled_back_to") if version in versions else None
+        left_behind.update(range(version if to is None else to + 1, version))
+        version = version - 1 if to is None else to
+    return left_behind
+
+
 def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None = None,
                       purpose: str | None = None) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Rollouts that `scorer` has not completed, as (iteration, purpose), and those of them that were pruned.
