@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.building.sampled import OPTIONS, load_policy, sample_rows, tiny_run
 from train.cli import train as train_command
+from train.export import probe_rows
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,10 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
         expected, actual, before = load_policy(run, 1).full_logits(ids), merged(ids).logits, base(ids).logits
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert (before - expected).abs().max() > 1e-2
+    moved = [torch.gather(change.log_softmax(-1)[0, :-1], 1, row[1:, None]) - torch.gather(
+        base(row[None]).logits.log_softmax(-1)[0, :-1], 1, row[1:, None])
+        for row in probe_rows(run, 1) for change in [merged(row[None]).logits]]
+    assert f"where the adapter moved them by {torch.cat(moved).abs().mean():.1e} on average" in result.stdout
 
 
 def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_path, monkeypatch):
