@@ -121,6 +121,10 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
             raise StageError(f"{where}: payload field 'tests' is a list of statements, of which one defines "
                              f"{name} and nothing calls it: every program would pass. Give the source as one "
                              "text, not in a list.")
+    name = entry.split(".")[0]
+    if any(_replaces(name, f"{setup}\n{test}") for test in statements):
+        raise StageError(f"{where}: payload field 'tests' or 'setup' defines {name} itself, so the program's "
+                         "own would never be asked. Take it out, or give it another name.")
     if isinstance(tests, str) and not defines_tests(f"{setup}\n{tests}"):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
                          "and no class. Correct it.")
@@ -170,6 +174,19 @@ def _uncalled(statement: str) -> str | None:
            for node in body):
         return None
     return next((node.name for node in body if _is_test(node)), None)
+
+
+def _replaces(name: str, source: str) -> bool:
+    """Whether tests define what they ought to ask, before they have looked at the program's own."""
+    for node in ast.parse(source).body if "candidate" not in source else []:
+        is_own, parts = False, list[ast.AST]([node])
+        if isinstance(node, DEFINITIONS) and node.name == name:
+            is_own, parts = True, [*node.decorator_list, *getattr(node, "bases", [])]
+        if any(isinstance(each, ast.Name) and each.id == name for part in parts for each in ast.walk(part)):
+            return False
+        if is_own:
+            return True
+    return False
 
 
 def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -97,6 +97,8 @@ CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ ==
     ("function", {"tests": ["import math\ndef test_it():\n    assert f()"]}, "test_it and nothing calls it"),
     ("function", {"tests": [CLASS, "assert f()"], "mode": "together"}, "defines Tests and nothing calls it"),
     ("function", {"tests": ["def check(f):\n    assert f()"]}, "defines check and nothing calls it"),
+    ("function", {"setup": "def f():\n    return 1", "tests": ["assert f() == 1"]}, "defines f itself"),
+    ("function", {"tests": "class f: ...\ndef test_it():\n    assert f()"}, "defines f itself"),
     ("function", {"tests": ["f()"], "mode": "both"}, "'mode' is 'both'. Use one of apart, together"),
     ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is no Python"),
     ("function", {"calls": [{"expected": 1}], "any_order": 1}, "'any_order' is 1, not bool"),
@@ -108,8 +110,12 @@ def test_payloads_are_checked(kind, payload, message):
     assert message in str(caught.value)
 
 
+REFERENCE = "def f():\n    return 1\ndef check(candidate):\n    assert candidate() == f()"
+
+
 @pytest.mark.parametrize("tests", [
     ["def check(f):\n    assert f() == 1\ncheck(f)"], ["def check(f):\n    assert f() == 1", "check(f)"],
-    ["from math import sqrt\nassert f() == 1"]])
-def test_a_list_of_statements_that_call_what_they_define_is_taken(tests):
+    ["from math import sqrt\nassert f() == 1"], ["g = f\ndef f():\n    return g()\nassert f() == 1"],
+    ["class f(f):\n    pass\nassert f()"], REFERENCE])
+def test_tests_that_ask_the_program_are_taken_whatever_they_define(tests):
     load_task("t", "function", {"entry_point": "f", "tests": tests})
