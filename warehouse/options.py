@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from warehouse.objects.place import sync_copy
-from warehouse.stages import warm
+from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
@@ -189,14 +189,17 @@ strict_option = click.option("--strict", is_flag=True,
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """A StageError becomes one line and its exit code, a stop exit code 75; a bug keeps its traceback."""
     @functools.wraps(command)
-    def guarded(*arguments: Any, **options: Any) -> Any:
+    def guarded(*arguments: Any, **options: Any) -> None:
         if context := click.get_current_context(silent=True):
             _refuse_empty(context)
         try:
             code = warm.hand_over()
             if code is not None:
                 sys.exit(code)
-            return command(*arguments, **options)
+            stop.interrupted = False
+            command(*arguments, **options)
+            if stop.interrupted:        # the script that Ctrl-C was for goes on after a 0
+                raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
             # What to run next is named as it may be run anywhere; files are named where they were looked at.
             shown = click.ClickException(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error)))

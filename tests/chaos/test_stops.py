@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -121,6 +122,22 @@ def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
     scorer, = completed.scorers(0, "train")
     rewards = completed.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
     assert len(rewards) == 6 and rewards.null_count == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 75), (signal.SIGTERM, 0)])
+def test_after_ctrl_c_a_script_does_not_go_on_because_nothing_was_left_to_stop(
+        completed: Warehouse, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int) -> None:
+    write = Warehouse.write_part
+
+    def signalled(warehouse: Warehouse, table: str, part: int, *rest: Any, **keys: Any) -> bool:
+        if part == 1:
+            os.kill(os.getpid(), number)
+        return write(warehouse, table, part, *rest, **keys)
+    monkeypatch.setattr(Warehouse, "write_part", signalled)
+    done = run_score(completed)
+    assert done.exit_code == code and completed.scorers(0, "train"), done.output
+    assert ("SIGINT was received; nothing is left to do." in done.output) == (code == 75)
+    assert run_score(completed).exit_code == 0
 
 
 def test_train_stops_at_its_time_limit_before_the_first_step_and_while_it_scores(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from warehouse.store.errors import first_line
 
 STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
 
+interrupted = False     # by Ctrl-C, while this process runs its command; a command that begins takes it back
+
 
 class StageStopped(Exception):
     """The stage stopped before its end, everything it finished is committed; run it again to go on."""
@@ -45,6 +47,8 @@ class StopRequest:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         signal.signal(number, self.former[signal.Signals(number)])
+        global interrupted
+        interrupted |= number == signal.SIGINT
         self.signalled = True
         until = time.monotonic() + self.grace
         if self.deadline is None or until < self.deadline:
