@@ -69,7 +69,8 @@ def test_two_at_once_do_not_wait_for_each_other(folder: Path) -> None:
 
 def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None:
     _, output, errors = run(folder, "staying process; OMP_NUM_THREADS=1 staying process; staying process; "
-                                    "OMP_NUM_THREADS=2 forked process; OMP_NUM_THREADS=2 N=1 forked process")
+                                    "OMP_NUM_THREADS=2 forked process; OMP_NUM_THREADS=2 N=1 forked process",
+                            OMP_NUM_THREADS="3")
     assert errors.splitlines() == [
         "staying imports by itself, as whatever has OMP_NUM_THREADS otherwise than `warehouse warm`.",
         "forked imports by itself, as whatever has N, OMP_NUM_THREADS otherwise than `warehouse warm`."]
