@@ -25,7 +25,7 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     newest = max(versions)
     if to == newest:
         raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
-    sampled = warehouse.purposes("completions", newest)
+    sampled = _is_sampled(warehouse, newest)
     if warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
                 f"next: rollout {typed(warehouse.root)} --iteration {newest}"]
@@ -54,6 +54,15 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     carry_out(warehouse.root, "rollback", [*steps, ("move", copied, warehouse.policy_dir(version))])
     return [f"policy {version} now has the weights of policy {to}; {said}",
             f"next: rollout {typed(warehouse.root)} --iteration {version}"]
+
+
+def _is_sampled(warehouse: Warehouse, version: int) -> bool:
+    """Whether there are rows of a policy, of whatever iteration."""
+    rollouts = (warehouse.stage("rollout", iteration=iteration, purpose=purpose).settings() or {}
+                for iteration in warehouse.iterations("completions")
+                for purpose in warehouse.purposes("completions", iteration))
+    return bool(warehouse.purposes("completions", version)) or any(
+        settings.get("policy_version") == version for settings in rollouts)
 
 
 def _sampled(warehouse: Warehouse, iteration: int) -> list[Path]:

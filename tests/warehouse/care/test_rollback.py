@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tests.building.runs import TURN, new_run
+import pytest
+
+from tests.building.runs import TURN, change_document, new_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.care.rollback import roll_back
@@ -26,3 +28,19 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     assert not run.purposes("prompts", 3) and rollout_due(run) == 3
     assert sorted(path.parent.parent.name for path in aside.glob("*/*/*")) == ["completions", "prompts"]
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
+
+
+@pytest.mark.parametrize(("iteration", "purpose"), [(2, "train"), (0, "eval")])
+def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path: Path, iteration: int,
+                                                                        purpose: str) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN})
+    run.commit_policy(1, weights(run, 1, "weights 1"))
+    run.stage("train", iteration=0).complete({})
+    add_rollout(run, [("turn", fenced(SAME))], iteration=0)
+    add_rollout(run, [("turn", fenced(SAME))], iteration=iteration, purpose=purpose, complete=False)
+    settings = run.stage("rollout", iteration=iteration, purpose=purpose)
+    change_document(settings.folder / "settings.json", policy_version=1)
+    former = run.policy(1)
+    assert "policy 2 now has the weights of policy 0; iteration 1 stays" in roll_back(run, 0)[0]
+    assert run.policy(1) == former and rollout_due(run) == 2
+    assert run.purposes("completions", iteration) == ([] if purpose == "train" else ["train", "eval"])
