@@ -11,7 +11,8 @@ from rollout.engines.engine import Engine, Sampling
 from rollout.options import CarryOver, RolloutOptions
 from rollout.prompts.next_turn import clip, join
 from rollout.spill import Key, key_of
-from warehouse.stages.carried import PURPOSE, gone_on_with, waiting_groups
+from warehouse.stages.carried import PURPOSE, gone_on_with, taken_groups, waiting_groups
+from warehouse.stages.due import is_left_out
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -85,6 +86,18 @@ def check_waiting(warehouse: Warehouse, plan: list[Row], iteration: int) -> None
                          "aside while the engine started. Nothing was written: run the same command again.")
 
 
+def _check_given_up(warehouse: Warehouse, plan: list[Row], iteration: int) -> None:
+    """StageError where a plan was given up and a later iteration went on with groups that it had taken."""
+    if not is_left_out(warehouse, iteration):
+        return
+    left = warehouse.read("carried", ["group_id"], iteration=iteration, purpose=PURPOSE)
+    taken = taken_groups(warehouse, iteration)
+    for group in {row["group_id"] for row in plan}.difference(left["group_id"].to_pylist()) & taken.keys():
+        raise StageError(f"Iteration {iteration} was left out of training before it was sampled, and "
+                         f"iteration {taken[group]} went on with groups that it had taken. Nothing is left "
+                         "to finish: it stays as it is.")
+
+
 def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int) -> None:
     now = {**vars(options.sampling), "quantization": options.quantization}
     for name in SAME:
@@ -112,7 +125,10 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
     """What earlier iterations drew of the groups of a plan, under the keys that they have in it.
 
     What was pruned is begun again: a plan that is sampled once more, after a repair, comes so late.
+    StageError for a plan that was given up, where another iteration has since taken what it had taken.
     """
+    if purpose == PURPOSE:
+        _check_given_up(warehouse, plan, iteration)
     now, begun = {row["group_id"]: row for row in plan if purpose == PURPOSE}, dict[Key, Row]()
     origins = gone_on_with(warehouse, iteration, list(now))
     for earlier in set(origins.values()):

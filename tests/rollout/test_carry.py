@@ -30,6 +30,7 @@ from warehouse.care.prune import prune_run
 from warehouse.care.repair import plan_repair, put_aside
 from warehouse.care.rollback import roll_back
 from warehouse.sql.database import connect
+from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
@@ -384,6 +385,22 @@ def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None
     now = {row["group_id"] for row in rows(run, iteration=2)}
     assert left <= now and {row["policy_version"] for row in rows(run, iteration=2)} == {0}
     assert len(drawn(run, 1)) + 4 * len(now) == 24 + 4 * len(now - left)
+    assert not rollouts_to_score(run, "any")[0].count((1, "train")), "no score waits for what nobody finishes"
+    with pytest.raises(StageError, match="iteration 2 went on with groups that it had taken"):
+        sample(run, 1)
+
+
+def test_groups_of_a_trained_iteration_do_not_wait_while_it_is_repaired(run: Warehouse) -> None:
+    finish_training(run, 0)
+    sample(run, 1)
+    before = drawn(run, 2)
+    finish_training(run, 1)
+    add_policy(run, 2)
+    (run.folder("completions", iteration=1, purpose="train") / "part-00000.parquet").unlink()
+    put_aside(run, plan_repair(run))
+    sample(run, 2)
+    sample(run, 1)
+    assert drawn(run, 2) == before and set(drawn(run, 3).values()) == {1}
 
 
 @pytest.mark.parametrize("damaged", ["carried-00000.parquet", "part-00000.parquet"])

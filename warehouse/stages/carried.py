@@ -1,5 +1,6 @@
 """Groups that a rollout carried over: which of them wait for an iteration to go on with them."""
 
+from warehouse.stages.due import is_left_out
 from warehouse.store.commit import bring
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
@@ -16,14 +17,14 @@ def carried_groups(warehouse: Warehouse, iteration: int) -> list[str]:
 def taken_groups(warehouse: Warehouse, after: int, *, complete: bool = False) -> dict[str, int]:
     """Groups in the plans of the iterations after this one, each with the last that has it.
 
-    A plan counts for none once its iteration was given up: left out of training before it was sampled. With
-    `complete` those alone count whose rollout is.
+    A plan counts for none once its iteration was given up: left out of training before it was sampled. One
+    that is trained counts also while a repair lets it be sampled again. With `complete` those alone count
+    whose rollout is.
     """
     taken: dict[str, int] = {}
     for iteration in (number for number in warehouse.iterations("completions") if number > after):
         rollout = warehouse.stage("rollout", iteration=iteration, purpose=PURPOSE)
-        training = warehouse.stage("train", iteration=iteration)
-        if rollout.is_complete() or not (complete or training.is_complete()):
+        if rollout.is_complete() or not (complete or is_left_out(warehouse, iteration)):
             taken |= dict.fromkeys(_group_ids(warehouse, "prompts", iteration), iteration)
     return taken
 

@@ -1,7 +1,7 @@
 """Which iteration a stage has to work on next, and whether a named iteration is in order."""
 
 from warehouse.store.errors import StageError, typed
-from warehouse.store.names import is_of, turn_purpose
+from warehouse.store.names import is_of, is_training, turn_purpose
 from warehouse.store.run_folder import Warehouse
 
 
@@ -47,6 +47,13 @@ def waiting_iterations(warehouse: Warehouse, iteration: int) -> list[int]:
     return list(range(first, iteration))
 
 
+def is_left_out(warehouse: Warehouse, iteration: int) -> bool:
+    """Whether its training is over without its rows: a rollback left it out, or it took another model's."""
+    manifest = warehouse.stage("train", iteration=iteration).manifest() or {}
+    return "rolled_back_to" in manifest.get("facts", {}) or (manifest.get("settings") or {}).get(
+        "purpose", "train") != "train"
+
+
 def given_up_iterations(warehouse: Warehouse, iteration: int) -> set[int]:
     """The iterations before that a rollback left behind, of policies that its own does not come from."""
     left_behind, version, versions = set[int](), iteration, {*warehouse.policy_versions()}
@@ -61,8 +68,8 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
                       purpose: str | None = None) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Rollouts that `scorer` has not completed, as (iteration, purpose), and those of them that were pruned.
 
-    One under way is due while it has parts that are not scored. With an iteration named, StageError if it
-    has nothing to score.
+    One under way is due while it has parts that are not scored, unless its training was left out: it stays as
+    it is. With an iteration named, StageError if it has nothing to score.
     """
     iterations = warehouse.iterations("completions") if iteration is None else [iteration]
     due: list[tuple[int, str]] = []
@@ -77,8 +84,9 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
             parts = warehouse.parts("completions", iteration=number, purpose=name)
             known += bool(complete or parts)
             scored = warehouse.parts("samples", iteration=number, purpose=name, scorer=scorer)
-            if scorer not in warehouse.scorers(number, name) and (complete or len(parts) > len(scored)
-                                                                  or (iteration is not None and parts)):
+            under_way = parts if iteration is not None else len(parts) > len(scored) and not (
+                is_training(name) and is_left_out(warehouse, number))
+            if scorer not in warehouse.scorers(number, name) and (complete or under_way):
                 gone = (rollout.manifest() or {}).get("pruned", False)
                 (pruned if gone else due).append((number, name))
     if iteration is not None and not known:
