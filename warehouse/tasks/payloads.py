@@ -14,6 +14,7 @@ MODES = ("apart", "together")
 NUMBER = (int, float)
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
+ELSEWHERE = ("candidate", "globals()")     # where the program's own is, whatever else has its name
 LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
 
 
@@ -117,12 +118,14 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     for code in (setup, *statements):
         _python(where, "tests", code)
     for test in tests if isinstance(tests, list) else []:
-        if (name := _uncalled(test)) and not any(name in other for other in tests if other is not test):
+        if (name := _uncalled(test)) and not any(name in other or "globals()" in other
+                                                 for other in tests if other is not test):
             raise StageError(f"{where}: payload field 'tests' is a list of statements, of which one defines "
                              f"{name} and nothing calls it: every program would pass. Give the source as one "
                              "text, not in a list.")
     name = entry.split(".")[0]
-    if any(_replaces(name, f"{setup}\n{test}") for test in statements):
+    asked = isinstance(tests, str) and "check" in _functions(ast.parse(f"{setup}\n{tests}").body)
+    if not asked and any(_replaces(name, f"{setup}\n{test}") for test in statements):
         raise StageError(f"{where}: payload field 'tests' or 'setup' defines {name} itself, so the program's "
                          "own would never be asked. Take it out, or give it another name.")
     if isinstance(tests, str) and not defines_tests(f"{setup}\n{tests}"):
@@ -173,15 +176,22 @@ def _uncalled(statement: str) -> str | None:
     if any(not isinstance(node, IDLE) and not ast.unparse(node).startswith(("if __name__", '"', "'"))
            for node in body):
         return None
-    return next((node.name for node in body if _is_test(node)), None)
+    return next((node.name for node in body if isinstance(node, DEFINITIONS) and any(
+        name == "check" or name.startswith("test")
+        for name in _functions(node.body if isinstance(node, ast.ClassDef) else [node]))), None)
+
+
+def _functions(body: list[ast.stmt]) -> list[str]:
+    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def _replaces(name: str, source: str) -> bool:
     """Whether tests define what they ought to ask, before they have looked at the program's own."""
-    for node in ast.parse(source).body if "candidate" not in source else []:
+    for node in ast.parse(source).body if not any(word in source for word in ELSEWHERE) else []:
         is_own, parts = False, list[ast.AST]([node])
         if isinstance(node, DEFINITIONS) and node.name == name:
-            is_own, parts = True, [*node.decorator_list, *getattr(node, "bases", [])]
+            header = node.bases if isinstance(node, ast.ClassDef) else [node.args]
+            is_own, parts = True, [*node.decorator_list, *header]
         if any(isinstance(each, ast.Name) and each.id == name for part in parts for each in ast.walk(part)):
             return False
         if is_own:

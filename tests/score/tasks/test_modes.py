@@ -116,6 +116,11 @@ REFERENCE = "def f():\n    return 1\ndef check(candidate):\n    assert candidate
 @pytest.mark.parametrize("tests", [
     ["def check(f):\n    assert f() == 1\ncheck(f)"], ["def check(f):\n    assert f() == 1", "check(f)"],
     ["from math import sqrt\nassert f() == 1"], ["g = f\ndef f():\n    return g()\nassert f() == 1"],
-    ["class f(f):\n    pass\nassert f()"], REFERENCE])
+    ["class f(f):\n    pass\nassert f()"], REFERENCE, REFERENCE.replace("candidate", "given"),
+    ["def f(own=f):\n    return own()\nassert f() == 1"],
+    ["class Node:\n    value = 1", "assert f() == 1"], ["class Gone(Exception): ...", "assert f() == 1"],
+    ["def check_close(a, b):\n    return abs(a - b) < 1e-6", "assert f() == 1"],
+    ["def test_it():\n    assert f() == 1", "[v() for k, v in [*globals().items()] if k.startswith('test')]"],
+    ["own = globals()['f']\ndef f():\n    return own()\nassert f() == 1"]])
 def test_tests_that_ask_the_program_are_taken_whatever_they_define(tests):
     load_task("t", "function", {"entry_point": "f", "tests": tests})
