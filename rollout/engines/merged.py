@@ -88,7 +88,7 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
     """The share of an adapter's change that is left when it is added into its base and rounded to `dtype`.
 
     e.d / d.d with d the change and e what the weights differ by afterwards, by the first 64 rows of each
-    matrix: a weight whose change is less than half of its rounding does not differ at all.
+    matrix: a weight of that dtype whose change is less than half of its rounding does not differ at all.
     """
     import torch
     from safetensors import safe_open
@@ -104,8 +104,8 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
                     continue
                 second = factors[f"base_model.model.{name.removesuffix('.weight')}.lora_B.weight"]
                 change = scale * (second[:64].float() @ first.float())
-                weight = file.get_slice(name)[:64].to(half).float()
-                left = (weight + change).to(half).float() - weight
+                weight = file.get_slice(name)[:64]
+                left = (weight.float() + change).to(half).float() - weight.to(half).float()
                 kept += len(second) / len(change) * float((left * change).sum())
                 whole += len(second) / len(change) * float(change.square().sum())
     return kept / whole if whole else 1.0

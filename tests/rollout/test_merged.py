@@ -117,6 +117,15 @@ def test_what_rounding_leaves_of_an_adapter_is_what_merged_weights_say(tmp_path:
     assert shares["float16"] > 0.85
 
 
+def test_of_a_base_in_float32_the_mean_of_a_small_change_is_left(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    lora, base = scaled(adapter(tmp_path / "lora"), 0.002), tmp_path / "base"
+    base.mkdir()
+    save_file({name: weight.float() * (1 + torch.rand_like(weight.float()) / 100)
+               for name, weight in load_file(BASE / "model.safetensors").items()}, base / "model.safetensors")
+    assert kept_by_rounding(base, lora, "bfloat16") == pytest.approx(1, abs=0.2)
+
+
 def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",), *,
                      factor: float = 1.0) -> Warehouse:
     """A run on the starter whose policy 1 is an adapter, its change multiplied by a factor."""
