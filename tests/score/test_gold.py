@@ -1,5 +1,6 @@
 """Canonical solutions, judged by `score gold` and by `warehouse init --gold`, which stores what they need."""
 
+import gzip
 import json
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -60,6 +61,13 @@ def test_the_solutions_that_sources_bring_are_judged(files):
     assert made.exit_code == 0 and made.output.startswith("3 of 5 canonical solutions"), made.output
     refused = CliRunner().invoke(cli, [*start, str(files / "tasks.jsonl")])
     assert refused.exit_code == 1 and "None of the sources brings solutions" in refused.output
+
+
+def test_a_file_of_solutions_may_be_packed(files):
+    (files / "gold.jsonl.gz").write_bytes(gzip.compress((files / "gold.jsonl").read_bytes()))
+    made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
+                                    str(files / "tasks.jsonl"), "--gold", str(files / "gold.jsonl.gz")])
+    assert made.output.splitlines()[:3] == TOLD, made.exception
 
 
 def test_limits_that_a_solution_needs_are_named(files):

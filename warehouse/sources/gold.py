@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from warehouse.store.errors import StageError
-from warehouse.tasks.task_files import Task, json_lines
+from warehouse.tasks.task_files import Task, json_lines, text_lines
 
 OWN = "sources"              # the solutions that come with the tasks
 PROGRAMS = ("grid", "function", "stdio")
@@ -38,7 +38,7 @@ def _solutions(tasks: Sequence[Task], gold: str) -> str:
     text, named = "", set()
     if gold != OWN:
         named = {str(row.get("task_id")) for _, row in json_lines(Path(gold)) if isinstance(row, dict)}
-        text = Path(gold).read_text(encoding="utf-8").rstrip() + "\n"
+        text = "".join(text_lines(Path(gold))).rstrip() + "\n"
     return text + "".join(json.dumps(row) + "\n" for row in own if row["task_id"] not in named)
 
 

@@ -78,7 +78,7 @@ def read_jsonl(path: Path) -> Iterator[Task]:
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Where each line that is not blank stands, in words, and its value; .gz and .zst are unpacked."""
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         if line.strip():
             yield f"{path}, line {number}", _parse_json(line, path, number)
 
@@ -100,7 +100,8 @@ def _parse_json(text: str, path: Path, line: int = 0) -> Any:
     return value
 
 
-def _lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
+    """Each line of a file with its end; .gz and .zst are unpacked. StageError if it cannot be read."""
     number = 0
     try:
         with _unpacked(path) as stream:
