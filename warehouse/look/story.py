@@ -101,7 +101,7 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
     if None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
         changes[f"pass@{rows[0]['k']}"] = _change(connection, rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
-    if rows[0]["iteration"] == rows[-1]["iteration"]:
+    if rows[0]["iteration"] == rows[-1]["iteration"] or None in (before, now):
         asked = "the model behind the API" if now is None else f"policy {now}"
         has = ", ".join(f"{name} {short_share(change.last)}" for name, change in changes.items())
         return f"On '{purpose}' {asked} has {has}; nothing to compare it with."

@@ -83,7 +83,7 @@ known AS (
            steps.* EXCLUDE (iteration, purpose),
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
-          FROM iteration_stats) AS stats
+          FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- what another model says is not the run's
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
 lived AS (
