@@ -125,6 +125,7 @@ def test_a_task_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others
             "k": 8, "pass_at_k": reached, "num_tasks": others}
     assert one(connection, "SELECT reach_plain FROM adjusted") == reached
     assert one(connection, "SELECT k_of('train')") == 8 and one(connection, "SELECT k_of('eval')") is None
+    assert one(connection, "SELECT k_of(purpose) FROM (SELECT 'eval' AS purpose)") is None
 
 
 def test_groups_count_what_was_measured(run: Warehouse, connection: duckdb.DuckDBPyConnection) -> None:

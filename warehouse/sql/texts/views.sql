@@ -57,11 +57,23 @@ SELECT iteration, purpose, k::INTEGER AS k,
        num = num_all AS every_task
 FROM totals;
 
--- The largest k of pass_curve that nine visits of ten of a purpose have: one for all its iterations.
+-- The largest k of pass_curve that nine visits of ten of a purpose have: one for all its iterations. The inner query has
+-- no column `purpose`, or k_of(purpose) would compare that with itself.
 CREATE OR REPLACE MACRO k_of(of_purpose) AS
-(SELECT top_k(quantile_disc(n, -0.9)) FROM task_results WHERE purpose = of_purpose AND n > 0);
+(SELECT top_k(quantile_disc(n, -0.9)) FROM (SELECT n, purpose AS visited FROM task_results WHERE n > 0)
+ WHERE visited = of_purpose);
 
 CREATE OR REPLACE VIEW task_history AS
+-- What a policy did that a rollback gave up says nothing of the one that goes on: `line` are the rollbacks that this
+-- comes from, each of which left the iterations between its two policies behind.
+WITH RECURSIVE backs AS (SELECT policy_version, rolled_back_to FROM policies WHERE rolled_back_to IS NOT NULL),
+line AS (
+    FROM backs WHERE policy_version = (SELECT max(policy_version) FROM backs)
+    UNION ALL
+    SELECT former.policy_version, former.rolled_back_to
+    FROM line JOIN backs AS former ON former.policy_version <= line.rolled_back_to
+    WHERE NOT EXISTS (FROM backs AS later WHERE later.policy_version > former.policy_version
+                                            AND later.policy_version <= line.rolled_back_to))
 SELECT task_id,
        any_value(split) AS split,
        count(*)::INTEGER AS visits,
