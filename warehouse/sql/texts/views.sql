@@ -87,6 +87,7 @@ SELECT task_id,
        max(c) > 0 AND arg_max(c, iteration) = 0 AS forgotten
 FROM task_results
 WHERE purpose = 'train' AND n > 0
+      AND NOT EXISTS (FROM line WHERE iteration > rolled_back_to AND iteration < policy_version)
 GROUP BY task_id;
 
 CREATE OR REPLACE VIEW reward_parts AS
