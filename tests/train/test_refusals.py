@@ -244,6 +244,12 @@ def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
     assert 1 not in run.policy_versions()
 
 
+def test_a_complete_training_that_is_asked_with_other_options_names_the_rollback(trained):
+    result = run_train(trained, "--iteration", "0", "--learning-rate", "1e-3")
+    assert result.exit_code == 1, result.output
+    assert f"with `warehouse rollback {trained.root} --to 0`" in result.stderr
+
+
 def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
     given = copy_run(run, tmp_path / "given")
     assert run_train(run, "--loss", "dr_grpo").exit_code == 0

@@ -106,6 +106,9 @@ class Stage:
         if self.name == "score":
             return f"remove {self.folder} to score again"
         run = self.folder.parents[2 if self.name == "rollout" else 1]
+        if self.name == "train" and self.is_complete():
+            return (f"go back to before it with `warehouse rollback {typed(run)} --to "
+                    f"{self.identity['iteration']}`")
         which = f"--purpose {self.identity['purpose']}" if self.name == "rollout" else "--training"
         return (f"put aside what it wrote with `warehouse discard {typed(run)} --iteration "
                 f"{self.identity['iteration']} {which}`")
