@@ -29,6 +29,7 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     if warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
                 f"next: rollout {typed(warehouse.root)} --iteration {newest}"]
+    _check_trained(warehouse, newest)
     warehouse.verify_policy(to)
     if sampled:
         version, steps = newest + 1, _skip_training(warehouse, newest, to)
@@ -54,6 +55,14 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     carry_out(warehouse.root, "rollback", [*steps, ("move", copied, warehouse.policy_dir(version))])
     return [f"policy {version} now has the weights of policy {to}; {said}",
             f"next: rollout {typed(warehouse.root)} --iteration {version}"]
+
+
+def _check_trained(warehouse: Warehouse, version: int) -> None:
+    """StageError where the training that wrote a policy was killed before its end: none could finish it."""
+    training = warehouse.stage("train", iteration=version - 1)
+    if training.settings() is not None and not training.is_complete():
+        raise StageError(f"{training.title} wrote policy {version} and was stopped before its end. Run "
+                         f"`train {typed(warehouse.root)}` again, which finishes it; then roll back.")
 
 
 def _is_sampled(warehouse: Warehouse, version: int) -> bool:

@@ -9,6 +9,7 @@ from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.care.rollback import roll_back
 from warehouse.stages.due import rollout_due
+from warehouse.store.errors import StageError
 
 
 def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: Path) -> None:
@@ -44,3 +45,14 @@ def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path
     assert "policy 2 now has the weights of policy 0; iteration 1 stays" in roll_back(run, 0)[0]
     assert run.policy(1) == former and rollout_due(run) == 2
     assert run.purposes("completions", iteration) == ([] if purpose == "train" else ["train", "eval"])
+
+
+def test_a_training_that_was_killed_behind_its_policy_is_finished_first(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN})
+    run.commit_policy(1, weights(run, 1, "weights 1"))
+    training = run.stage("train", iteration=0)
+    training.settle({})
+    with pytest.raises(StageError, match="wrote policy 1 and was stopped before its end"):
+        roll_back(run, 0)
+    training.complete({})
+    assert roll_back(run, 0)[0].startswith("policy 1 now has the weights of policy 0")
