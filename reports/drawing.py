@@ -49,10 +49,11 @@ def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = Fal
         if not line.dots:
             marks += [f'<path class="line t{tone}" d="{path}"/>'
                       for path in _paths(xs, line.values, across, up)]
-        if line.dots or len(xs) <= 40:
-            radius, kind = (4, "ring") if line.dots else (2.2, "dot")
-            marks += [f'<circle class="{kind} t{tone}" cx="{across(x)}" cy="{up(value)}" r="{radius}"/>'
-                      for x, value in zip(xs, line.values, strict=True) if value is not None]
+        radius, kind = (4, "ring") if line.dots else (2.2, "dot")
+        around = zip(xs, [None, *line.values], line.values, [*line.values[1:], None], strict=False)
+        marks += [f'<circle class="{kind} t{tone}" cx="{across(x)}" cy="{up(value)}" r="{radius}"/>'
+                  for x, before, value, after in around if value is not None
+                  and (line.dots or len(xs) <= 40 or before is after is None)]      # no line leads to it
     return _chart(marks, xs, series, across)
 
 
@@ -102,7 +103,8 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
                 step = round(min(max(strength, 0.0), 1.0) * 10)
                 marks.append(f'<rect class="{kind} h{step}" x="{columns[x] - wide / 2:.1f}" y="{y:.1f}" '
                              f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
-    marks += _iteration_labels(xs, columns.__getitem__, left, tall)
+    # A column may be a stretch of iterations: a number stands below the one that it lies in.
+    marks += _iteration_labels(xs, lambda x: columns[max(first for first in xs if first <= x)], left, tall)
     hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": above, "row": row_height,
              "cells": [[None if value is None else number(value) for value in values]
                        for values in rows.values()]}
@@ -153,8 +155,7 @@ def rulers(up: Scale) -> list[str]:
 
 def _iteration_labels(xs: Sequence[int], across: Any, left: float, height: float) -> list[str]:
     """The numbers of iterations below a chart, and what they are."""
-    shown = set(xs)
-    labels = [text_at(across(x), height - 8, str(x)) for x in whole_ticks(xs) if x in shown]
+    labels = [text_at(across(x), height - 8, str(x)) for x in whole_ticks(xs)]
     return [text_at(left - 10, height - 8, "iteration", kind="tick small", anchor="end"), *labels]
 
 

@@ -42,16 +42,18 @@ def standalone(figure: Figure, chart: Chart, *, dark: bool = False) -> str:
     colors = palette(dark)
     heading = [f'<text x="8" y="22" font-size="14" font-weight="600" fill="{colors["ink"]}" {FONT}>'
                f"{escape(figure.title)}</text>"]
-    across = 8.0
-    for index, (tone, name) in enumerate(chart.legend if len(chart.legend) > 1 else []):
-        color = colors[f"t{tone}"]
-        key = (f'<circle cx="{across + 5}" cy="37" r="4" fill="none" stroke="{color}" stroke-width="2"/>'
+    across, down, top = 8.0, 32, 34
+    for index, (tone, name) in enumerate(chart.legend):
+        color, wide = colors[f"t{tone}"], 30 + 6.2 * len(name)
+        if across > 8 and across + wide > WIDTH:
+            across, down = 8.0, down + 16
+        key = (f'<circle cx="{across + 5}" cy="{down + 5}" r="4" fill="none" stroke="{color}" '
+               'stroke-width="2"/>'
                if index in chart.hollow
-               else f'<rect x="{across}" y="32" width="10" height="10" rx="2" fill="{color}"/>')
-        heading.append(f'{key}<text x="{across + 15}" y="41" font-size="11" fill="{colors["ink"]}" {FONT}>'
-                       f"{escape(name)}</text>")
-        across += 30 + 6.2 * len(name)
-    top = 52 if len(chart.legend) > 1 else 34
+               else f'<rect x="{across}" y="{down}" width="10" height="10" rx="2" fill="{color}"/>')
+        heading.append(f'{key}<text x="{across + 15}" y="{down + 9}" font-size="11" fill="{colors["ink"]}" '
+                       f"{FONT}>{escape(name)}</text>")
+        across, top = across + wide, down + 20
     height = float(parts[1]) + top
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '

@@ -33,8 +33,9 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
     """Draw columns of the rows as lines: lines(reward_mean="all completions")."""
     def draw(rows: Rows) -> Chart:
         rows = thin_out(rows)
-        return line_chart(column(rows, "iteration"), series(rows, labels, positive=log), share=share, log=log,
-                          levels=levels)
+        chart = line_chart(column(rows, "iteration"), series(rows, labels, positive=log), share=share,
+                           log=log, levels=levels)
+        return chart if len(labels) > 1 else chart._replace(legend=[])      # its title says it
     return draw
 
 
@@ -42,9 +43,7 @@ def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Dr
     """Draw columns of the rows as stacked bars."""
     def draw(rows: Rows) -> Chart:
         rows = thin_out(rows, MOST_CELLS)
-        layers = [layer._replace(tone=tone) for layer, tone in
-                  zip(series(rows, labels), tones or range(1, len(labels) + 1), strict=False)]
-        return stacked_bars(column(rows, "iteration"), layers, whole=whole)
+        return stacked_bars(column(rows, "iteration"), series(rows, labels, tones=tones), whole=whole)
     return draw
 
 
@@ -59,10 +58,15 @@ def cells(key: str, value: str, **options: Any) -> Draw:
     return draw
 
 
-def series(rows: Rows, labels: dict[str, str], *, positive: bool = False) -> list[Series]:
-    """A series per column that holds any value; `positive` leaves out zeros, for logarithms."""
-    return [Series(label, [row[name] or None if positive else row[name] for row in rows])
-            for name, label in labels.items() if any(row[name] is not None for row in rows)]
+def series(rows: Rows, labels: dict[str, str], *, positive: bool = False,
+           tones: Sequence[int] = ()) -> list[Series]:
+    """A series per column that holds any value, each in its colour whichever others there are.
+
+    `positive` leaves out zeros, for logarithms.
+    """
+    return [Series(label, [row[name] or None if positive else row[name] for row in rows], tone=tone)
+            for (name, label), tone in zip(labels.items(), tones or range(1, len(labels) + 1), strict=True)
+            if any(row[name] is not None for row in rows)]
 
 
 def column(rows: Rows, name: str) -> list[Any]:

@@ -49,7 +49,7 @@ WITH steps AS (SELECT iteration, optimizer_step,
               FROM members JOIN train_samples USING (group_id, optimizer_step)
               JOIN completions ON completions.group_id = members.group_id
                               AND completions.sample_index = train_samples.sample_index
-              WHERE trained_iteration = members.iteration
+              WHERE trained_iteration = members.iteration AND completion_ids IS NOT NULL
               ORDER BY forward, place, completion_ids, completions.sample_index)
 SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
 MOST_FORWARDS = 10
@@ -153,7 +153,7 @@ TRAINING = (
            lines(clip_fraction="clip fraction", policy_kl="KL of pi and pi_old"), NOT_TRAINED),
     Figure("packing", "What goes through the model together",
            "Each forward of the last step: prompts once, then completions, shaded by their advantage.",
-           PACKING_SQL, draw_packing, "No step says that it packed groups."),
+           PACKING_SQL, draw_packing, "No step says that it packed groups, or its tokens are pruned."),
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, evaluations included.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
     Figure("rates", "Tokens per second", "Completion tokens over the whole stage, start included.",

@@ -41,7 +41,7 @@ def page_style() -> str:
 def figure_block(figure: Figure, chart: Chart | None) -> str:
     """One figure with its caption, legend and the SQL that made it; without chart, what is missing."""
     legend = ""
-    if chart and len(chart.legend) > 1:
+    if chart and chart.legend:
         entries = "".join(
             f'<li><i class="{kind}{tone}"></i>{escape(name)}</li>'
             for index, (tone, name) in enumerate(chart.legend)
