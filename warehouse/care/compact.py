@@ -65,11 +65,14 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
         return []
     stages = [rollout, *(stage for stage in others if stage.name == "score" and stage.is_complete())]
     parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
+    lost = {part_number(Path(name)) for stage in stages for name in (stage.manifest() or {}).get("lost", [])}
+    if lost & {part_number(part) for part in parts}:    # a merged part would have no twin
+        return [f"iteration {iteration} ({purpose}): stays in its parts, as a part of its scores is lost"]
     meanwhile = [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
     bring(parts)
     scratch, steps = warehouse.scratch("compact"), list[Step]()
     try:
-        plan = _plan(parts, part_mib)
+        plan = _plan(parts, part_mib, lost)
         manifests = [_merge(warehouse, stage, plan, scratch, steps) if plan else stage.manifest() or {}
                      for stage in stages]
     except (StageError, FileNotFoundError):
@@ -90,7 +93,7 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
             f"{sum(name.startswith('part-') for name in names)}"]
 
 
-def _plan(parts: list[Path], part_mib: int) -> Merged:
+def _plan(parts: list[Path], part_mib: int, lost: set[int]) -> Merged:
     """Neighbours up to `part_mib` MiB together become one part; empty when that makes no fewer."""
     groups: list[list[int]] = []
     size = 0
@@ -104,7 +107,7 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
     if len(groups) == len(parts):
         return {}
     # Numbers never used before: a zombie's late part cannot meet them. All get new ones, to keep the order.
-    first = part_number(parts[-1]) + 1
+    first = max(lost | {part_number(parts[-1])}) + 1
     return {first + index: numbers for index, numbers in enumerate(groups)}
 
 

@@ -20,6 +20,7 @@ from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage, read_manifest, readable_manifest
+from warehouse.tasks.changes import replaced_payloads
 
 
 class Move(NamedTuple):
@@ -71,10 +72,10 @@ def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
             yield Move(None, f"{finding.path} {finding.why}; nothing could sample with a plan drawn again, "
                              "for tokens or weights were pruned: restore it from a copy")
             return
-        if stage.name == "score" and finding.path.parent == stage.folder and _is_pruned(
-                warehouse.stage("rollout", **{key: stage.identity[key] for key in ("iteration", "purpose")})):
-            yield Move(finding.path, f"{finding.why}; its completions were pruned, so they cannot be scored "
-                       "again and these rows are lost", stage)
+        if stage.name == "score" and finding.path.parent == stage.folder and (
+                why_not := _why_not_scored_again(warehouse, stage)):
+            yield Move(finding.path, f"{finding.why}; {why_not}, so it cannot be scored again and these rows "
+                       "are lost", stage)
             return
         if stage.name == "rollout" and finding.path.parent == stage.folder:
             yield from _sampled_again(warehouse, stage, finding)
@@ -104,8 +105,9 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
     for score in warehouse.scores(keys["iteration"], keys["purpose"]):
         scored = [path for path in sorted(score.folder.glob("part-*.parquet"))
                   if part_number(path) in numbers]
-        yield from (Move(path, "its completions are damaged or gone") for path in scored)
-        yield from _open_again(score) if scored else ()
+        lost = score if _why_not_scored_again(warehouse, score) else None
+        yield from (Move(path, "its completions are damaged or gone", lost) for path in scored)
+        yield from _open_again(score) if scored and not lost else ()
     if is_training(keys["purpose"]) and warehouse.stage("train", iteration=keys["iteration"]).is_complete():
         yield Move(None, f"policy {keys['iteration'] + 1} stays: it was trained on the rows as they were")
 
@@ -116,6 +118,17 @@ def _is_past(warehouse: Warehouse, stage: Stage) -> bool:
         return False
     asked_by_text = ((readable_manifest(stage) or {}).get("settings") or {}).get("model")    # behind an API
     return (_is_pruned(stage) and not asked_by_text) or not _has_weights(warehouse, stage)
+
+
+def _why_not_scored_again(warehouse: Warehouse, score: Stage) -> str:
+    """Why no scorer could judge the completions again as that one did; '' where one can."""
+    rollout = {key: score.identity[key] for key in ("iteration", "purpose")}
+    if _is_pruned(warehouse.stage("rollout", **rollout)):
+        return "its completions were pruned"
+    settings = (readable_manifest(score) or {}).get("settings") or {}
+    if settings.get("replaced", {}) != replaced_payloads(warehouse.root):
+        return "tasks were replaced since"
+    return ""
 
 
 def _is_pruned(stage: Stage) -> bool:

@@ -11,9 +11,12 @@ from click.testing import CliRunner
 
 from score.cli import score
 from tests.building.runs import TURN, new_run
+from tests.building.stored import weights
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.care.check import check_run
 from warehouse.care.compact import compact_run
+from warehouse.care.prune import prune_run
+from warehouse.care.repair import plan_repair, put_aside
 from warehouse.cli import cli
 from warehouse.sql.database import connect, rows_of
 from warehouse.store import commit
@@ -127,3 +130,17 @@ def test_a_run_of_version_0_2_0_is_merged_with_the_columns_added_since_empty(tmp
     assert compact_run(run)[0] == "iteration 0 (train): 4 files merged into 2"
     assert tables(run) == before and "cost" in pq.read_schema(run.parts("completions", **KEYS)[0]).names
     assert check_run(run).problems == []
+
+
+@pytest.mark.parametrize("table", ["samples", "completions"])
+def test_rows_that_a_repair_named_as_lost_stop_no_compaction(run: Warehouse, table: str) -> None:
+    run.commit_policy(1, weights(run, 1, "weights 1"))
+    run.stage("train", iteration=0).complete({})
+    prune_run(run, 1, dry_run=False)
+    part, = run.root.glob(f"{table}/*/*/**/part-00005.parquet")
+    part.unlink()
+    put_aside(run, plan_repair(run))
+    before = tables(run)
+    said = {"samples": "as a part of its scores is lost", "completions": "10 files merged into 2"}
+    assert compact_run(run)[0].endswith(said[table])
+    assert tables(run) == before and check_run(run).problems == []

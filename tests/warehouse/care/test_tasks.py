@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from score.cli import score
 from score.rewards.scorer import Scorer
 from tests.building.runs import TURN, arc_file, new_run
+from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.care.check import check_run
+from warehouse.care.repair import plan_repair, put_aside
 from warehouse.cli import cli
 from warehouse.store.errors import counted
 from warehouse.store.run_folder import open_warehouse
@@ -61,6 +64,23 @@ def test_rows_of_a_replaced_task_keep_the_scorer_that_judged_them(run: Path, cor
     said("replace", run, corrected)
     scorers = [Scorer("exact", replaced=facts).identity for facts in ({}, first, replaced_payloads(run))]
     assert len(set(scorers)) == 3 and scorers[0] == Scorer("exact").identity
+
+
+@pytest.mark.parametrize("table", ["samples", "completions"])
+def test_what_was_scored_before_a_replacement_cannot_be_scored_again(run: Path, corrected: Path,
+                                                                     table: str) -> None:
+    add_rollout(open_warehouse(run), [("a", fenced(SAME)), ("b", fenced(SAME))] * 2, part_size=2)
+    assert CliRunner().invoke(score, [str(run)]).exit_code == 0
+    said("replace", run, corrected)
+    part, = run.glob(f"{table}/*/*/**/part-00001.parquet")
+    part.unlink()
+    warehouse = open_warehouse(run)
+    put_aside(warehouse, plan_repair(warehouse))
+    scorer, = warehouse.scorers(0, "train")
+    rows = warehouse.read("samples", ["task_id"], iteration=0, purpose="train", scorer=scorer)
+    assert rows.num_rows == 2
+    wrong = check_run(warehouse).problems
+    assert [text[:22] for text in wrong] == ["rollout of iteration 0"] * (table == "completions"), wrong
 
 
 def test_again_it_does_nothing(run: Path, corrected: Path) -> None:
