@@ -81,7 +81,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     body.append('<h2 id="samples">Samples</h2>')
-    body.append(sample_browser(samples, sheet) if samples else '<p class="quiet">Nothing is scored yet.</p>')
+    body.append(sample_browser(samples, sheet) if samples else
+                '<p class="quiet">No training iteration or evaluation is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
     text = page(warehouse.root.name, subtitle, "\n".join(body), data, sheet, refresh=refresh)

@@ -20,7 +20,7 @@ class Figure(NamedTuple):
     caption: str
     sql: str
     draw: Draw
-    missing: str = "Nothing is scored yet."
+    missing: str = "No training iteration is scored yet."
 
 
 def stats_sql(columns: str, where: str = "purpose = 'train'") -> str:

@@ -77,5 +77,5 @@ HEALTH = (
            lines(share=True, distinct_outputs_share="different outputs per completion",
                  zero_variance_share="groups without spread")),
     Figure("errors", "Failures by kind", "Shares of all completions.", ERRORS_SQL, draw_errors,
-           "No completion failed."),
+           "No completion of a training iteration failed."),
 )

@@ -54,6 +54,7 @@ WITH steps AS (SELECT iteration, optimizer_step,
 SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
 MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
+NO_MISMATCH = "Nothing is trained yet that a policy of the run has sampled."
 # A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is.
 Segment = tuple[float, float, str, float, str]
 
@@ -139,13 +140,13 @@ TRAINING = (
            "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
            MISMATCH_SQL,
            lines(log=True, levels=[(1e-3, "alarm, KL at staleness 0")], mismatch_kl="KL(mu, pi_old), k3",
-                 log_ratio_abs_mean="mean |log ratio|"), NOT_TRAINED),
+                 log_ratio_abs_mean="mean |log ratio|"), NO_MISMATCH),
     Figure("ess", "Effective sample size",
            "Of pi_old / mu over the tokens of a step, over their number; of several steps the lowest.",
            STEPS_SQL, lines(share=True, levels=[(0.3, "alarm")], ess="ESS / n"), NOT_TRAINED),
     Figure("ratios", "Largest token gap",
            "The largest |log pi_old - log mu| of any token; 0.7 is a factor of two in probability.",
-           MISMATCH_SQL, lines(log=True, log_ratio_abs_max="largest |log ratio|"), NOT_TRAINED),
+           MISMATCH_SQL, lines(log=True, log_ratio_abs_max="largest |log ratio|"), NO_MISMATCH),
     Figure("gradients", "Gradient norm", "Before clipping, mean over the steps.", STEPS_SQL,
            lines(grad_norm="gradient norm"), NOT_TRAINED),
     Figure("clipping", "Clipping and drift inside the stage",

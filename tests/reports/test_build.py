@@ -211,7 +211,15 @@ def replace_completions(run: Warehouse, text: str) -> None:
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
     text = build_report(empty_run(tmp_path / "run").root).read_text()
-    assert "Nothing is scored yet." in text and "<svg class=\"chart\"" not in text
+    assert "No training iteration is scored yet." in text and "<svg class=\"chart\"" not in text
+
+
+def test_a_run_of_evaluations_alone_is_not_told_that_nothing_failed_or_is_scored(tmp_path: Path) -> None:
+    run = empty_run(tmp_path / "run")
+    write_iteration(run, 0, "eval", Weather(invalid=0.5), np.random.default_rng(0))
+    text = build_report(run.root).read_text()
+    assert "No completion of a training iteration failed." in text
+    assert "Nothing is scored" not in text and "No completion failed" not in text
 
 
 def test_a_run_that_is_not_trained_lacks_only_the_training(tmp_path: Path) -> None:
