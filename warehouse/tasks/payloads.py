@@ -12,6 +12,7 @@ MATCHES = ("exact", "numeric", "choice")
 COMPARISONS = ("tokens", "lines", "values")
 MODES = ("apart", "together")
 NUMBER = (int, float)
+Code = tuple[str, list[ast.stmt]]       # a source and its statements
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
 ELSEWHERE = ("candidate", "globals()")     # where the program's own is, whatever else has its name
@@ -115,20 +116,19 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     statements = [tests] if isinstance(tests, str) else tests
     if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
         raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
-    for code in (setup, *statements):
-        _python(where, "tests", code)
-    for test in tests if isinstance(tests, list) else []:
-        if (name := _uncalled(test)) and not any(name in other or "globals()" in other
+    before, *asked = ((code, _python(where, "tests", code)) for code in (setup, *statements))
+    for test, body in asked if isinstance(tests, list) else []:
+        if (name := _uncalled(body)) and not any(name in other or "globals()" in other
                                                  for other in tests if other is not test):
             raise StageError(f"{where}: payload field 'tests' is a list of statements, of which one defines "
                              f"{name} and nothing calls it: every program would pass. Give the source as one "
                              "text, not in a list.")
+    whole = [] if isinstance(tests, list) else [*before[1], *asked[0][1]]
     name = entry.split(".")[0]
-    asked = isinstance(tests, str) and "check" in _functions(ast.parse(f"{setup}\n{tests}").body)
-    if not asked and any(_replaces(name, f"{setup}\n{test}") for test in statements):
+    if "check" not in _functions(whole) and _replace(name, before, asked):
         raise StageError(f"{where}: payload field 'tests' or 'setup' defines {name} itself, so the program's "
                          "own would never be asked. Take it out, or give it another name.")
-    if isinstance(tests, str) and not defines_tests(f"{setup}\n{tests}"):
+    if isinstance(tests, str) and not any(map(_is_test, whole)):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
                          "and no class. Correct it.")
 
@@ -170,9 +170,8 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
         raise StageError(f"{where}: payload field '{name}' is '{value}'. Use one of {', '.join(choices)}.")
 
 
-def _uncalled(statement: str) -> str | None:
+def _uncalled(body: list[ast.stmt]) -> str | None:
     """The name of the test that a statement defines where it runs nothing, neither that nor anything else."""
-    body = ast.parse(statement).body
     if any(not isinstance(node, IDLE) and not ast.unparse(node).startswith(("if __name__", '"', "'"))
            for node in body):
         return None
@@ -185,9 +184,18 @@ def _functions(body: list[ast.stmt]) -> list[str]:
     return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-def _replaces(name: str, source: str) -> bool:
-    """Whether tests define what they ought to ask, before they have looked at the program's own."""
-    for node in ast.parse(source).body if not any(word in source for word in ELSEWHERE) else []:
+def _replace(name: str, setup: Code, tests: list[Code]) -> bool:
+    """Whether a test, or their setup, defines what they ought to ask."""
+    source, body = setup
+    first = _replaces(name, body)
+    return first is not False and any(
+        first or _replaces(name, test) for text, test in tests
+        if not any(word in source or word in text for word in ELSEWHERE))
+
+
+def _replaces(name: str, body: list[ast.stmt]) -> bool | None:
+    """Whether what has this name first is a definition, no look at the program's own; None for neither."""
+    for node in body:
         is_own, parts = False, list[ast.AST]([node])
         if isinstance(node, DEFINITIONS) and node.name == name:
             header = node.bases if isinstance(node, ast.ClassDef) else [node.args]
@@ -196,7 +204,7 @@ def _replaces(name: str, source: str) -> bool:
             return False
         if is_own:
             return True
-    return False
+    return None
 
 
 def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
