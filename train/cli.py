@@ -227,7 +227,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         if before := stage.settings():      # other options are not passed over
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())
-        click.echo(f"iteration {iteration} is trained already: policy {iteration + 1}")
+        left_out = "rolled_back_to" in (stage.manifest() or {}).get("facts", {})
+        click.echo(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
+                                                f"is trained already: policy {iteration + 1}"))
         prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
         return
     scorer = scorer_to_train(warehouse, iteration, scorer, settings.purpose)

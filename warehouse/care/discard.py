@@ -23,6 +23,9 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     training = warehouse.stage("train", iteration=iteration)
     folders = [] if purpose is None else folders_of(warehouse, iteration, purpose)
     if purpose is None or is_training(purpose) or purpose == warehouse.trained_purpose(iteration):
+        if "rolled_back_to" in (training.manifest() or {}).get("facts", {}):
+            raise StageError(f"Iteration {iteration} was left out of training by a rollback, and its rows "
+                             "stay: they are the record of the policy that was given up.")
         if training.is_complete() or iteration + 1 in warehouse.policy_versions():
             raise StageError(f"Policy {iteration + 1} was trained in iteration {iteration}, so the rows "
                              f"stay. Go back with `warehouse rollback {typed(warehouse.root)} --to "

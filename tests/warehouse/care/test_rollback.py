@@ -7,6 +7,7 @@ import pytest
 from tests.building.runs import TURN, change_document, new_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
+from warehouse.care.discard import discard
 from warehouse.care.rollback import roll_back
 from warehouse.stages.due import rollout_due
 from warehouse.store.errors import StageError
@@ -29,6 +30,8 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     assert not run.purposes("prompts", 3) and rollout_due(run) == 3
     assert sorted(path.parent.parent.name for path in aside.glob("*/*/*")) == ["completions", "prompts"]
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
+    with pytest.raises(StageError, match="Iteration 2 was left out of training by a rollback, and its"):
+        discard(run, 2, "train")
 
 
 @pytest.mark.parametrize(("iteration", "purpose"), [(2, "train"), (0, "eval")])
