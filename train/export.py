@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
                        device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,
                        targets="all-linear", revision=warehouse.facts.get("model_revision"))
-    rows = probe_rows(warehouse, version)
+    rows = probe_rows(warehouse, version, policy.vocabulary_size)
     with torch.no_grad():
         with policy.model.disable_adapter():  # type: ignore[operator]
             of_base = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
@@ -56,16 +57,16 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
             f"moved them by {moved:.1e} on average")
 
 
-def probe_rows(warehouse: Warehouse, version: int) -> list[Tensor]:
-    """Prompts and completions of the training rows that led to the policy."""
-    iteration = version - 1
-    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], iteration=iteration,
-                             purpose="train")
+def probe_rows(warehouse: Warehouse, version: int, vocabulary_size: int) -> list[Tensor]:
+    """Prompts and completions of the rows that the policy was trained on; where they are gone, any tokens."""
+    keys: dict[str, Any] = {"iteration": version - 1, "purpose": warehouse.trained_purpose(version - 1)}
+    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], **keys)
     by_group = dict(zip(prompts.column("group_id").to_pylist(), prompts.column("prompt_ids").to_pylist(),
                         strict=True))
-    completions = warehouse.read("completions", columns=["group_id", "completion_ids"], iteration=iteration,
-                                 purpose="train").slice(0, PROBE_ROWS).to_pylist()
-    return [torch.tensor(by_group[row["group_id"]] + row["completion_ids"]) for row in completions]
+    completions = warehouse.read("completions", columns=["group_id", "completion_ids"], **keys)
+    kept = completions.filter(completions.column("completion_ids").is_valid()).slice(0, PROBE_ROWS)
+    return [torch.tensor(by_group[row["group_id"]] + row["completion_ids"]) for row in kept.to_pylist()] or [
+        torch.arange(64) * 7 % vocabulary_size]
 
 
 def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:

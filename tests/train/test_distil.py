@@ -65,6 +65,9 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
     assert "mismatch" not in done.output
     assert mismatch_floor(warehouse, 1) is None, "nor do they say how far rounding goes"
     assert loss_of(warehouse, 1, RIGHT) < before - 0.05
+    exported = CliRunner().invoke(train, ["export", str(warehouse.root), "--output",
+                                          str(warehouse.root / "exported")])
+    assert exported.exit_code == 0, exported.exception
     assert rollout_due(warehouse) == 1, "more rows of iteration 0 would never be trained on"
     rows = warehouse.read("train_samples", iteration=0).to_pylist()
     assert {(row["purpose"], row["staleness"]) for row in rows} == {("distil", 0)}

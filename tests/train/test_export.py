@@ -1,5 +1,6 @@
 """`train export` writes a plain model with the logprobs of base and adapter."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
-from tests.building.sampled import OPTIONS, load_policy, sample_rows, tiny_run
+from tests.building.sampled import OPTIONS, VOCABULARY, load_policy, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.export import probe_rows
+from warehouse.care.prune import prune_run
+from warehouse.store.run_folder import open_warehouse
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +37,20 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
     assert (before - expected).abs().max() > 1e-2
     moved = [torch.gather(change.log_softmax(-1)[0, :-1], 1, row[1:, None]) - torch.gather(
         base(row[None]).logits.log_softmax(-1)[0, :-1], 1, row[1:, None])
-        for row in probe_rows(run, 1) for change in [merged(row[None]).logits]]
+        for row in probe_rows(run, 1, VOCABULARY) for change in [merged(row[None]).logits]]
     assert f"where the adapter moved them by {torch.cat(moved).abs().mean():.1e} on average" in result.stdout
+
+
+@pytest.mark.parametrize("table", ["completions", "prompts"])
+def test_a_policy_is_exported_also_where_its_rows_are_gone_or_pruned(run, tmp_path, table):
+    copy = open_warehouse(shutil.copytree(run.root, tmp_path / "run"))
+    if table == "prompts":
+        prune_run(copy, 1, dry_run=False)
+    else:
+        shutil.rmtree(copy.folder(table, iteration=0, purpose="train"))
+    arguments = ["export", str(copy.root), "--output", str(tmp_path / "merged")]
+    result = CliRunner().invoke(train_command, arguments)
+    assert result.exit_code == 0 and "moved them by" in result.stdout, result.exception
 
 
 def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_path, monkeypatch):
