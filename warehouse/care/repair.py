@@ -12,6 +12,7 @@ from typing import NamedTuple
 from warehouse.care.check import find_damage
 from warehouse.care.discard import new_target
 from warehouse.care.part_findings import Finding, is_compacted
+from warehouse.stages.due import is_sampled
 from warehouse.stages.space import sweep
 from warehouse.store.errors import StageError
 from warehouse.store.intent import Step, carry_out
@@ -158,7 +159,7 @@ def _train_moves(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterat
     """A training and its policy are made again, unless later rows were sampled from that policy."""
     version = stage.identity["iteration"] + 1
     folder = warehouse.policy_dir(version)
-    if not (version in warehouse.iterations("completions") or warehouse.policy_dir(version + 1).exists()):
+    if not (is_sampled(warehouse, version) or warehouse.policy_dir(version + 1).exists()):
         yield from (Move(path, f"{path.name}: {finding.why}; trained again")
                     for path in (stage.folder, folder) if path.exists())
     elif finding.path == folder:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from warehouse.care.discard import folders_of, new_target
+from warehouse.stages.due import is_sampled
 from warehouse.store.commit import flush_folder, saying_why
 from warehouse.store.errors import StageError, typed
 from warehouse.store.intent import Step, carry_out
@@ -25,7 +26,7 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     newest = max(versions)
     if to == newest:
         raise StageError(f"Policy {to} is the newest one already: there is nothing to go back from.")
-    sampled = _is_sampled(warehouse, newest)
+    sampled = is_sampled(warehouse, newest)
     if warehouse.policy(newest).get("rolled_back_to") == to and not sampled:
         return [f"policy {newest} has the weights of policy {to} already; nothing is changed",
                 f"next: rollout {typed(warehouse.root)} --iteration {newest}"]
@@ -63,15 +64,6 @@ def _check_trained(warehouse: Warehouse, version: int) -> None:
     if training.settings() is not None and not training.is_complete():
         raise StageError(f"{training.title} wrote policy {version} and was stopped before its end. Run "
                          f"`train {typed(warehouse.root)}` again, which finishes it; then roll back.")
-
-
-def _is_sampled(warehouse: Warehouse, version: int) -> bool:
-    """Whether there are rows of a policy, of whatever iteration."""
-    rollouts = (warehouse.stage("rollout", iteration=iteration, purpose=purpose).settings() or {}
-                for iteration in warehouse.iterations("completions")
-                for purpose in warehouse.purposes("completions", iteration))
-    return bool(warehouse.purposes("completions", version)) or any(
-        settings.get("policy_version") == version for settings in rollouts)
 
 
 def _sampled(warehouse: Warehouse, iteration: int) -> list[Path]:

@@ -1,5 +1,7 @@
 """Which iteration a stage has to work on next, and whether a named iteration is in order."""
 
+import contextlib
+
 from warehouse.store.errors import StageError, typed
 from warehouse.store.names import is_of, is_training, turn_purpose
 from warehouse.store.run_folder import Warehouse
@@ -52,6 +54,17 @@ def is_left_out(warehouse: Warehouse, iteration: int) -> bool:
     manifest = warehouse.stage("train", iteration=iteration).manifest() or {}
     return "rolled_back_to" in manifest.get("facts", {}) or (manifest.get("settings") or {}).get(
         "purpose", "train") != "train"
+
+
+def is_sampled(warehouse: Warehouse, version: int) -> bool:
+    """Whether there are rows of a policy, of whatever iteration; settings that are damaged tell of none."""
+    for iteration in warehouse.iterations("completions"):
+        for purpose in warehouse.purposes("completions", iteration):
+            with contextlib.suppress(StageError):
+                rollout = warehouse.stage("rollout", iteration=iteration, purpose=purpose)
+                if iteration == version or (rollout.settings() or {}).get("policy_version") == version:
+                    return True
+    return False
 
 
 def given_up_iterations(warehouse: Warehouse, iteration: int) -> set[int]:

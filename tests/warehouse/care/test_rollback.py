@@ -8,6 +8,7 @@ from tests.building.runs import TURN, change_document, new_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.care.discard import discard
+from warehouse.care.repair import plan_repair
 from warehouse.care.rollback import roll_back
 from warehouse.stages.due import rollout_due
 from warehouse.store.errors import StageError
@@ -45,6 +46,10 @@ def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path
     settings = run.stage("rollout", iteration=iteration, purpose=purpose)
     change_document(settings.folder / "settings.json", policy_version=1)
     former = run.policy(1)
+    file = run.policy_dir(1) / "adapter_model.safetensors"
+    file.write_text("weights 2")
+    assert any(move.path is None and "later rows were sampled" in move.why for move in plan_repair(run))
+    file.write_text("weights 1")
     assert "policy 2 now has the weights of policy 0; iteration 1 stays" in roll_back(run, 0)[0]
     assert run.policy(1) == former and rollout_due(run) == 2
     assert run.purposes("completions", iteration) == ([] if purpose == "train" else ["train", "eval"])
