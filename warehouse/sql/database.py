@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, typed
 from warehouse.store.run_folder import Warehouse
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".j
 Answer = TypeVar("Answer")
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
--- command, so that it lists what is complete now; do not edit. Use: duckdb -init {root}/warehouse.sql
+-- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
 
 -- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
 SET disabled_optimizers = 'window_self_join';
@@ -233,6 +233,7 @@ def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES
         folder = files("warehouse.sql.texts")
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
-    header = HEADER.format(root=" ".join(str(root).splitlines()))      # of comments, which a line break ends
+    named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
+    header = HEADER.format(root=named, script=typed(f"{named}/warehouse.sql"))
     return "\n".join([header, table_views(inventory), texts_of(*MEASURE_FILES),
                       rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

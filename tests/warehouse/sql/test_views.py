@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import tomllib
 from fractions import Fraction
@@ -300,6 +301,12 @@ def test_the_kind_of_task_has_one_name_for_readers_and_its_old_one_in_the_file(r
     assert "scorer" in pq.read_schema(part).names and "kind" not in pq.read_schema(part).names
     assert run.read("tasks", ["task_id", "kind"])["kind"].to_pylist() == ["grid"] * 8
     assert rows_of(connect(run), "SELECT DISTINCT kind FROM tasks") == [{"kind": "grid"}]
+
+
+def test_the_written_sql_names_a_command_that_can_be_pasted(tmp_path: Path) -> None:
+    sql = refresh_sql(empty_run(tmp_path / "it's a run"))
+    [words] = (line.partition(" Use: ")[2] for line in sql.read_text().splitlines() if " Use: " in line)
+    assert shlex.split(words) == ["duckdb", "-init", str(sql)]
 
 
 def test_the_written_sql_stands_alone(run: Warehouse) -> None:
