@@ -12,8 +12,11 @@ MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
                          "purpose = 'train' AND mismatch_kl IS NOT NULL")
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
-       avg(policy_kl) AS policy_kl, min(ess) AS ess
+       avg(policy_kl) AS policy_kl
 FROM train_steps GROUP BY iteration ORDER BY iteration"""
+ESS_SQL = """\
+SELECT iteration, min(ess) AS ess
+FROM train_steps WHERE ess IS NOT NULL GROUP BY iteration ORDER BY iteration"""
 SECONDS_SQL = """\
 SELECT iteration, sum(seconds) FILTER (stage = 'rollout') AS rollout,
        sum(seconds) FILTER (stage = 'score') AS score, sum(seconds) FILTER (stage = 'train') AS train
@@ -143,7 +146,7 @@ TRAINING = (
                  log_ratio_abs_mean="mean |log ratio|"), NO_MISMATCH),
     Figure("ess", "Effective sample size",
            "Of pi_old / mu over the tokens of a step, over their number; of several steps the lowest.",
-           STEPS_SQL, lines(share=True, levels=[(0.3, "alarm")], ess="ESS / n"), NOT_TRAINED),
+           ESS_SQL, lines(share=True, levels=[(0.3, "alarm")], ess="ESS / n"), NO_MISMATCH),
     Figure("ratios", "Largest token gap",
            "The largest |log pi_old - log mu| of any token; 0.7 is a factor of two in probability.",
            MISMATCH_SQL, lines(log=True, log_ratio_abs_max="largest |log ratio|"), NO_MISMATCH),

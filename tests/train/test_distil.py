@@ -76,6 +76,7 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
         assert row["mismatch_kl"] is None and row["log_ratio_abs_max"] is None
         expected = [RIGHT, WRONG][row["sample_index"]]
         assert len(row["old_logprobs"]) == len(expected)
+    assert {row["ess"] for row in warehouse.read("train_steps", iteration=0).to_pylist()} == {None}
     first = rows[0]
     assert -sum(first["old_logprobs"]) / len(RIGHT) == pytest.approx(before, abs=1e-4), "at temperature 1"
 

@@ -211,12 +211,13 @@ def _update(learner: Learner, step: int) -> None:
                          f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
 
 
-def _old_policy_metrics(rows: list[Row]) -> dict[str, float]:
-    """ESS of pi_old / mu and mean entropy of pi_old over all trainable tokens of a step."""
+def _old_policy_metrics(rows: list[Row]) -> dict[str, float | None]:
+    """ESS of pi_old / mu, None without mu, and mean entropy of pi_old over all trainable tokens of a step."""
     trainable = [row for row in rows if row.trainable]
+    known = not any(math.isnan(mu) for row in trainable for mu in row.rollout.behaviour_logprobs[:1])
     log_ratio = torch.cat([torch.empty(0), *(row.log_ratio for row in trainable)])
     entropy = torch.cat([torch.empty(0), *(row.entropy for row in trainable)])
-    return {"ess": effective_sample_size(log_ratio),
+    return {"ess": effective_sample_size(log_ratio) if known else None,
             "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
 
 

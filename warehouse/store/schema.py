@@ -236,7 +236,8 @@ TRAIN_STEPS = (
     Column("ratio_max", DOUBLE, "Largest pi/pi_old of the tokens with a gradient."),
     Column("entropy", DOUBLE, "Mean entropy of pi_old over all trainable tokens of the step, nats."),
     Column("ess", DOUBLE,
-           "Effective sample size of pi_old/mu over all trainable tokens of the step, over their number."),
+           "Effective sample size of pi_old/mu over all trainable tokens of the step, over their number; "
+           "null for what another model said."),
     Column("seconds", DOUBLE, "Wall time of the step."),
     Column("extra", TEXT,
            "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
