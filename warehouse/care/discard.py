@@ -18,7 +18,7 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None) -> Path:
     if later turns answer them, or a later iteration went on with what they left.
     """
     if purpose is not None:
-        _check_unanswered(warehouse, iteration, purpose)
+        check_unanswered(warehouse, iteration, [purpose])
         _check_left(warehouse, iteration, purpose)
     training = warehouse.stage("train", iteration=iteration)
     folders = [] if purpose is None else folders_of(warehouse, iteration, purpose)
@@ -56,17 +56,18 @@ def new_target(warehouse: Warehouse, place: str = "discarded") -> Path:
     return warehouse.root / place / stamp
 
 
-def _check_unanswered(warehouse: Warehouse, iteration: int, purpose: str) -> None:
-    """StageError if the plan of a later turn stands on rows of this rollout."""
+def check_unanswered(warehouse: Warehouse, iteration: int, purposes: list[str]) -> None:
+    """StageError if the plan of a later turn stands on rows of these rollouts, and is none of them itself."""
+    gone = {(iteration, purpose) for purpose in purposes}
     waves = [(number, wave) for number in warehouse.iterations("completions")
              for wave in warehouse.purposes("completions", number) if turn_of(wave) > 1]
-    for number, wave in waves:
+    for number, wave in (each for each in waves if each not in gone):
         parents = warehouse.read("prompts", ["parent_iteration", "parent_purpose"], iteration=number,
-                                 purpose=wave)
-        if {"parent_iteration": iteration, "parent_purpose": purpose} in parents.to_pylist():
-            raise StageError(f"{wave} of iteration {number} answers completions of it. Put that aside first: "
-                             f"`warehouse discard {typed(warehouse.root)} --iteration {number} --purpose "
-                             f"{wave}`.")
+                                 purpose=wave).to_pylist()
+        if gone & {(row["parent_iteration"], row["parent_purpose"]) for row in parents}:
+            raise StageError(f"{wave} of iteration {number} answers completions of iteration {iteration}. "
+                             f"Put that aside first: `warehouse discard {typed(warehouse.root)} --iteration "
+                             f"{number} --purpose {wave}`.")
 
 
 def _check_left(warehouse: Warehouse, iteration: int, purpose: str) -> None:

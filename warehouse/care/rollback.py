@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from warehouse.care.discard import folders_of, new_target
+from warehouse.care.discard import check_unanswered, folders_of, new_target
 from warehouse.stages.due import is_sampled
 from warehouse.store.commit import flush_folder, saying_why
 from warehouse.store.errors import StageError, typed
@@ -67,9 +67,10 @@ def _check_trained(warehouse: Warehouse, version: int) -> None:
 
 
 def _sampled(warehouse: Warehouse, iteration: int) -> list[Path]:
-    """What there is of an iteration's rollouts to train on."""
-    purposes = {*warehouse.turns(iteration, table="prompts"), *warehouse.turns(iteration)}
-    return [folder for purpose in sorted(purposes) for folder in folders_of(warehouse, iteration, purpose)
+    """What there is of an iteration's rollouts to train on; StageError where an evaluation answers them."""
+    purposes = sorted({*warehouse.turns(iteration, table="prompts"), *warehouse.turns(iteration)})
+    check_unanswered(warehouse, iteration, purposes)
+    return [folder for purpose in purposes for folder in folders_of(warehouse, iteration, purpose)
             if folder.exists()]
 
 

@@ -23,8 +23,14 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
         add_rollout(run, [("turn", fenced(SAME))], iteration=iteration)
     begun = run.folder("completions", iteration=3, purpose="train") / "manifest.json"
     begun.unlink()
+    add_rollout(run, [("turn", fenced(SAME))], iteration=1, purpose="eval-turn2", turn=2, parent_iteration=3,
+                parent_purpose="train", parent_sample_index=0)
+    with pytest.raises(StageError, match="eval-turn2 of iteration 1 answers completions of iteration 3"):
+        roll_back(run, 1)
+    discard(run, 1, "eval-turn2")
+    first, = (tmp_path / "run" / "discarded").iterdir()
     said, after = roll_back(run, 1)
-    aside, = (tmp_path / "run" / "discarded").iterdir()
+    aside, = {*(tmp_path / "run" / "discarded").iterdir()} - {first}
     assert said == ("policy 3 now has the weights of policy 1; iteration 2 stays as it is and is not trained "
                     f"on; what was sampled ahead of iteration 3 is kept in {aside}")
     assert [run.purposes("completions", iteration) for iteration in (2, 3)] == [["train"], []]
