@@ -190,9 +190,12 @@ def test_lost_rows_of_a_training_that_cannot_be_repeated_are_named_for_good(run:
     assert problems(run) == []
 
 
-def test_a_compacted_rollout_with_damage_is_sampled_again_whole(whole: Warehouse, run: Warehouse) -> None:
+@pytest.mark.parametrize("damaged", [f"{COMPLETIONS}/part-00003.parquet",
+                                     "prompts/iteration=0/purpose=train/part-00000.parquet"])
+def test_a_compacted_rollout_with_damage_is_sampled_again_whole(whole: Warehouse, run: Warehouse,
+                                                                damaged: str) -> None:
     assert to_the_end(Step("compact", 0), run).code == 0
-    flipped(run.root / COMPLETIONS / "part-00003.parquet")
+    flipped(run.root / damaged)
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
     for step in STAGES[:2]:
         assert to_the_end(step, run).code == 0

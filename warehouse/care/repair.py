@@ -78,7 +78,8 @@ def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
             yield Move(finding.path, f"{finding.why}; {why_not}, so it cannot be scored again and these rows "
                        "are lost", stage)
             return
-        if stage.name == "rollout" and finding.path.parent == stage.folder:
+        if stage.name == "rollout" and (finding.path.parent == stage.folder or (
+                finding.path.parent == stage.prompts and is_compacted(stage))):
             yield from _sampled_again(warehouse, stage, finding)
         yield Move(finding.path, finding.why) if not finding.path.is_dir() else Move(None, finding.text)
         yield from _open_again(stage)
@@ -92,7 +93,7 @@ def _open_again(stage: Stage) -> Iterator[Move]:
 
 
 def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Move]:
-    """What was made from a damaged part of completions."""
+    """What was made from a damaged part of completions, or from a plan that merged parts do not follow."""
     keys, numbers = stage.identity, {part_number(finding.path)}
     if is_compacted(stage):
         # Which rows a merged part held is decided by its merging: the plan numbers them otherwise.
@@ -101,7 +102,8 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
                     for path in present if path != finding.path)
         numbers |= {part_number(path) for path in present}
     twin = stage.folder / f"part-{part_number(finding.path):05d}.parquet"
-    if twin != finding.path and twin.exists():      # what was carried over is begun again, with its part
+    if finding.path.parent == stage.folder and twin != finding.path and twin.exists():
+        # what was carried over is begun again, with its part
         yield Move(twin, "what was carried over from it is damaged or gone")
     for score in warehouse.scores(keys["iteration"], keys["purpose"]):
         scored = [path for path in sorted(score.folder.glob("part-*.parquet"))
