@@ -4,15 +4,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.building.runs import (
-    completion_row,
-    finish,
-    new_run,
-    prompt_row,
-    sample_row,
-    without_waiting,
-    write_rows,
-)
+from tests.building import runs
 from warehouse.cli import cli
 from warehouse.look.story import story_lines
 from warehouse.sql.database import connect
@@ -25,21 +17,21 @@ def write_answers(run: Warehouse, iteration: int, purpose: str, *, policy: int |
                   solved: int = 0) -> None:
     """Four completions of the task, empty where it is not a policy that speaks."""
     keys = {"iteration": iteration, "purpose": purpose}
-    prompt = prompt_row("turn", 4, **keys)
-    rows = [completion_row(prompt, index, [1] * (2 if policy is not None else 1), [], policy_version=policy)
-            for index in range(4)]
-    scores = [sample_row(row, SCORER, float(right), correct=right)
+    prompt = runs.prompt_row("turn", 4, **keys)
+    said = [1] * (2 if policy is not None else 1)
+    rows = [runs.completion_row(prompt, index, said, [], policy_version=policy) for index in range(4)]
+    scores = [runs.sample_row(row, SCORER, float(right), correct=right)
               for row in rows for right in [row["sample_index"] < solved]]
-    write_rows(run, "prompts", [[prompt]])
-    write_rows(run, "completions", [rows])
-    finish(run, "rollout", **keys)
-    write_rows(run, "samples", [scores], scorer=SCORER)
-    finish(run, "score", scorer=SCORER, **keys)
+    runs.write_rows(run, "prompts", [[prompt]])
+    runs.write_rows(run, "completions", [rows])
+    runs.finish(run, "rollout", **keys)
+    runs.write_rows(run, "samples", [scores], scorer=SCORER)
+    runs.finish(run, "score", scorer=SCORER, **keys)
 
 
 def test_empty_answers_of_another_model_are_no_alarm(tmp_path: Path) -> None:
-    with without_waiting():
-        run = new_run(tmp_path / "run")
+    with runs.without_waiting():
+        run = runs.new_run(tmp_path / "run")
         write_answers(run, 0, "distil", policy=None)
         write_answers(run, 0, "eval-gpt", policy=None)
     watched = CliRunner().invoke(cli, ["watch", str(run.root)])
@@ -47,8 +39,8 @@ def test_empty_answers_of_another_model_are_no_alarm(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_not_compared_with_that_of_another_model(tmp_path: Path) -> None:
-    with without_waiting():
-        run = new_run(tmp_path / "run")
+    with runs.without_waiting():
+        run = runs.new_run(tmp_path / "run")
         write_answers(run, 0, "eval", policy=None)
         write_answers(run, 3, "eval", policy=3, solved=4)
     [line] = story_lines(run, connect(run))
