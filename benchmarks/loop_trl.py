@@ -30,6 +30,8 @@ from vllm import SamplingParams
 from rollout.prompts.formats import find_format
 from rollout.prompts.plan import PlanSettings, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
+from score.judging.completions import Item
+from score.judging.judge import measure, registered_terms, run_programs
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
@@ -37,8 +39,6 @@ from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from score.verdicts.completions import Item
-from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks.answers import first_code_block
 

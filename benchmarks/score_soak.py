@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 import numpy as np
 
+from score.protocol.frames import JobKind, encode_grids
 from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
 from score.sandbox.tiers import open_lanes
-from score.wire.frames import JobKind, encode_grids
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
 HONEST = ("return np.fliplr(grid)", "return np.rot90(grid, 3)", "return grid[::-1]",

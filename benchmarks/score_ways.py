@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from benchmarks.score_baselines import PAYLOAD, SOURCE, timed_run
 from score.isolation.lockdown import Layer
+from score.protocol.frames import JobKind
 from score.sandbox.lane_handle import LaneConfig, lane_environment
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.frames import JobKind
 
 COLD = "import sys\nimport numpy as np\nnames = {}\nexec(sys.stdin.read(), names)\n" \
        "print([names['transform'](np.ones((10, 10), int)).tolist() for _ in range(5)])"

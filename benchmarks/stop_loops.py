@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollout.engines.endings import LONGEST_LOOP, end_of_loop
+from rollout.engines.stopping import LONGEST_LOOP, end_of_loop
 from warehouse.store.run_folder import open_warehouse
 
 TIMES, PIECE, MOST_PIECES = (3, 4, 8, 16, 32, 64), 1024, 1000

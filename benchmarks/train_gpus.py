@@ -22,11 +22,11 @@ from benchmarks.train_rows import MODELS, make_groups, parse_shape, peak_mb, use
 from benchmarks.train_rows import settings as settings_of
 from train.model import loading
 from train.start import new_optimizer
-from train.update.accelerator import Processes
-from train.update.batch import build_batch
-from train.update.budget import choose_tokens
-from train.update.checkpoint import Checkpoints
-from train.update.steps import Learner, take_step
+from train.steps.accelerator import Processes
+from train.steps.batch import build_batch
+from train.steps.budget import choose_tokens
+from train.steps.checkpoint import Checkpoints
+from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage

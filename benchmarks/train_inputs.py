@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from benchmarks.train_rows import settings
 from benchmarks.warehouse import BODY_ITERATIONS, SCORER, build
-from train.rows.groups import load_groups
-from train.update.batch import build_batch
-from train.update.row import RowGroup
+from train.inputs.groups import load_groups
+from train.steps.batch import build_batch
+from train.steps.row import RowGroup
 from warehouse.store.run_folder import Warehouse
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from train.cli import train as train_command
+from train.inputs.groups import Group, Rollout
+from train.inputs.settings import Settings
+from train.inputs.turns import shared_prefixes
 from train.model.loading import DTYPES, load_lora
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import pack_logprobs
-from train.rows.groups import Group, Rollout
-from train.rows.settings import Settings
-from train.rows.turns import shared_prefixes
 
 MODELS = {
     "small": {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 1024, "num_attention_heads": 4,

@@ -35,7 +35,7 @@ def main(model: str, lora_rank: int, dtype: str) -> None:
 
     from benchmarks.train_rows import make_groups, make_model, new_policy, parse_shape
     from train.model import loading
-    from train.update.budget import choose_tokens
+    from train.steps.budget import choose_tokens
     folder = Path(tempfile.gettempdir()) / f"train-benchmark-{model}-{lora_rank}"
     folder.mkdir(exist_ok=True)
     lap("import of the benchmark")

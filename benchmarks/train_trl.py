@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.train_rows import LEARNING_RATE, Shape, peak_mb
+from train.inputs.groups import Group
 from train.model.loading import DTYPES
-from train.rows.groups import Group
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "starter" / "model"
 

@@ -24,21 +24,21 @@ from benchmarks.train_rows import (
     settings,
     useful_flops,
 )
+from train.inputs.groups import Group, Rollout
+from train.inputs.turns import shared_prefixes
 from train.model.packs import PromptGroup
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import backward_pack
 from train.objective.losses import clipped_surrogate
-from train.rows.groups import Group, Rollout
-from train.rows.turns import shared_prefixes
 from train.start import new_optimizer
-from train.update import gradients, logprob_pass
-from train.update.accelerator import Processes
-from train.update.batch import build_batch, weigh_rows
-from train.update.budget import choose_tokens
-from train.update.checkpoint import Checkpoints
-from train.update.logprob_pass import fill_logprobs
-from train.update.steps import Learner, take_step
+from train.steps import gradients, logprob_pass
+from train.steps.accelerator import Processes
+from train.steps.batch import build_batch, weigh_rows
+from train.steps.budget import choose_tokens
+from train.steps.checkpoint import Checkpoints
+from train.steps.logprob_pass import fill_logprobs
+from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage

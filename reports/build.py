@@ -14,10 +14,10 @@ from reports.grids import GridSheet
 from reports.page import alarm_notice, figure_block, page, sample_anchor, sample_browser, table, tiles
 from reports.samples import chosen_samples
 from reports.scale import duration, number
-from warehouse.look.advice import advice_lines, judged_lines
-from warehouse.look.alarms import last_rollback, raised_alarms
-from warehouse.look.story import story_lines
-from warehouse.look.summary import REACH
+from warehouse.inspect.advice import advice_lines, judged_lines
+from warehouse.inspect.alarms import last_rollback, raised_alarms
+from warehouse.inspect.story import story_lines
+from warehouse.inspect.summary import REACH
 from warehouse.sql.database import Connection, connect, explain_errors, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes

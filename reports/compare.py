@@ -11,7 +11,7 @@ from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.scale import Scale, number, scale_ticks
-from warehouse.look.results import paired_interval
+from warehouse.inspect.results import paired_interval
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError

@@ -14,10 +14,10 @@ from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
 from reports.grids import cell_paths, cell_size, difference_marks
 from reports.page import page_style
-from warehouse.look.show import completion_row, grid_pairs, is_grid
+from warehouse.inspect.show import completion_row, grid_pairs, is_grid
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LOWEST = 160          # a lower window Chromium does not fill (of one 127 high it draws 40)
@@ -86,7 +86,8 @@ def export_grids(connection: Connection, run: Path, name: str, output: Path) -> 
         task, outputs = row["task_id"], json.loads(row["outputs"] or "{}")
     known = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     if not known:
-        raise StageError(f"There is no task '{task}'. Which there are: `warehouse tasks list {typed(run)}`")
+        raise StageError(f"There is no task '{task}'. Which there are: `warehouse tasks list "
+                         f"{shell_quote(run)}`")
     write_picture(grid_sheet(json.loads(known[0]["payload"] or "{}"), outputs), output)
 
 

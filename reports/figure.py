@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from reports.drawing import Chart, Series, heat_map, line_chart, stacked_bars
-from warehouse.look.render import mean, stretches
+from warehouse.inspect.render import mean, stretches
 
 Rows = list[dict[str, Any]]
 Draw = Callable[[Rows], Chart]

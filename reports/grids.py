@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warehouse.look.show import is_grid
+from warehouse.inspect.show import is_grid
 
 Grid = Sequence[Sequence[int]]
 # The colours that everybody's ARC viewers use, 0 to 9.

@@ -13,9 +13,9 @@ from reports.drawing import Chart
 from reports.figure import Figure
 from reports.grids import GridSheet
 from reports.samples import PICKS, Sample, shorten
-from warehouse.look.alarms import Alarm
-from warehouse.look.render import printable
-from warehouse.look.show import grid_pairs
+from warehouse.inspect.alarms import Alarm
+from warehouse.inspect.render import printable
+from warehouse.inspect.show import grid_pairs
 from warehouse.store.errors import counted
 
 

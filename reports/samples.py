@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from warehouse.look.alarms import Alarm
-from warehouse.look.show import find_completion
+from warehouse.inspect.alarms import Alarm
+from warehouse.inspect.show import find_completion
 from warehouse.sql.database import Connection, explain_errors, rows_of
 
 LONGEST_TEXT = 2000

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from warehouse.stages.carried import PURPOSE, taken_groups
 from warehouse.stages.shard import Shard
-from warehouse.store.commit import bring
+from warehouse.store.commit import ensure_local
 from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF
@@ -59,7 +59,7 @@ def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> 
 def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
     """Groups of a part that the rollout has left to the next iteration."""
     paths = [path for path in warehouse.parts("carried", **keys) if part_number(path) == number]
-    bring(paths)
+    ensure_local(paths)
     return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 

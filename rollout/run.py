@@ -21,12 +21,12 @@ from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.selection import choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
-from warehouse.care.discard import discard
+from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import commit_json
-from warehouse.store.errors import StageError, counted, typed
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 from warehouse.store.schema import arrow_schema
@@ -51,7 +51,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         if job.stage.manifest():  # another engine or other tasks since then change nothing that stands
             job.settle("engine", "serve", "tasks_sha256")
             following = " and scored" if job.warehouse.scorers(job.iteration, job.purpose) else (
-                f"; next: score {typed(options.run)}")
+                f"; next: score {shell_quote(options.run)}")
             yield f"rollout of {job.title} is complete{following}"
         else:
             job.check()
@@ -88,7 +88,8 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
     clock.lap("sampling")
     if job.stage.settings() is None:
         raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
-                         f"`warehouse discard {typed(job.options.run)} --iteration {job.keys['iteration']} "
+                         f"`warehouse discard {shell_quote(job.options.run)} --iteration "
+                         f"{job.keys['iteration']} "
                          f"--purpose {job.keys['purpose']}`, then run it again.")
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
@@ -175,5 +176,5 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
         f"{counted(facts['num_tasks'], 'task')} by {sampler}, {counted(facts['num_tokens'], 'token')}, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}{carried}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
-        f"and prompts, {seconds['start']:.1f} s engine start; next: score {typed(job.options.run)}",
+        f"and prompts, {seconds['start']:.1f} s engine start; next: score {shell_quote(job.options.run)}",
     ]

@@ -33,7 +33,7 @@ def engine_to_start(job: Job, stop: StopRequest,
     """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if options.model:
-        from rollout.endpoint.foreign import ForeignEngine
+        from rollout.endpoint.api_model import ForeignEngine
         foreign = ForeignEngine(
             options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
             key_variable=options.api_key_variable, cache=options.cache,
@@ -51,7 +51,7 @@ def engine_to_start(job: Job, stop: StopRequest,
         if not warm.stays:
             yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
             return
-        from rollout.engines.kept import keep_encoder, rest, start_alone, start_kept
+        from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_kept
         yield (job, lambda model: keep_encoder(model, name_base(job.warehouse)),
                start_kept if keeps_engine(options) else start_alone)
         rest()
@@ -104,7 +104,7 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
         if warm.stays and not job.options.endpoint:
-            from rollout.engines.kept import check_fits
+            from rollout.engines.resident_engine import check_fits
             check_fits(settings, keeps=keeps_engine(job.options))
         warm.sound = False
         say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "

@@ -4,10 +4,10 @@ from collections import Counter
 from pathlib import Path
 
 from score.display import Progress
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import Outcome
-from score.wire.error_classes import ErrorClass
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
@@ -25,7 +25,7 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
     missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
     if rollouts:
         raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
-    raise StageError(f"{missing}. Run `rollout {typed(warehouse.root)}` first.")
+    raise StageError(f"{missing}. Run `rollout {shell_quote(warehouse.root)}` first.")
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from score.look.commands import (
+from score.inspect.commands import (
     diff,
     doctor,
     explain,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
+from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.sandbox.outcomes import Outcome
-from score.wire.error_classes import INFRASTRUCTURE, ErrorClass
 from warehouse.store.errors import counted
 
 REDRAW = 50      # programs between updates of the error mix

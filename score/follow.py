@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from score.judging.completions import Questions
+from score.judging.judge import plans_of
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.program import Program
-from score.verdicts.completions import Questions
-from score.verdicts.judge import plans_of
 from warehouse.stages.children import Followed
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from score.display import Progress
-from score.look.units import unit_lines
+from score.inspect.units import unit_lines
+from score.judging.completions import Item
+from score.judging.judge import Judgement, measure, run_programs
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
@@ -16,8 +18,6 @@ from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
 from score.tasks.together import mode_of
-from score.verdicts.completions import Item
-from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
 from warehouse.tasks.answers import first_code_block

@@ -13,20 +13,20 @@ import pyarrow as pa
 from score.checks import check_alike, check_any_scored, check_stop, check_unscored
 from score.display import Progress, summary_lines
 from score.follow import LOOK_SECONDS, Sampling, lanes_beside
+from score.judging.completions import Questions
+from score.judging.golden import check_golden
+from score.judging.judge import measure, reward_terms, run_programs
+from score.judging.samples import repetition_columns, samples_table
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import Tier, open_lanes
-from score.verdicts.completions import Questions
-from score.verdicts.golden import check_golden
-from score.verdicts.judge import measure, reward_terms, run_programs
-from score.verdicts.samples import repetition_columns, samples_table
 from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.chosen_scorer import choose_scorer
-from warehouse.store.errors import StageError, counted, typed
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
@@ -193,8 +193,8 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     counts, why = choose_scorer(session.warehouse, keys["iteration"], keys["purpose"], None)
     if counts != keys["scorer"]:
         session.say(f"  SQL, summary and reports go on with {counts}: {why}; "
-                    f"`score diff {typed(session.warehouse.root)} {typed(counts)} "
-                    f"{typed(keys['scorer'])}` compares")
+                    f"`score diff {shell_quote(session.warehouse.root)} {shell_quote(counts)} "
+                    f"{shell_quote(keys['scorer'])}` compares")
 
 
 def score_part(session: Session, path: Path, questions: Questions, clock: Clock,

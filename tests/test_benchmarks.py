@@ -14,7 +14,7 @@ from benchmarks.train import difference
 from benchmarks.train_rows import make_model, parse_shape
 from rollout.engines.engine import EngineSettings, Sampling
 from train.model import loading
-from train.update import gradients, logprob_pass
+from train.steps import gradients, logprob_pass
 
 
 @pytest.fixture(autouse=True)

@@ -116,7 +116,7 @@ def folders_in_printed_commands(program: Path) -> list[str]:
 def test_commands_that_are_printed_can_be_pasted_where_the_folder_has_a_space(room: str) -> None:
     found = {program.name: folders for program in (ROOT / room).rglob("*.py")
              if (folders := folders_in_printed_commands(program))}
-    assert found and all(code.startswith("typed(") for codes in found.values() for code in codes), found
+    assert found and all(code.startswith("shell_quote(") for codes in found.values() for code in codes), found
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))

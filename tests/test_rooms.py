@@ -23,7 +23,7 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
          "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/saving.py",
                           "rollout/endpoint/tokenizer.py"),
          "aiohttp": ("rollout/endpoint/server.py",),
-         "accelerate": ("train/update/accelerator.py",)}
+         "accelerate": ("train/steps/accelerator.py",)}
 
 
 @functools.cache
@@ -56,24 +56,25 @@ def test_a_room_imports_itself_and_the_warehouse_alone(room: str) -> None:
 # What each sub-room may import of its own room beside itself; `.` is the room's face, whose options and
 # settings are plain declarations. docs/design.md says each room's rule in words.
 MAY_IMPORT = {
-    "score": {"score.look", "score.rewards", "score.sandbox", "score.tasks", "score.verdicts", "score.wire"},
-    "score.look": {"score.isolation", "score.rewards", "score.sandbox", "score.tasks", "score.verdicts",
-                   "score.wire"},
-    "score.verdicts": {"score.rewards", "score.sandbox", "score.tasks", "score.wire"},
+    "score": {"score.inspect", "score.rewards", "score.sandbox", "score.tasks", "score.judging",
+              "score.protocol"},
+    "score.inspect": {"score.isolation", "score.rewards", "score.sandbox", "score.tasks", "score.judging",
+                   "score.protocol"},
+    "score.judging": {"score.rewards", "score.sandbox", "score.tasks", "score.protocol"},
     "score.rewards": {"score.sandbox", "score.tasks"},
-    "score.tasks": {"score.doubt", "score.sandbox", "score.wire"},
+    "score.tasks": {"score.doubt", "score.sandbox", "score.protocol"},
     "score.doubt": set(),
-    "score.sandbox": {"score.isolation", "score.wire"},
+    "score.sandbox": {"score.isolation", "score.protocol"},
     "score.graders": set(),
-    "score.lane": {"score.isolation", "score.wire"},
+    "score.lane": {"score.isolation", "score.protocol"},
     "score.isolation": set(),
-    "score.wire": set(),
-    "warehouse": {"warehouse.care", "warehouse.look", "warehouse.objects", "warehouse.sources",
+    "score.protocol": set(),
+    "warehouse": {"warehouse.maintain", "warehouse.inspect", "warehouse.objects", "warehouse.sources",
                   "warehouse.sql", "warehouse.stages", "warehouse.store", "warehouse.tasks",
                   "warehouse.transfer"},
     "warehouse.sources": {"warehouse.store", "warehouse.tasks"},
-    "warehouse.look": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store"},
-    "warehouse.care": {"warehouse", "warehouse.sources", "warehouse.sql", "warehouse.stages",
+    "warehouse.inspect": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store"},
+    "warehouse.maintain": {"warehouse", "warehouse.sources", "warehouse.sql", "warehouse.stages",
                        "warehouse.store", "warehouse.tasks"},
     "warehouse.transfer": {"warehouse", "warehouse.objects", "warehouse.sql", "warehouse.stages",
                            "warehouse.store", "warehouse.tasks"},
@@ -86,15 +87,15 @@ MAY_IMPORT = {
     "rollout.endpoint": {"rollout.engines", "rollout.prompts"},
     "rollout.engines": {"rollout", "rollout.prompts"},
     "rollout.prompts": {"rollout"},
-    "train": {"train.model", "train.objective", "train.rows", "train.update"},
-    "train.update": {"train.model", "train.objective", "train.rows"},
+    "train": {"train.model", "train.objective", "train.inputs", "train.steps"},
+    "train.steps": {"train.model", "train.objective", "train.inputs"},
     "train.model": set(),
-    "train.rows": {"train.objective"},
+    "train.inputs": {"train.objective"},
     "train.objective": set(),
 }
 # Rooms whose files may import nothing but the standard library and what stands here.
-BARE = {"score.isolation": {"score"}, "score.doubt": {"score"}, "score.wire": {"score", "numpy"},
-        "score.lane": {"score", "numpy"}, "train.rows": {"train", "warehouse", "numpy", "pyarrow"}}
+BARE = {"score.isolation": {"score"}, "score.doubt": {"score"}, "score.protocol": {"score", "numpy"},
+        "score.lane": {"score", "numpy"}, "train.inputs": {"train", "warehouse", "numpy", "pyarrow"}}
 
 
 @functools.cache

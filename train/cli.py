@@ -25,7 +25,7 @@ from warehouse.stages import warm
 from warehouse.stages.children import Followed
 from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
@@ -56,7 +56,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     warehouse = open_run(run)
     version = version or max(warehouse.policy_versions())
     if version == 0:
-        raise StageError(f"{run} has no policy but the base. Train one with `train {typed(run)}`.")
+        raise StageError(f"{run} has no policy but the base. Train one with `train {shell_quote(run)}`.")
     from train.export import export_policy
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
@@ -198,9 +198,9 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    from train.rows.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
-    from train.rows.settings import Settings, check_settings
-    from warehouse.care.prune import prune_policies
+    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
+    from train.inputs.settings import Settings, check_settings
+    from warehouse.maintain.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
     settings = Settings(**options)
     check_settings(settings)

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from train.inputs.inputs import Inputs, complete_stage, finish_committed, stage_settings
+from train.inputs.settings import correction_of
 from train.model.saving import Whole, save_policy
-from train.rows.inputs import Inputs, complete_stage, finish_committed, stage_settings
-from train.rows.settings import correction_of
-from train.update.mismatch import group_counts, mismatch_table
-from train.update.probe import PROBE
-from train.update.row import RowGroup
-from train.update.steps import Learner
-from train.update.tables import sample_table, step_table, token_table
-from warehouse.care.prune import prune_policies
+from train.steps.mismatch import group_counts, mismatch_table
+from train.steps.probe import PROBE
+from train.steps.row import RowGroup
+from train.steps.steps import Learner
+from train.steps.tables import sample_table, step_table, token_table
+from warehouse.maintain.prune import prune_policies
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.checksums import OPTIMIZER, file_hashes, weights_sha256

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from train.inputs.settings import Settings
 from train.model.loading import load_base
 from train.model.policy import Policy
 from train.model.saving import read_adapter
-from train.rows.settings import Settings
 from train.start import load_policy, open_processes
-from train.update.accelerator import Processes
+from train.steps.accelerator import Processes
 from warehouse.stages.children import Followed
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.parts import read_parts

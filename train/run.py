@@ -8,27 +8,27 @@ import torch
 
 from train.finish import WAITING, finish, is_waiting
 from train.follow import Ahead
+from train.inputs.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
+from train.inputs.settings import Settings
+from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.rows.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
-from train.rows.settings import Settings
-from train.rows.telemetry import stage_numbers
 from train.start import check_fits, load_optimizer, load_policy, open_processes
-from train.update.accelerator import Processes, Tracker
-from train.update.batch import WEIGHED_OUT, build_batch, split_into_steps, weigh_rows
-from train.update.budget import choose_tokens
-from train.update.checkpoint import Checkpoints
-from train.update.explain import explain_lines
-from train.update.logprob_pass import collect, fill_logprobs, hand_out
-from train.update.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
-from train.update.probe import make_probe
-from train.update.row import RowGroup, forwardable
-from train.update.steps import Learner, check_first_step, check_schedule, take_steps
+from train.steps.accelerator import Processes, Tracker
+from train.steps.batch import WEIGHED_OUT, build_batch, split_into_steps, weigh_rows
+from train.steps.budget import choose_tokens
+from train.steps.checkpoint import Checkpoints
+from train.steps.explain import explain_lines
+from train.steps.logprob_pass import collect, fill_logprobs, hand_out
+from train.steps.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
+from train.steps.probe import make_probe
+from train.steps.row import RowGroup, forwardable
+from train.steps.steps import Learner, check_first_step, check_schedule, take_steps
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.errors import StageError, counted, first_line, typed
+from warehouse.store.errors import StageError, counted, first_line, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
@@ -152,9 +152,11 @@ def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> Stage
                           f"choose others, or {keep}")
     if rollouts and not right and inputs.iteration > 0:
         return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          f"collapse: `warehouse watch {typed(run)}` names the policy to go back to. If "
+                          f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go "
+                          f"back to. If "
                           f"tasks are too hard, roll out others, or {keep}")
-    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard {typed(run)} --iteration "
+    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard "
+                      f"{shell_quote(run)} --iteration "
                       f"{inputs.iteration} --purpose {purpose}`), or {keep}")
 
 

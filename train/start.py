@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from train.inputs.inputs import Inputs
+from train.inputs.settings import Settings
 from train.model.loading import load_full, load_lora
 from train.model.policy import Policy
 from train.model.sharding import part_like
-from train.rows.inputs import Inputs
-from train.rows.settings import Settings
-from train.update.accelerator import Processes
+from train.steps.accelerator import Processes
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from warehouse.care.commands import compact, discard, prune, repair, rollback, tasks
-from warehouse.look.commands import gaps, results, show, watch
+from warehouse.inspect.commands import gaps, results, show, watch
+from warehouse.maintain.commands import compact, discard, prune, repair, rollback, tasks
 from warehouse.options import open_run, run_argument, run_folder, shows_errors, strict_option, with_version
 from warehouse.store.commit import by_address
 from warehouse.store.errors import counted
 from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
-LOADS = ("warehouse.look.alarms", "warehouse.look.summary", "warehouse.sql.rollup")
+LOADS = ("warehouse.inspect.alarms", "warehouse.inspect.summary", "warehouse.sql.rollup")
 
 
 @with_version
@@ -77,7 +77,7 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
 
     `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
     """
-    from warehouse.look.queries import read_script, write_answers
+    from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.database import connect
     if (query is None) == (file is None):
         raise click.UsageError("Give one of QUERY and --file.")
@@ -100,7 +100,7 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
 @shows_errors
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool) -> None:
     """Print one screen about the run."""
-    from warehouse.look.summary import iteration_lines, latest_iteration, summary_lines
+    from warehouse.inspect.summary import iteration_lines, latest_iteration, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
@@ -122,7 +122,7 @@ def check(run: Path, quick: bool) -> None:
 
     Exit code 1 with a list when any is broken.
     """
-    from warehouse.care.check import check_run
+    from warehouse.maintain.check import check_run
     report = check_run(open_run(run), quick=quick)
     for note in report.notes:
         click.echo(f"note: {note}")

@@ -13,7 +13,7 @@ from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
 from warehouse.store.commit import commit_bytes, commit_json, remove_folder, twin_of
-from warehouse.store.errors import StageError, counted, typed
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
 
@@ -61,7 +61,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     return [f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
-            f"next: rollout {typed(run)}"]
+            f"next: rollout {shell_quote(run)}"]
 
 
 def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:

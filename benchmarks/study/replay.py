@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.study.results import history_of, name_of, read_results
-from warehouse.look.alarms import raised_alarms
+from warehouse.inspect.alarms import raised_alarms
 from warehouse.sql.database import empty_connection
 
 if TYPE_CHECKING:

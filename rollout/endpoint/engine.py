@@ -17,8 +17,8 @@ from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Draw, Work, finish_hands, results
-from rollout.engines.endings import after_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
+from rollout.engines.stopping import after_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 

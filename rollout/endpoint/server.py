@@ -13,8 +13,8 @@ import aiohttp
 
 from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
 from rollout.endpoint.work import Draw
-from rollout.engines.endings import REASONS, Drawn, draw_parameters, likely, next_draw
 from rollout.engines.engine import EngineSettings, Sampling
+from rollout.engines.stopping import REASONS, Drawn, draw_parameters, likely, next_draw
 from warehouse.store.errors import StageError
 
 LOCAL = ("localhost", "127.0.0.1", "::1")

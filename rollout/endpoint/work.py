@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout.engines.endings import Drawn
 from rollout.engines.engine import Request, Sampled
+from rollout.engines.stopping import Drawn
 from warehouse.store.errors import StageError
 
 MOST_ATTEMPTS, MOST_REFUSALS = 5, 5

@@ -20,9 +20,9 @@ from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.endings import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
 from rollout.engines.merged import merged_tensors
+from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout.options import RolloutOptions
 from rollout.prompts.selection import choose_tasks
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 from warehouse.store.run_folder import Warehouse
 
@@ -85,7 +85,7 @@ def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
         return (f"Iteration {iteration} has no complete rollout of purpose {before} to answer. Run `rollout` "
                 "and `score` for it first, or name other rows with --from.")
     if not warehouse.scorers(iteration, before):
-        return (f"Iteration {iteration} ({before}) is not scored. Run `score {typed(warehouse.root)} "
+        return (f"Iteration {iteration} ({before}) is not scored. Run `score {shell_quote(warehouse.root)} "
                 f"--iteration {iteration}` first.")
     others = ", or other splits with --split" if before.startswith("eval-") else ""
     return (f"Iteration {iteration} ({before}) has no wrong completion to answer. Name rows with --from if "
@@ -100,7 +100,7 @@ def _check(warehouse: Warehouse, parent: dict[str, Any], purpose: str) -> None:
                          "its iteration was discarded. Correct --from.")
     if parent["scorer"] is None:
         raise StageError(f"Completion {name} is not scored, so there is nothing to say about it. Run `score "
-                         f"{typed(warehouse.root)} --iteration {parent['iteration']}` first.")
+                         f"{shell_quote(warehouse.root)} --iteration {parent['iteration']}` first.")
     if parent["prompt_ids"] is None or parent["completion_ids"] is None:
         raise StageError(f"The tokens of completion {name} were pruned, so nothing can follow them. Name "
                          "rows of an iteration that was not pruned.")

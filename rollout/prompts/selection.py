@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout.options import RolloutOptions
 from warehouse.stages.carried import carried_groups
-from warehouse.store.commit import bring
+from warehouse.store.commit import ensure_local
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
@@ -52,7 +52,7 @@ def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
     """
     plans = {iteration: warehouse.parts("prompts", iteration=iteration, purpose="train")
              for iteration in warehouse.iterations("completions") if iteration < before}
-    bring(part for parts in plans.values() for part in parts)
+    ensure_local(part for parts in plans.values() for part in parts)
     visits, carried = Counter[str](), set[str]()
     for iteration, parts in plans.items():
         plan = read_parts(parts, "prompts", ["task_id", "group_id"]).to_pylist()

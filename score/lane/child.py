@@ -9,9 +9,9 @@ from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
 from score.lane.grids_and_scripts import Handler, InvalidOutput, handler_of
 from score.lane.modules import MissingFunction, message_of
 from score.lane.ready import ReadyFile
-from score.wire import allowed_imports as imports
-from score.wire.error_classes import CHILD_CLASSES, ErrorClass
-from score.wire.frames import RESULT_HEADER, JobKind, encode_error, encode_result
+from score.protocol import allowed_imports as imports
+from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
+from score.protocol.frames import RESULT_HEADER, JobKind, encode_error, encode_result
 
 STDIO, TOGETHER = int(JobKind.STDIO), int(JobKind.TOGETHER)
 GENERATORS = ("random", "numpy.random")

@@ -13,8 +13,8 @@ from typing import Any
 
 from score.isolation.lockdown import LINK_FD
 from score.lane.modules import failed_at, function_of, message_of, run_module
-from score.wire import plain_data
-from score.wire.error_classes import ErrorClass
+from score.protocol import plain_data
+from score.protocol.error_classes import ErrorClass
 
 MAX_MESSAGE = 16 << 20      # bytes of one call or one answer
 CANNOT_CROSS = str(ErrorClass.CANNOT_CROSS)

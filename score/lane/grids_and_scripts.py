@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from score.lane.modules import function_of, run_module
-from score.wire.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_grids
+from score.protocol.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_grids
 
 GRID_FUNCTION = "transform"
 # Names that grid programs use without importing them.

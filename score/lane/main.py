@@ -18,8 +18,8 @@ from score.lane.child import Lane
 from score.lane.ready import ReadyFile
 from score.lane.supervisor import Supervisor
 from score.lane.warm_up import rehearse
-from score.wire import allowed_imports as imports
-from score.wire.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
+from score.protocol import allowed_imports as imports
+from score.protocol.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
 
 OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch

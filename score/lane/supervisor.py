@@ -15,7 +15,7 @@ import time
 
 from score.isolation.lockdown import SIGKILL
 from score.lane.child import Lane, run_child
-from score.wire.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Verdict
+from score.protocol.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Verdict
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
 STARVED_SHARE = 0.02             # of the wall time

@@ -7,8 +7,8 @@ from typing import Any
 
 from score.isolation.lockdown import LINK_FD
 from score.lane.modules import failed_at, function_of, message_of, run_module
-from score.wire import plain_data
-from score.wire.frames import MAX_MESSAGE, TOKEN_BYTES
+from score.protocol import plain_data
+from score.protocol.frames import MAX_MESSAGE, TOKEN_BYTES
 
 
 def run_together(code: CodeType, payload: bytes) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 from score.isolation.lockdown import RESULT_FD, Lockdown
 from score.lane.child import Lane, finish, prepare
 from score.lane.ready import ReadyFile
-from score.wire.frames import JobKind, encode_grids, split_result
+from score.protocol.frames import JobKind, encode_grids, split_result
 
 # What grid programs do most. The first time costs Python and numpy lookups that every child would pay for.
 PROGRAM = b"""import numpy as np

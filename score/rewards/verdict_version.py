@@ -13,7 +13,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "6"
-SEALED_CODE = "f57f6e12a8e58c15"
+SEALED_CODE = "d3ea7dc1affccde8"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name
@@ -29,8 +29,8 @@ def code_version() -> str:
 
 
 def verdict_files() -> list[Path]:
-    """The files of every room below score but look, which decides nothing, and what they use elsewhere."""
-    files = [path for path in sorted((ROOT / "score").glob("*/*.py")) if path.parent.name != "look"]
+    """The files of every room below score but inspect, which decides nothing, and what they use elsewhere."""
+    files = [path for path in sorted((ROOT / "score").glob("*/*.py")) if path.parent.name != "inspect"]
     return [path for path in (*files, *ELSEWHERE) if path != Path(__file__)]
 
 

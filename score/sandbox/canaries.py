@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from score.protocol.frames import BadFrame, JobKind, decode_grids, encode_grids, encode_result, split_result
 from score.sandbox.flight import Ending
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.frames import BadFrame, JobKind, decode_grids, encode_grids, encode_result, split_result
 
 REACHED = 7
 ATTACK = """import ctypes, os, sys

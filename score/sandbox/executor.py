@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import Outcome, outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.error_classes import ErrorClass
 
 CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
 OVERHEAD_BYTES = 1024

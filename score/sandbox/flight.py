@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from score.protocol.allowed_imports import Allowed
+from score.protocol.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, JobKind, Verdict
 from score.sandbox.program import Program
-from score.wire.allowed_imports import Allowed
-from score.wire.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, JobKind, Verdict
 
 VERDICTS = tuple(Verdict)       # a tuple is asked faster than an enumeration
 

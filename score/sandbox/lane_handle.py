@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from score.isolation import bubblewrap, lockdown
+from score.protocol.allowed_imports import allowed_modules
+from score.protocol.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
 from score.sandbox.flight import Ending, Flight, Slot
 from score.sandbox.limits import Limits
-from score.wire.allowed_imports import allowed_modules
-from score.wire.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
 from warehouse.store.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time

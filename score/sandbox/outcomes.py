@@ -6,11 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from score.sandbox.flight import Ending
-from score.sandbox.limits import Limits
-from score.sandbox.program import Program
-from score.wire.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
-from score.wire.frames import (
+from score.protocol.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
+from score.protocol.frames import (
     MAX_MESSAGE,
     BadFrame,
     JobKind,
@@ -20,6 +17,9 @@ from score.wire.frames import (
     decode_json,
     split_result,
 )
+from score.sandbox.flight import Ending
+from score.sandbox.limits import Limits
+from score.sandbox.program import Program
 
 
 @dataclass(frozen=True, slots=True)

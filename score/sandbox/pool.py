@@ -10,11 +10,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from score.protocol.frames import Verdict
 from score.sandbox.flight import Ending, Flight
 from score.sandbox.lane_handle import DEPTH, LaneConfig, LaneLost, LaneProcess, start_lanes
 from score.sandbox.limits import Limits
 from score.sandbox.program import Program
-from score.wire.frames import Verdict
 from warehouse.store.errors import StageError
 
 MAX_ATTEMPTS = 3

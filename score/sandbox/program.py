@@ -8,8 +8,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from score.wire.allowed_imports import Allowed, mentioned_modules
-from score.wire.frames import TOKEN_BYTES, Facts, JobKind
+from score.protocol.allowed_imports import Allowed, mentioned_modules
+from score.protocol.frames import TOKEN_BYTES, Facts, JobKind
 
 if TYPE_CHECKING:
     from score.sandbox.outcomes import Outcome

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
-from score.wire.error_classes import ErrorClass
 
 MAX_DIGITS = 1000
 TOLERANCE = 1e-6            # relative, of numbers that are not whole

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from score.protocol import plain_data
+from score.protocol.error_classes import ErrorClass
+from score.protocol.frames import JobKind
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.together import SharedTest, is_pass, mode_of, shared_tests
-from score.wire import plain_data
-from score.wire.error_classes import ErrorClass
-from score.wire.frames import JobKind
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
+from score.protocol import plain_data
+from score.protocol.error_classes import ErrorClass
+from score.protocol.frames import JobKind
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
-from score.wire import plain_data
-from score.wire.error_classes import ErrorClass
-from score.wire.frames import JobKind
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed
 

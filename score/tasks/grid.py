@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from score.protocol.frames import JobKind, encode_grids
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, SplitScore
-from score.wire.frames import JobKind, encode_grids
 from warehouse.tasks.augmentation import augment, undo
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.wire.error_classes import ErrorClass
 
 
 @dataclass(frozen=True, slots=True)

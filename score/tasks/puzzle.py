@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import Answer, Measures, digest, unit_measures
-from score.wire.error_classes import ErrorClass
 
 NOT_A_WORD = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
 # Between two names these offer a choice; before a name those rule it out.

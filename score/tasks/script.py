@@ -7,11 +7,11 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from score.protocol import plain_data
+from score.protocol.frames import JobKind
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
-from score.wire import plain_data
-from score.wire.frames import JobKind
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 from score.doubt.expressions import Secret
 from score.doubt.wrong_tests import FUNCTIONS, Doubts, WrongTest, without_messages
+from score.protocol import plain_data
+from score.protocol.error_classes import ErrorClass
+from score.protocol.frames import JobKind
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
-from score.wire import plain_data
-from score.wire.error_classes import ErrorClass
-from score.wire.frames import JobKind
 
 MOST_WRONG_TESTS = 12            # of one test; of more, which ones is another choice for every program
 UNEARNED = Outcome(error_class=ErrorClass.UNEARNED,

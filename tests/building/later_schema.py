@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from warehouse.care import part_findings
+from warehouse.maintain import part_findings
 from warehouse.sql import inventory
 from warehouse.store import parts, run_folder, schema
 

@@ -29,9 +29,9 @@ from tests.building.weather import SCORER, build_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import new_run
 from train.cli import train
-from warehouse.care.check import check_run
-from warehouse.care.compact import compact_run
 from warehouse.cli import cli
+from warehouse.maintain.check import check_run
+from warehouse.maintain.compact import compact_run
 from warehouse.store.checksums import file_hashes
 from warehouse.store.run_folder import open_warehouse
 

@@ -20,7 +20,7 @@ from tests.building import scripted
 from tests.building.runs import small_run
 from tests.chaos.commands import watch
 from tests.chaos.loop import contents, leftovers, problems
-from warehouse.care.compact import compact_run
+from warehouse.maintain.compact import compact_run
 from warehouse.store import commit
 from warehouse.store.run_folder import Warehouse, open_warehouse
 

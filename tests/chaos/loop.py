@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.building import runs
-from warehouse.care.check import TABLES, check_run
+from warehouse.maintain.check import TABLES, check_run
 from warehouse.sql.inventory import take_inventory
 from warehouse.store.run_folder import Warehouse
 

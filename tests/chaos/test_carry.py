@@ -13,7 +13,7 @@ import pytest
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine, sample
 from tests.chaos.care import die_at
-from warehouse.care.check import check_run
+from warehouse.maintain.check import check_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 RULES = ("0.5", "0.5", None)        # of the iterations; the last finishes what is left

@@ -7,7 +7,7 @@ import pytest
 
 from tests.building.runs import arc_file, change_document, small_run
 from tests.building.scripted import ScriptedEngine, sample
-from warehouse.care.tasks import add_tasks
+from warehouse.maintain.tasks import add_tasks
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 

@@ -23,8 +23,8 @@ from tests.building.scripted import ScriptedEngine, sample
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from train.cli import train
-from train.update import steps
-from train.update.checkpoint import Checkpoints
+from train.steps import steps
+from train.steps.checkpoint import Checkpoints
 from warehouse.stages import space
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
     """Without the checks beforehand: another process took the room meanwhile."""
     warehouse = sampled.tiny_run(small_disk / "run")
     sampled.sample_rows(warehouse, 0)
-    monkeypatch.setattr("train.update.checkpoint.check_space", lambda *_, **__: None)
+    monkeypatch.setattr("train.steps.checkpoint.check_space", lambda *_, **__: None)
     save, fillers = Checkpoints.save, []
 
     def on_a_full_disk(*arguments):

@@ -12,7 +12,7 @@ from tests.building.chatting import ChatService
 from tests.building.runs import without_waiting
 from tests.chaos.test_carry import dies
 from tests.rollout.test_foreign import new_run, said
-from warehouse.care.check import check_run
+from warehouse.maintain.check import check_run
 from warehouse.store.run_folder import open_warehouse
 
 

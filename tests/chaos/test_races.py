@@ -10,7 +10,7 @@ from tests.building.runs import change_document, small_run
 from tests.building.scripted import ScriptedEngine
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
-from warehouse.care.discard import discard
+from warehouse.maintain.discard import discard
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollout.engines.endings import LONGEST_LOOP
+from rollout.engines.stopping import LONGEST_LOOP
 from tests.building.engine import OFF_BY
 from train.model.loading import load_lora
 from train.model.packs import PromptGroup

@@ -21,7 +21,7 @@ from reports.samples import chosen_samples
 from reports.scale import NO_VALUE
 from tests.building.runs import table
 from tests.building.weather import Weather, build_run, empty_run, write_iteration
-from warehouse.care.rollback import roll_back
+from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse
 

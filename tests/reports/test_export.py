@@ -18,8 +18,8 @@ from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
-from warehouse.look.results import paired_interval
-from warehouse.look.show import is_grid
+from warehouse.inspect.results import paired_interval
+from warehouse.inspect.show import is_grid
 from warehouse.sql.database import connect
 from warehouse.store.run_folder import Warehouse
 

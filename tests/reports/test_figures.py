@@ -15,7 +15,7 @@ from reports.figures_health import draw_errors
 from reports.figures_learning import draw_passes
 from reports.page import figure_block
 from tests.building.weather import build_run
-from warehouse.care.prune import prune_run
+from warehouse.maintain.prune import prune_run
 
 
 def block_of(chart: Chart) -> str:

@@ -14,21 +14,21 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.cli import rollout
-from rollout.engines.endings import next_draw
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.engines.stopping import next_draw
 from rollout.prompts.selection import training_visits
 from score.cli import score
 from tests.building import scripted
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine
 from tests.building.stored import weights
-from train.rows.groups import load_groups
-from warehouse.care.check import check_run
-from warehouse.care.compact import compact_run
-from warehouse.care.discard import discard
-from warehouse.care.prune import prune_run
-from warehouse.care.repair import plan_repair, put_aside
-from warehouse.care.rollback import roll_back
+from train.inputs.groups import load_groups
+from warehouse.maintain.check import check_run
+from warehouse.maintain.compact import compact_run
+from warehouse.maintain.discard import discard
+from warehouse.maintain.prune import prune_run
+from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.shard import Shard

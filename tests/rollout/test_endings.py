@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rollout.engines.endings import LONGEST_LOOP, Drawn, after_draw, end_of_loop, gone_on, likely, next_draw
 from rollout.engines.engine import Request, Sampled, Sampling
+from rollout.engines.stopping import LONGEST_LOOP, Drawn, after_draw, end_of_loop, gone_on, likely, next_draw
 from score.cli import score
-from score.verdicts.repetition import MAX_PERIOD
+from score.judging.repetition import MAX_PERIOD
 from tests.building.runs import new_run
 from tests.building.scripted import ScriptedEngine, sample
-from train.rows.groups import load_groups
+from train.inputs.groups import load_groups
 from warehouse.sql.database import connect
 
 FENCED = Sampling(max_tokens=40, stop_when_code_closes=True)

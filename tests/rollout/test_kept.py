@@ -63,10 +63,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     monkeypatch.setattr("rollout.start.prepare_environment", lambda: None)
     monkeypatch.setattr(warm, "stays", True)
     monkeypatch.setattr(warm, "sound", True)
-    sys.modules.pop("rollout.engines.kept", None)
+    sys.modules.pop("rollout.engines.resident_engine", None)
     Loaded.held, Loaded.engines, Loaded.encoders = [], [], []
     yield Loaded
-    sys.modules.pop("rollout.engines.kept")
+    sys.modules.pop("rollout.engines.resident_engine")
 
 
 def run_of(folder: Path, model: Path, weights: str) -> Warehouse:
@@ -100,7 +100,7 @@ def roll(warehouse: Warehouse, **values: Any) -> None:
     try:
         list(run_rollout(options))
     except warm.NewProcess:
-        sys.modules.pop("rollout.engines.kept")
+        sys.modules.pop("rollout.engines.resident_engine")
         list(run_rollout(options))
 
 
@@ -224,6 +224,6 @@ def test_an_engine_that_cannot_be_kept_has_a_process_that_ends_with_its_rollout(
     with pytest.raises(warm.NewProcess, match="another process starts it"):
         list(run_rollout(options, say=pytest.fail))
     assert warm.stays and len(kept.engines) == 1
-    sys.modules.pop("rollout.engines.kept")
+    sys.modules.pop("rollout.engines.resident_engine")
     list(run_rollout(options))
     assert not warm.stays and len(kept.engines) == 2

@@ -24,9 +24,9 @@ from score.cli import score
 from tests.building import scripted
 from tests.building.runs import arc_file, fake_model, new_run, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
-from warehouse.care.discard import discard
-from warehouse.care.tasks import add_tasks
 from warehouse.init import init_run
+from warehouse.maintain.discard import discard
+from warehouse.maintain.tasks import add_tasks
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError

@@ -10,8 +10,8 @@ import pytest
 
 from tests.building.runs import finish, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
-from warehouse.care.check import check_run
-from warehouse.care.discard import discard
+from warehouse.maintain.check import check_run
+from warehouse.maintain.discard import discard
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse

@@ -18,11 +18,11 @@ from rollout.spill import Spill, key_of
 from score import run
 from score.cli import score
 from score.follow import Sampling
-from score.verdicts.completions import Questions
+from score.judging.completions import Questions
 from tests.building.runs import arc_file, fake_model, new_run, small_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
-from warehouse.care.tasks import add_tasks
 from warehouse.init import init_run
+from warehouse.maintain.tasks import add_tasks
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store import run_folder

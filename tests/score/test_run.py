@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from score import run
 from score.cli import score
-from score.verdicts.golden import GOLDEN
+from score.judging.golden import GOLDEN
 from tests.building.runs import TURN, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
-from warehouse.care.prune import prune_run
 from warehouse.cli import cli
+from warehouse.maintain.prune import prune_run
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
 AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
@@ -236,7 +236,7 @@ def test_completions_without_their_task_are_refused(warehouse):
 def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):
     add_rollout(warehouse, [("turn", fenced(FLIP))])
     broken = GOLDEN[0]._replace(code="import missing\ndef transform(grid):\n    return grid")
-    monkeypatch.setattr("score.verdicts.golden.GOLDEN", [broken])
+    monkeypatch.setattr("score.judging.golden.GOLDEN", [broken])
     result = invoke(warehouse.root)
     assert result.exit_code == 1
     assert "The golden answer 'perfect' got reward 0.0 instead of 10 (import_not_allowed" in result.output

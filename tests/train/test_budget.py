@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from train.update import budget
-from train.update.budget import LEAST, MOST, ON_CPU, choose_tokens, tokens_that_fit
+from train.steps import budget
+from train.steps.budget import LEAST, MOST, ON_CPU, choose_tokens, tokens_that_fit
 from warehouse.store.errors import StageError
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.building.sampled import OPTIONS, VOCABULARY, load_policy, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.export import probe_rows
-from warehouse.care.prune import prune_run
+from warehouse.maintain.prune import prune_run
 from warehouse.store.run_folder import open_warehouse
 
 

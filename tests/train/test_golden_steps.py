@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from train.cli import train as train_command
-from train.rows.groups import Rollout
-from train.rows.settings import Settings
-from train.update.batch import plan_step, weigh_rows
-from train.update.gradients import StepSums, step_loss
-from train.update.row import Row, RowGroup
+from train.inputs.groups import Rollout
+from train.inputs.settings import Settings
+from train.steps.batch import plan_step, weigh_rows
+from train.steps.gradients import StepSums, step_loss
+from train.steps.row import Row, RowGroup
 
 TESTS = Path(__file__).parents[1]
 INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]

@@ -20,7 +20,7 @@ from train.model.loading import load_full, load_lora
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import SHARED_PROMPT
 from train.model.shared_prompt import backward_pack, pack_logprobs
-from train.update.budget import MOST, choose_tokens
+from train.steps.budget import MOST, choose_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CONFIG = Qwen2Config(vocab_size=997, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
@@ -138,7 +138,7 @@ def test_the_budget_that_a_gpu_chooses_fits_its_memory_and_leaves_no_gradient(ba
     used = torch.cuda.memory_allocated()
     room = 2**28        # bytes that seem to be free
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (room, 2 * room))
-    monkeypatch.setattr("train.update.budget.LEAST", 1)
+    monkeypatch.setattr("train.steps.budget.LEAST", 1)
     tokens = choose_tokens(policy, stored)
     assert 500 < tokens < MOST
     ids = torch.arange(tokens).split(40)

@@ -7,8 +7,8 @@ import pytest
 
 from tests.building.runs import copy_run
 from tests.building.sampled import rewrite, run_train, sample_rows, tiny_run
-from warehouse.care.prune import prune_run
-from warehouse.care.rollback import roll_back
+from warehouse.maintain.prune import prune_run
+from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 
 GROUP_MEANS = """

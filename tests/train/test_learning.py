@@ -12,24 +12,24 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 
 import train.run
-import train.update.steps
+import train.steps.steps
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, run_train, sample_rows, tiny_run
 from train.cli import train as train_command
+from train.inputs.groups import load_groups
+from train.inputs.settings import Settings, correction_of
 from train.objective.correction import importance_weights, off_policy_mask, suffix_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
-from train.rows.groups import load_groups
-from train.rows.settings import Settings, correction_of
-from train.update import gradients
-from train.update.accelerator import Processes
-from train.update.batch import build_batch, has_gradient, plan_step, weigh_rows
-from train.update.gradients import accumulate
-from train.update.logprob_pass import collect, fill_logprobs, hand_out
-from train.update.row import forwardable
-from train.update.steps import learning_rate
-from warehouse.care.prune import prune_run
-from warehouse.care.rollback import roll_back
+from train.steps import gradients
+from train.steps.accelerator import Processes
+from train.steps.batch import build_batch, has_gradient, plan_step, weigh_rows
+from train.steps.gradients import accumulate
+from train.steps.logprob_pass import collect, fill_logprobs, hand_out
+from train.steps.row import forwardable
+from train.steps.steps import learning_rate
+from warehouse.maintain.prune import prune_run
+from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError
 
 
@@ -380,17 +380,17 @@ def test_only_the_last_policies_keep_their_weights_when_asked(run):
 def test_out_of_memory_names_what_to_lower_and_keeps_the_steps(run, stale, tmp_path, monkeypatch):
     whole = copy_run(stale, tmp_path / "whole")
     assert run_train(whole).exit_code == 0
-    original, calls = train.update.steps.accumulate, []
+    original, calls = train.steps.steps.accumulate, []
     def full(*arguments, **options):
         calls.append(1)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
         return original(*arguments, **options)
-    monkeypatch.setattr(train.update.steps, "accumulate", full)
+    monkeypatch.setattr(train.steps.steps, "accumulate", full)
     result = run_train(run)
     assert result.exit_code == 1 and "Lower --tokens-per-batch, now 1024" in result.stderr
     monkeypatch.undo()
-    monkeypatch.setattr(train.update.steps, "accumulate",
+    monkeypatch.setattr(train.steps.steps, "accumulate",
                         lambda *a, **k: calls.append(1) or original(*a, **k))
     assert run_train(run, "--tokens-per-batch", "16").exit_code == 0 and len(calls) == 2 + 2
     assert_same_update(adapter(run, 1), adapter(run, 2), adapter(whole, 2), 1e-4)

@@ -10,13 +10,13 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-import train.update.steps
+import train.steps.steps
 from tests.building.many import FSDP, in_processes
 from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, SAVING, sample_rows
 from train.cli import train as train_command
 from train.model.sharding import merge_programs
-from train.update.accelerator import GONE, Processes, end_if_stuck
+from train.steps.accelerator import GONE, Processes, end_if_stuck
 from warehouse.store.errors import StageError
 
 
@@ -65,13 +65,13 @@ def test_a_killed_process_ends_the_others_in_a_sentence_and_any_number_goes_on(s
                                                                                processes_then):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")
     CliRunner().invoke(train_command, [str(alone.root), *OPTIONS], catch_exceptions=False)
-    take_step = train.update.steps.take_step
+    take_step = train.steps.steps.take_step
 
     def killed(learner, step, *arguments):
         if step == 2 and learner.processes.index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return take_step(learner, step, *arguments)
-    monkeypatch.setattr(train.update.steps, "take_step", killed)
+    monkeypatch.setattr(train.steps.steps, "take_step", killed)
     assert train_in(2, shared, *SAVING) == [1, -signal.SIGKILL]
     error, = (line for line in complained(shared).splitlines() if "Error" in line)
     assert error.startswith("Error: Another process of this training has ended") and "run the same" in error

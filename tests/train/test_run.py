@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 import train.finish
 import train.run
-import train.update.steps
+import train.steps.steps
 from rollout.cli import rollout as rollout_command
 from tests.building.runs import change_document, copy_run
 from tests.building.sampled import (
@@ -95,12 +95,12 @@ def test_training_raises_the_probability_of_what_was_rewarded(trained):
 
 
 def train_groups(run):
-    from train.rows.groups import load_groups
+    from train.inputs.groups import load_groups
     return load_groups(run, 0, SCORER, truncated_sampling="refuse")
 
 
 def settings_of(run):
-    from train.rows.settings import Settings
+    from train.inputs.settings import Settings
     context = train_command.make_context("train", [str(run.root), *OPTIONS])
     return Settings(**{key: value for key, value in context.params.items()
                        if key not in ("run", "iteration", "scorer")})
@@ -162,12 +162,12 @@ KILL_POINTS = ["settle", "save_logprobs", "accumulate", "save", "write_part", "s
 @pytest.mark.parametrize("point", KILL_POINTS)
 def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(trained, run, monkeypatch, point,
                                                                          when):
-    from train.update.checkpoint import Checkpoints
+    from train.steps.checkpoint import Checkpoints
     from warehouse.store.run_folder import Warehouse
     from warehouse.store.stage import Stage
     owner = {"settle": Stage, "complete": Stage, "save_logprobs": Checkpoints, "save": Checkpoints,
              "write_part": Warehouse, "commit_policy": Warehouse,
-             "accumulate": train.update.steps, "save_policy": train.finish}[point]
+             "accumulate": train.steps.steps, "save_policy": train.finish}[point]
     original, calls = getattr(owner, point), []
 
     def kill(*arguments, **options):
@@ -197,13 +197,13 @@ def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(trained
 
 
 def test_sigterm_saves_and_exits_with_75_and_the_rerun_ends_the_same(trained, run, monkeypatch):
-    original = train.update.steps.take_step
+    original = train.steps.steps.take_step
 
     def take_step(*arguments, **options):
         result = original(*arguments, **options)
         signal.raise_signal(signal.SIGTERM)
         return result
-    monkeypatch.setattr(train.update.steps, "take_step", take_step)
+    monkeypatch.setattr(train.steps.steps, "take_step", take_step)
     result = run_train(run)
     assert result.exit_code == 75, result.output
     assert "with 1 of 3 steps taken and saved" in result.stderr

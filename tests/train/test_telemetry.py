@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner, Result
 
-import train.update.steps
+import train.steps.steps
 from tests.building.sampled import OPTIONS, rewrite
 from train.cli import train as train_command
 from warehouse.sql.database import connect, rows_of
@@ -27,7 +27,7 @@ def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehou
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     asked = ["--track", "tensorboard", "--updates-per-batch", "5"]
-    whole = train.update.steps.take_step
+    whole = train.steps.steps.take_step
 
     def killed_at_2(learner, step, *rest):
         if step == 2:
@@ -35,7 +35,7 @@ def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehou
         return whole(learner, step, *rest)
 
     with monkeypatch.context() as patch:        # two steps were sent, and no checkpoint holds them
-        patch.setattr(train.update.steps, "take_step", killed_at_2)
+        patch.setattr(train.steps.steps, "take_step", killed_at_2)
         assert invoke(run, *asked).exit_code == 1
     assert len(sent(run)["train/loss"]) == 2
     result = invoke(run, *asked)

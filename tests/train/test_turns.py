@@ -12,7 +12,7 @@ from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample
 from train.cli import train as train_command
 from train.model.policy import Policy
 from warehouse.cli import cli as warehouse_command
-from warehouse.look.show import parse_name
+from warehouse.inspect.show import parse_name
 from warehouse.sql.database import connect, rows_of
 
 
@@ -139,7 +139,7 @@ def test_the_turns_that_are_named_are_trained_and_the_others_still_earn(run, tmp
 
 
 def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypatch):
-    monkeypatch.setattr("warehouse.look.gaps.decoder", lambda *_: str)
+    monkeypatch.setattr("warehouse.inspect.gaps.decoder", lambda *_: str)
     explained = invoke(run, "--turns", "2", "--dry-run", "--explain", "9")
     invoke(run, "--turns", "2")
     gaps = CliRunner().invoke(warehouse_command, ["gaps", str(run.root)])

@@ -124,7 +124,7 @@ class WorkingCopy:
         self.bring_documents(listed)
         return [re.sub(r"/files-[0-9a-f]{16}/", "/", key).removeprefix(f"{place}/") for key in listed]
 
-    def bring(self, paths: Iterable[Path]) -> None:
+    def ensure_local(self, paths: Iterable[Path]) -> None:
         """Have files of the run here, and of a policy or checkpoint, given its folder, all.
 
         What is missing stays so; a folder whose document is no object any more goes.
@@ -145,7 +145,7 @@ class WorkingCopy:
     def bring_all(self) -> None:
         """Have every part and every policy here."""
         listed = self.listing()
-        self.bring([*(self.root / key for key in listed if key.endswith(".parquet")),
+        self.ensure_local([*(self.root / key for key in listed if key.endswith(".parquet")),
                     *(self.root / key.rpartition("/")[0] for key in listed
                       if re.fullmatch(r"policies/\d+/policy\.json", key))])
 

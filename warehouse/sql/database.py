@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warehouse.sql.catalog import rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 if TYPE_CHECKING:
@@ -234,6 +234,6 @@ def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
     named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
-    header = HEADER.format(root=named, script=typed(f"{named}/warehouse.sql"))
+    header = HEADER.format(root=named, script=shell_quote(f"{named}/warehouse.sql"))
     return "\n".join([header, table_views(inventory), texts_of(*MEASURE_FILES),
                       rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

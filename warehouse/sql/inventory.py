@@ -7,7 +7,7 @@ from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.chosen_scorer import Choice, scorer_choices, trained_scorer
-from warehouse.store.commit import TWINS, bring, file_names
+from warehouse.store.commit import TWINS, ensure_local, file_names
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
@@ -104,7 +104,7 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
     if in_place and TWINS:
         asked = {part: facts for part, facts in asked.items() if part in tasks or part.exists()}
-    bring([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
+    ensure_local([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
     damage = find_damage(warehouse, asked)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]

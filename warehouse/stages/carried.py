@@ -1,7 +1,7 @@
 """Groups that a rollout carried over: which of them wait for an iteration to go on with them."""
 
 from warehouse.stages.due import is_left_out
-from warehouse.store.commit import bring
+from warehouse.store.commit import ensure_local
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 
@@ -56,5 +56,5 @@ def gone_on_with(warehouse: Warehouse, iteration: int, plan: list[str]) -> dict[
 def _group_ids(warehouse: Warehouse, table: str, iteration: int) -> list[str]:
     """Each once; one column is read and its pages verified: hashing whole parts would read the past again."""
     parts = warehouse.parts(table, iteration=iteration, purpose=PURPOSE)
-    bring(parts)
+    ensure_local(parts)
     return list(dict.fromkeys(read_parts(parts, table, ["group_id"])["group_id"].to_pylist()))

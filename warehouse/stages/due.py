@@ -2,7 +2,7 @@
 
 import contextlib
 
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of, is_training, turn_purpose
 from warehouse.store.run_folder import Warehouse
 
@@ -105,5 +105,5 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
     if iteration is not None and not known:
         which = f" (purpose {purpose})" if purpose else ""
         raise StageError(f"Iteration {iteration}{which} has no complete rollout to score. "
-                         f"Run `rollout {typed(warehouse.root)} --iteration {iteration}` first.")
+                         f"Run `rollout {shell_quote(warehouse.root)} --iteration {iteration}` first.")
     return due, pruned

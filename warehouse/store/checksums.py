@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.commit import bring, twin_of
+from warehouse.store.commit import ensure_local, twin_of
 from warehouse.store.errors import StageError
 
 OPTIMIZER = "optimizer.pt"          # of a policy: what its next training goes on from, and nothing else reads
@@ -28,7 +28,7 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
     damage = _differs(path, facts, quick)
     if damage and twin_of(path):        # in an object store the object counts, not the copy of it here
         path.unlink(missing_ok=True)
-        bring([path])
+        ensure_local([path])
         _hash_once.cache_clear()        # it may have the time and the inode of the other
         damage = _differs(path, facts, quick)
     return damage

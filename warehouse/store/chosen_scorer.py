@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError, typed
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -58,11 +58,11 @@ def choose_scorer(warehouse: Warehouse, iteration: int, purpose: str, name: str 
                 if (manifest := stage.manifest())}
     if not finished:
         raise StageError(f"Iteration {iteration} ({purpose}) is not scored. Run `score "
-                         f"{typed(warehouse.root)} --iteration {iteration}` first.")
+                         f"{shell_quote(warehouse.root)} --iteration {iteration}` first.")
     if name and not any(is_named(scorer, name) for scorer in finished):
         raise StageError(f"Scorer '{name}' has not scored iteration {iteration} ({purpose}); "
                          f"{', '.join(sorted(finished))} did. Name one of these with --scorer, or `score "
-                         f"{typed(warehouse.root)} --iteration {iteration}`.")
+                         f"{shell_quote(warehouse.root)} --iteration {iteration}`.")
     before = (trained_scorer(warehouse.stage("train", iteration=number).manifest() or {})
               for number in reversed(warehouse.iterations("train_steps")) if number <= iteration)
     return _choose(finished, name or named_scorer(warehouse), before)

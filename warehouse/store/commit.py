@@ -37,12 +37,12 @@ def by_address(text: str) -> str:
     return text
 
 
-def bring(paths: Iterable[Path]) -> None:
+def ensure_local(paths: Iterable[Path]) -> None:
     """Have files of a run at hand before they are read: those in an object store may not be here yet."""
     if TWINS:
         listed = list(paths)
         if listed and (twin := twin_of(listed[0])):
-            twin.bring(listed)
+            twin.ensure_local(listed)
 
 
 def file_names(folder: Path, pattern: str) -> list[str]:

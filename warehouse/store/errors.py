@@ -20,7 +20,7 @@ def counted(number: int, noun: str, style: str = "") -> str:
     return f"{number:{style}} {noun}{'' if number == 1 else 's'}"
 
 
-def typed(word: object) -> str:
+def shell_quote(word: object) -> str:
     """A word of a command that is printed to be pasted, in quotes where the shell needs them."""
     return quote(str(word))
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
-from warehouse.store.commit import TEMPORARY_MARK, bring, commit_directory, file_names, readable
-from warehouse.store.errors import StageError, typed
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, base_purpose, check_name, turn_of
@@ -89,7 +89,7 @@ class Warehouse:
         """
         folder = self.folder(table, **keys)
         parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
-        bring(parts)
+        ensure_local(parts)
         if table == "tasks":
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
@@ -122,7 +122,7 @@ class Warehouse:
             merged = self.parts(table, **keys)
             if merged == parts:
                 raise
-            bring(merged)
+            ensure_local(merged)
             return read_parts(merged, table, columns, task_ids)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
@@ -192,7 +192,7 @@ class Warehouse:
         policy = read_json(self.policy_dir(version) / "policy.json", sha256=str)
         if policy is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
-                             f"`train {typed(self.root)} --iteration {version - 1}` would write it.")
+                             f"`train {shell_quote(self.root)} --iteration {version - 1}` would write it.")
         for key, kind in POLICY_TYPES.items():
             if policy.get(key) is not None and not isinstance(policy[key], kind):
                 raise damaged(self.policy_dir(version) / "policy.json", f"'{key}' is of another type")
@@ -200,7 +200,7 @@ class Warehouse:
 
     def is_pruned(self, version: int) -> bool:
         """True for the base, and for a policy of which policy.json alone was kept."""
-        bring([self.policy_dir(version)])
+        ensure_local([self.policy_dir(version)])
         return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
 
     def verify_policy(self, version: int, unread: Sequence[str] = ()) -> None:
@@ -243,7 +243,7 @@ def open_warehouse(path: str | Path) -> Warehouse:
     facts = read_json(marker, schema_version=int)
     if facts is None:
         raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
-                         f"`warehouse init {typed(path)} --model MODEL --tasks SOURCE`.")
+                         f"`warehouse init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
     version = facts["schema_version"]
     if version < OLDEST_VERSION:
         raise StageError(f"{path} has schema version {version}, which was never released: no Rollhouse reads "

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.checksums import part_facts
-from warehouse.store.commit import bring, commit_json, file_names
-from warehouse.store.errors import StageError, typed
+from warehouse.store.commit import commit_json, ensure_local, file_names
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json, shorten
 from warehouse.store.parts import check_parts
 
@@ -88,7 +88,7 @@ class Stage:
         parts = [self.folder / name for name in file_names(self.folder, "*-*.parquet")]
         asked = ([self.prompts / name for name in file_names(self.prompts, "part-*.parquet")]
                  if self.prompts else [])
-        bring([*parts, *asked])
+        ensure_local([*parts, *asked])
         check_parts(parts, self.run_id, numbers)
         check_parts(asked, self.run_id)
         return {
@@ -107,10 +107,10 @@ class Stage:
             return f"remove {self.folder} to score again"
         run = self.folder.parents[2 if self.name == "rollout" else 1]
         if self.name == "train" and self.is_complete():
-            return (f"go back to before it with `warehouse rollback {typed(run)} --to "
+            return (f"go back to before it with `warehouse rollback {shell_quote(run)} --to "
                     f"{self.identity['iteration']}`")
         which = f"--purpose {self.identity['purpose']}" if self.name == "rollout" else "--training"
-        return (f"put aside what it wrote with `warehouse discard {typed(run)} --iteration "
+        return (f"put aside what it wrote with `warehouse discard {shell_quote(run)} --iteration "
                 f"{self.identity['iteration']} {which}`")
 
     @property

@@ -7,7 +7,7 @@ import click
 import warehouse
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, counted, typed
+from warehouse.store.errors import StageError, counted, shell_quote
 
 
 @click.command("export")
@@ -63,7 +63,7 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
-    following = f"score {typed(run)} --iteration {iteration}"
+    following = f"score {shell_quote(run)} --iteration {iteration}"
     click.echo(by_address(f"{counted(count, 'completion')}; next: {following}"))
 
 

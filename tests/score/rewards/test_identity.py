@@ -88,7 +88,7 @@ def imported_files(path: Path) -> set[Path]:
 
 def test_whatever_deciding_code_imports_is_part_of_the_identity():
     decisive = set(verdict_files())
-    assert {"verdicts", "rewards", "tasks", "sandbox", "lane", "isolation", "wire"} <= {
+    assert {"judging", "rewards", "tasks", "sandbox", "lane", "isolation", "protocol"} <= {
         path.parent.name for path in decisive}
     outside = set.union(*(imported_files(path) for path in decisive)) - decisive
     store = {path for path in outside if path.is_relative_to(ROOT / "warehouse")}

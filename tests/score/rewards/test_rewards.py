@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from score.cli import REWARDS as OFFERED
 from score.cli import score
-from score.look.diff import changes, scored_by
+from score.inspect.diff import changes, scored_by
 from score.rewards.named import REWARDS
 from score.rewards.shaping import Shaping
 from tests.building.runs import new_run

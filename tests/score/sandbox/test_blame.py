@@ -12,6 +12,7 @@ from score.checks import check_unscored
 from score.cli import score
 from score.isolation.lockdown import Layer
 from score.lane import functions
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -19,7 +20,6 @@ from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import KINDS
 from score.tasks.measures import Answer, Measures
-from score.wire.error_classes import ErrorClass
 from tests.building.runs import TURN, new_run
 from tests.building.texts import FLIP, add_rollout, fenced
 from warehouse.store.errors import StageError

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
+from score.protocol.frames import BadFrame, decode_json
 from score.sandbox.outcomes import Outcome
 from score.tasks.answer import AnswerKind, given_answer
 from score.tasks.function import FunctionKind
 from score.tasks.measures import Answer, Measures
-from score.wire.frames import BadFrame, decode_json
 from warehouse.tasks.answers import first_code_block
 
 LONG = 100_000
@@ -57,7 +57,7 @@ def test_nested_results_are_no_answer(depth):
 
 
 def test_the_deepest_plain_data_is_an_answer():
-    from score.wire.plain_data import MAX_DEPTH, tag
+    from score.protocol.plain_data import MAX_DEPTH, tag
     value: object = 1
     for _ in range(MAX_DEPTH):
         value = {0: value}

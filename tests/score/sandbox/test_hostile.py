@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from score.isolation.lockdown import Layer
+from score.protocol.frames import JobKind, encode_grids
 from score.sandbox.canaries import BODIES, reached_effects
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -17,7 +18,6 @@ from score.sandbox.outcomes import LOST, Outcome, outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, missing_for
-from score.wire.frames import JobKind, encode_grids
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS
 from warehouse.store.errors import StageError

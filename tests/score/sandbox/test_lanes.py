@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from score.isolation.lockdown import Layer, Lockdown, limit_bytes
+from score.protocol.frames import JobKind, Verdict, encode_grids, split_result
 from score.sandbox.executor import Executor
 from score.sandbox.flight import Slot
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.wire.frames import JobKind, Verdict, encode_grids, split_result
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.

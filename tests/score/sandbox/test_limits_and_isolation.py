@@ -19,15 +19,8 @@ from hypothesis import strategies as st
 
 from score.isolation import seccomp
 from score.isolation.lockdown import Layer
-from score.sandbox import lane_handle
-from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
-from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome, outcome_of
-from score.sandbox.pool import LanePool, usable_cores
-from score.sandbox.program import Program
-from score.wire.error_classes import ErrorClass
-from score.wire.frames import (
+from score.protocol.error_classes import ErrorClass
+from score.protocol.frames import (
     BadFrame,
     JobKind,
     decode_error,
@@ -35,7 +28,14 @@ from score.wire.frames import (
     encode_grids,
     split_result,
 )
-from score.wire.plain_data import NotPlain, dumps, loads
+from score.protocol.plain_data import NotPlain, dumps, loads
+from score.sandbox import lane_handle
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.outcomes import Outcome, outcome_of
+from score.sandbox.pool import LanePool, usable_cores
+from score.sandbox.program import Program
 from tests.building.runs import new_run
 from tests.building.texts import FLIP, add_rollout, fenced
 

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import measure, run_programs
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from score.verdicts.completions import Item
-from score.verdicts.judge import measure, run_programs
 
 TASK = load_task("t", "function", {"entry_point": "f", "tests": ["assert f(1) == 2", "assert f(2) == 3"]})
 SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from score.doubt.wrong_tests import Doubts
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import Judgement, measure, run_programs
+from score.protocol import plain_data
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -16,9 +19,6 @@ from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.tasks.together import knows, shared_tests
-from score.verdicts.completions import Item
-from score.verdicts.judge import Judgement, measure, run_programs
-from score.wire import plain_data
 from tests.hostile.unearned import UNEARNED
 
 RIGHT = "def f(a, b):\n    return a + b\n"

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import measure, registered_terms, run_programs
 from score.rewards.named import BY_KIND, REWARDS, default_reward, rewards_named
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
@@ -19,8 +21,6 @@ from score.tasks.answer import given_answer, is_same
 from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures
 from score.tasks.script import is_expected
-from score.verdicts.completions import Item
-from score.verdicts.judge import measure, registered_terms, run_programs
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import KINDS as IMPORTED
 from warehouse.tasks.task_files import read_jsonl

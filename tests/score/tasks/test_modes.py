@@ -4,17 +4,17 @@ import json
 
 import pytest
 
+from score.inspect.explain import verdict_lines
 from score.isolation.lockdown import Layer
-from score.look.explain import verdict_lines
+from score.judging.completions import Item
+from score.judging.judge import Judgement, measure, run_programs
+from score.judging.samples import verdict_row
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from score.verdicts.completions import Item
-from score.verdicts.judge import Judgement, measure, run_programs
-from score.verdicts.samples import verdict_row
 from warehouse.store.errors import StageError
 
 SQUARES = {"entry_point": "Solution.squares", "program_setup": "from typing import *\nimport math"}

@@ -3,6 +3,8 @@
 import pytest
 
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import Judgement, measure, run_programs
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -10,8 +12,6 @@ from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from score.tasks.together import normal, shared_tests
-from score.verdicts.completions import Item
-from score.verdicts.judge import Judgement, measure, run_programs
 from tests.score.tasks.shapes import SHAPES
 
 BY_NAME = {shape.name: shape for shape in SHAPES}

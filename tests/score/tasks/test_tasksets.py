@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import Judgement, measure, run_programs
 from score.rewards.named import DEFAULTS, rewards_named
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -16,8 +18,6 @@ from score.sandbox.pool import LanePool
 from score.tasks.graded import TasksetKind
 from score.tasks.kinds import Task, graders_of
 from score.tasks.measures import Answer
-from score.verdicts.completions import Item
-from score.verdicts.judge import Judgement, measure, run_programs
 from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
 from warehouse.tasks import graders

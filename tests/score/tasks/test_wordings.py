@@ -12,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import measure, run_programs
+from score.protocol import plain_data
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -19,9 +22,6 @@ from score.sandbox.pool import LanePool
 from score.tasks.function import is_expected
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from score.verdicts.completions import Item
-from score.verdicts.judge import measure, run_programs
-from score.wire import plain_data
 
 LEAVES = (st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.text(max_size=5)
           | st.floats(-1e6, 1e6).map(lambda number: round(number, 3)))

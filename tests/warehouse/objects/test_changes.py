@@ -11,13 +11,13 @@ from tests.building.object_server import STORE, keys
 from tests.building.runs import TURN
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
-from warehouse.care.check import check_run
-from warehouse.care.compact import compact_run
-from warehouse.care.discard import discard
-from warehouse.care.prune import prune_policies
-from warehouse.care.repair import plan_repair, put_aside
-from warehouse.care.rollback import roll_back
-from warehouse.care.tasks import add_tasks
+from warehouse.maintain.check import check_run
+from warehouse.maintain.compact import compact_run
+from warehouse.maintain.discard import discard
+from warehouse.maintain.prune import prune_policies
+from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.rollback import roll_back
+from warehouse.maintain.tasks import add_tasks
 from warehouse.objects.bucket import Bucket
 from warehouse.store.commit import TWINS
 from warehouse.store.errors import StageError

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from torch import equal
 
-import train.update.steps
+import train.steps.steps
 import warehouse.objects.working_copy as working_copy
 from tests.building.object_server import keys
 from tests.building.runs import copy_run
@@ -45,9 +45,9 @@ def machine(alone: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.
 def train_counting(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> int:
     """Train to the end; how many steps it took."""
     taken = []
-    take_step = train.update.steps.take_step
+    take_step = train.steps.steps.take_step
     with monkeypatch.context() as patched:
-        patched.setattr(train.update.steps, "take_step",
+        patched.setattr(train.steps.steps, "take_step",
                         lambda *arguments: (taken.append(1), take_step(*arguments))[1])
         ended = run_train(warehouse, "--iteration", "0", *SAVING)
     assert ended.exit_code == 0, ended.output

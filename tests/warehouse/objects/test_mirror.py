@@ -12,11 +12,11 @@ from tests.building.runs import change_document, small_run
 from tests.building.stored import on_machine, sample, weights
 from tests.chaos.loop import contents
 from tests.test_old_runs import ROOT, SCORER
-from warehouse.care.check import check_run
-from warehouse.care.compact import compact_run
-from warehouse.care.rollback import roll_back
-from warehouse.care.tasks import add_tasks
 from warehouse.cli import cli
+from warehouse.maintain.check import check_run
+from warehouse.maintain.compact import compact_run
+from warehouse.maintain.rollback import roll_back
+from warehouse.maintain.tasks import add_tasks
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.mirror import mirror_run
 from warehouse.store.commit import TWINS

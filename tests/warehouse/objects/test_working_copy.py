@@ -18,8 +18,8 @@ from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
 from train.cli import train
-from warehouse.care.check import check_run
 from warehouse.cli import cli
+from warehouse.maintain.check import check_run
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import WorkingCopy
 from warehouse.stages.shard import Shard

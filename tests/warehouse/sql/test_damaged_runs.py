@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 import warehouse as package
 from tests.building.weather import SCORER, build_run
-from warehouse.care.check import check_run
 from warehouse.cli import cli
+from warehouse.maintain.check import check_run
 from warehouse.sql.database import connect, explain_errors, rows_of
 from warehouse.sql.rollup import write_rollup
 from warehouse.store import checksums

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.look.gaps import WORST, decoder, gap_lines, text_around
+from warehouse.inspect.gaps import WORST, decoder, gap_lines, text_around
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -179,7 +179,7 @@ def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, af
 
 def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("warehouse.look.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
+    monkeypatch.setattr("warehouse.inspect.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
     lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
     assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
     assert all(line.split()[0] == "-1.0e-07" for line in lines)

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from tests.building.weather import build_run, empty_run
 from warehouse.cli import cli
-from warehouse.look.render import as_table, printable
-from warehouse.look.summary import sparkline
+from warehouse.inspect.render import as_table, printable
+from warehouse.inspect.summary import sparkline
 from warehouse.sql.database import interruptible
 from warehouse.store.run_folder import Warehouse
 

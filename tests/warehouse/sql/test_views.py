@@ -17,7 +17,7 @@ import pytest
 
 from tests.building.runs import change_document
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
-from train.rows.inputs import scorer_to_train
+from train.inputs.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from tests.building.runs import small_run
 from tests.building.weather import SCORER, build_run, empty_run
-from warehouse.care.check import check_run
-from warehouse.care.prune import prune_run
 from warehouse.cli import cli
+from warehouse.maintain.check import check_run
+from warehouse.maintain.prune import prune_run
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse

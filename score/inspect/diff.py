@@ -1,0 +1,119 @@
+"""What two scorers say about the same completions: rewards, correctness, and the direction of training."""
+
+from pathlib import Path
+
+import polars as pl
+
+from warehouse.store.chosen_scorer import choose_scorer, is_named
+from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.names import completion_name
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+KEYS = ["iteration", "purpose", "task_id", "sample_index"]
+COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]
+CHANGES = {"reward_changed": "another reward", "correct_changed": "another correctness",
+           "sign_changed": "another sign of the advantage"}
+NEGLIGIBLE = 1e-9
+
+
+def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
+    """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
+    warehouse = open_warehouse(run)
+    (before, first), (after, second) = scored_by(warehouse, first), scored_by(warehouse, second)
+    if first == second:
+        raise StageError(f"Both are {first}. Name two scorers with their hashes: "
+                         f"`warehouse sql {shell_quote(run)} \"FROM scorers\"` lists them.")
+    joined = changes(before, after)
+    if joined.is_empty():
+        raise StageError(f"No completion was scored by both {first} and {second}. Run `score "
+                         f"{shell_quote(run)}` "
+                         "with the options of the scorer that is missing.")
+    lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
+             f"{first} against {second}"]
+    for column, words in CHANGES.items():
+        count = int(joined[column].sum())
+        lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
+    both = joined.drop_nulls(["reward", "reward_right"])
+    of = "" if both.height == joined.height else f", of the {both.height} that both gave one"
+    lines.append(f"  mean reward: {mean_of(both, 'reward')} -> {mean_of(both, 'reward_right')}{of}")
+    lines += per_task(joined)
+    for column, words in CHANGES.items():
+        lines += example_lines(joined.filter(pl.col(column)), words, num_examples)
+    return lines
+
+
+def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
+    """Rows of a scorer over all iterations, with advantages (reward minus the group's mean); its identity."""
+    tables, scorers, named = [], set(), set()
+    for iteration in warehouse.iterations("samples"):
+        for purpose in warehouse.purposes("samples", iteration):
+            complete = warehouse.scorers(iteration, purpose)
+            scorers |= set(complete)
+            if any(is_named(scorer, name) for scorer in complete):
+                scorer, _ = choose_scorer(warehouse, iteration, purpose, name)
+                named.add(scorer)
+                tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
+                                             scorer=scorer))
+    if not tables:
+        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
+                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score "
+                         f"{shell_quote(warehouse.root)} "
+                         f"--reward {name}` adds one.")
+    rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
+    advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
+    return rows.with_columns(advantage=advantage), ", ".join(sorted(named))
+
+
+def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    """Completions of both, with what changed as flags; a reward that is missing on one side has changed."""
+    joined = first.join(second, on=KEYS, how="inner", validate="1:1")
+    reward = (pl.col("reward") - pl.col("reward_right")).abs() > NEGLIGIBLE
+    missing = pl.col("reward").is_null() != pl.col("reward_right").is_null()
+    return joined.with_columns(
+        reward_changed=reward.fill_null(False) | missing,
+        correct_changed=pl.col("correct").ne_missing(pl.col("correct_right")),
+        sign_changed=sign_of("advantage").ne_missing(sign_of("advantage_right")))
+
+
+def sign_of(name: str) -> pl.Expr:
+    """-1, 0 or 1; what is negligible counts as 0."""
+    return pl.when(pl.col(name).abs() > NEGLIGIBLE).then(pl.col(name).sign()).otherwise(0.0)
+
+
+def mean_of(rows: pl.DataFrame, name: str) -> str:
+    """Mean as text."""
+    values = rows[name].to_numpy()
+    return f"{values.mean():.4f}" if len(values) else "none"
+
+
+def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
+    """The tasks that changed most."""
+    tasks = joined.group_by("task_id").agg(
+        completions=pl.len(), rewards=pl.col("reward_changed").sum(),
+        correct=pl.col("correct_changed").sum(), signs=pl.col("sign_changed").sum())
+    tasks = tasks.filter(pl.col("rewards") + pl.col("correct") + pl.col("signs") > 0)
+    tasks = tasks.sort(["signs", "correct", "rewards", "task_id"], descending=[True, True, True, False])
+    if tasks.is_empty():
+        return ["  no task changed"]
+    lines = [f"{'task':<28} {'completions':>11} {'rewards':>8} {'correct':>8} {'signs':>6}"]
+    for row in tasks.head(most).iter_rows(named=True):
+        lines.append(f"{row['task_id'][:28]:<28} {row['completions']:>11} {row['rewards']:>8} "
+                     f"{row['correct']:>8} {row['signs']:>6}")
+    rest = tasks.height - most
+    return lines + ([f"  and {counted(rest, 'more task')}"] if rest > 0 else [])
+
+
+def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str]:
+    """A few completions of one kind of change, as `score explain` takes them."""
+    shown = rows.sort(KEYS).head(num_examples)
+    lines = [f"{words}, for example:"] if shown.height else []
+    for row in shown.iter_rows(named=True):
+        name = completion_name(*(row[key] for key in KEYS))
+        lines.append(f"  {name}: reward {number(row['reward'])} -> {number(row['reward_right'])}, "
+                     f"advantage {number(row['advantage'])} -> {number(row['advantage_right'])}")
+    return lines
+
+
+def number(value: float | None) -> str:
+    """A number for reading; 'none' for null."""
+    return "none" if value is None else f"{value:.4g}"

@@ -1,0 +1,63 @@
+"""What isolation this machine offers, how fast it is, and what would raise it."""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from score.isolation import landlock
+from score.isolation.lockdown import Layer
+from score.protocol.frames import JobKind, encode_grids
+from score.sandbox.canaries import BODIES
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool, usable_cores
+from score.sandbox.program import Program
+from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
+
+ADVICE = {
+    "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root",
+    "B": "a kernel from 5.13 on with landlock in /sys/kernel/security/lsm",
+    "C": "Linux on x86-64 or aarch64, with seccomp filters in the kernel",
+}
+NUM_PROGRAMS = 200
+
+
+def doctor_lines() -> Iterator[str]:
+    """One line per tier, then what would help and where this is."""
+    yield (f"{platform.system()} {platform.release()} on {platform.machine()}, "
+           f"Python {platform.python_version()} ({sys.executable}), uid {os.getuid()}, "
+           f"{usable_cores()} usable cores")
+    best = None
+    for name, (layers, words) in TIERS.items():
+        if name == UNSAFE:
+            continue
+        reason = missing_for(layers)
+        trial = reason if reason is not None else try_tier(LaneConfig(layers), Limits(), 1)
+        if isinstance(trial, LanePool):
+            best = best or name
+            with trial:
+                dropped = Layer.UNPRIVILEGED in Layer(trial.lanes[0].layers)
+                yield (f"tier {name} ({words}): holds, {len(BODIES)} attacks contained, "
+                       f"{programs_per_second(trial):.0f} programs/s per lane"
+                       f"{'' if dropped else ', but as root'}")
+        else:
+            yield f"tier {name} ({words}): not here: {trial}"
+            lacking = "B" if name == "A" and landlock.version() == 0 else name
+            yield f"       it takes {ADVICE[lacking]}"
+    yield f"`score` uses tier {best}." if best else (
+        "No tier holds: `score` refuses to run foreign programs here, unless --unsafe-no-sandbox is given.")
+
+
+def programs_per_second(pool: LanePool) -> float:
+    """Programs of a trivial kind that the lanes run in a second."""
+    payload = encode_grids([np.zeros((3, 3), np.uint8)] * 5)
+    programs = [Program(JobKind.GRID, f"# {number}\ndef transform(grid):\n    return grid\n", payload)
+                for number in range(NUM_PROGRAMS)]
+    started = time.monotonic()
+    for _ending in pool.run(programs):
+        pass
+    return NUM_PROGRAMS / (time.monotonic() - started)

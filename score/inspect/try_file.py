@@ -1,0 +1,52 @@
+"""One program from a file on one task, as a completion would be scored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from score.inspect.explain import verdict_lines
+from score.judging.completions import Item
+from score.judging.judge import measure, registered_terms, run_programs
+from score.judging.samples import verdict_row
+from score.rewards.named import default_reward
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.limits import Limits
+from score.sandbox.tiers import open_lanes
+from score.tasks.kinds import graders_of, load_task
+from score.tasks.measures import Answer
+from warehouse.store.config_file import read_config
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.run_folder import open_warehouse
+
+
+def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str | None, tier: str | None,
+             unsafe_no_sandbox: bool, allow_import: tuple[str, ...], import_path: tuple[str, ...],
+             preload: tuple[str, ...], lanes: int | None, **limits_given: Any) -> str:
+    """Run the file's program on the task and show outputs, verdict and reward."""
+    warehouse = open_warehouse(run)
+    rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    if not rows:
+        raise StageError(f"{run} has no task {task_id}. List them with "
+                         f"`warehouse sql {shell_quote(run)} \"select task_id from tasks\"`.")
+    [row] = rows
+    task = load_task(task_id, row["kind"], json.loads(row["payload"]))
+    limits = Limits.of(limits_given)
+    imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)
+    scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
+                    graders=graders.versions)
+    try:
+        code = file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
+    items = [Item(task, Answer(code, code))]
+    pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
+                            imports=imports, preload=(*preload, *graders.modules), import_paths=import_path)
+    with pool:
+        judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
+    [terms] = registered_terms(items, judgements, scorer)
+    sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
+    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
+    if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
+        lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
+    return "\n".join(lines)

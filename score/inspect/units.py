@@ -1,0 +1,100 @@
+"""What a program made of each test, call or case, beside what was expected of it."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from score.protocol import plain_data
+from score.tasks.function import FunctionTask, is_expected
+from score.tasks.kinds import load_task
+from score.tasks.script import ScriptTask
+from score.tasks.script import is_expected as is_expected_text
+from score.tasks.together import calls_of_tests
+from warehouse.inspect.render import printable
+
+FAILED_AT = re.compile(r"line (\d+)(?: of the setup)?(?:, (.*))?", re.DOTALL)    # as lanes say it
+LONGEST = 400                       # characters of a value
+
+
+def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) -> list[str]:
+    """Lines about the outputs of a task of any kind but grids; `outputs` as the row has them."""
+    if outputs is None:
+        return ["(none)"]
+    task = load_task("", kind, payload).content if kind in ("function", "stdio") else None
+    if isinstance(task, ScriptTask):
+        return [line for number, (case, text) in enumerate(zip(task.cases, outputs, strict=False), start=1)
+                for line in case_lines(number, task, case, text)]
+    if isinstance(task, FunctionTask) and task.calls:
+        return [line for number, result in enumerate(outputs, start=1)
+                for line in call_lines(number, task, result)]
+    if isinstance(task, FunctionTask):
+        return [line for number, verdict in enumerate(outputs, start=1)
+                for line in test_lines(number, sources_of(payload, task), verdict)]
+    wanted = {name: payload[name] for name in ("answer", "rows", "groups") if name in payload}
+    return [f"got {shorten(unit)}" for unit in outputs] + [
+        f"expected {shorten(value)}" for value in wanted.values()]
+
+
+def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) -> Iterator[str]:
+    """A case of stdio; where a checker decides, its word is in the reward alone."""
+    given, expected = case
+    right = isinstance(text, str) and is_expected_text(text, expected, task)
+    if task.checker:
+        yield f"case {number}, judged by the task's checker"
+    else:
+        yield f"case {number}: {'right' if right else 'wrong'}"
+    if not right:
+        for name, value in (("input", given), ("expected", expected), ("got", text)):
+            yield f"  {name:<8} {shorten(value)}"
+
+
+def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
+    """A call and what came back."""
+    call = task.calls[number - 1]
+    arguments = [*map(shorten, call.arguments), *(f"{name}={shorten(value)}"
+                                                for name, value in call.keywords.items())]
+    right = is_expected(result, call, task)
+    yield f"call {number}: {'right' if right else 'wrong'}   {task.entry_point}({', '.join(arguments)})"
+    if not right:
+        kind, value = (*result, None)[:2] if isinstance(result, list) and result else ("error", None)
+        yield f"  expected {shorten(call.expected)}"
+        yield f"  got      {shorten(_value(value))}" if kind == "value" else f"  raised   {shorten(value)}"
+
+
+def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) -> Iterator[str]:
+    """A test, the assertion of it that failed, and what the program had answered."""
+    unit, setup = sources[number - 1] if number <= len(sources) else ("", "")
+    passed, name, message = (*verdict, "", "")[:3] if isinstance(verdict, list) else (bool(verdict), "", "")
+    yield f"test {number}: {'right' if passed else 'wrong'}   {printable(''.join(unit.splitlines()[-1:]))}"
+    if passed:
+        return
+    if at := FAILED_AT.fullmatch(str(message)):
+        lines = (setup if "of the setup" in message else unit).splitlines()
+        place = int(at[1]) - 1
+        failed = lines[place].strip() if place < len(lines) else ""
+        if failed not in ("", unit.strip()):
+            yield f"  failed   {printable(failed)}"
+        yield from [f"  got      {printable(at[2])}"] if at[2] else []
+    else:
+        yield f"  {printable(': '.join(filter(None, (name, str(message)[:LONGEST]))))}"
+
+
+def sources_of(payload: dict[str, Any], task: FunctionTask) -> list[tuple[str, str]]:
+    """Each test as it was run, and what was run before it."""
+    if task.shared:
+        return [(test.source, test.source) for test in task.shared]
+    return [(unit, task.setup) for unit in task.units or calls_of_tests(task.setup) or ["check(candidate)"]]
+
+
+def shorten(value: Any) -> str:
+    """A value in one line, whatever is in it."""
+    return printable(json.dumps(value, default=repr))[:LONGEST]
+
+
+def _value(tagged: Any) -> Any:
+    """A result without the tags by which it crossed."""
+    try:
+        return plain_data.untag(tagged, hashing=False)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
+        return tagged

@@ -1,0 +1,118 @@
+"""Judging completions: run the distinct programs, measure what they did, and give each its reward."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from score.judging.completions import Item
+from score.protocol.error_classes import ErrorClass
+from score.rewards.from_file import rewards_of
+from score.rewards.scorer import Scorer
+from score.rewards.shaping import Terms
+from score.sandbox.executor import Executor
+from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Program
+from score.tasks.measures import Measures
+from warehouse.stages.user_code import UserFunction
+from warehouse.store.schema import CUT_OFF
+
+# Columns that the user's reward sees besides the task's: of what was measured, and of the completions.
+MEASURED = ("correct", "valid_outputs", "correct_share", "pixel_score")
+STORED = ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of the program of one completion, and what that is worth."""
+
+    outcome: Outcome
+    measures: Measures
+
+
+def run_programs(executor: Executor, items: Sequence[Item],
+                 finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[list[Outcome]]:
+    """The outcomes of every item, in order; equal programs are run once."""
+    plans = plans_of(items)
+    programs = [program for plan in plans if not isinstance(plan, Outcome) for program in plan]
+    outcomes = iter(executor.run(programs, finished))
+    return [[plan] if isinstance(plan, Outcome) else [next(outcomes) for _program in plan] for plan in plans]
+
+
+def plans_of(items: Sequence[Item]) -> list[list[Program] | Outcome]:
+    """The programs to run of each item, or its outcome where there is none to run."""
+    return [item.task.kind.programs(item.task.content, item.answer) for item in items]
+
+
+def measure(items: Sequence[Item], outcomes: Sequence[list[Outcome]]) -> list[Judgement]:
+    """Compare outcomes with what was expected; equal answers to a task are measured once."""
+    seen: dict[tuple[object, ...], Judgement] = {}
+    judgements = []
+    for item, own in zip(items, outcomes, strict=True):
+        task, answer = item.task, item.answer
+        key = (task.task_id, answer.flip, answer.rotations, answer.color_map, answer.code is None,
+               *(id(outcome) for outcome in own))
+        if key not in seen:
+            seen[key] = Judgement(join_outcomes(own), task.kind.measure(task.content, answer, own))
+        judgements.append(seen[key])
+    return judgements
+
+
+def join_outcomes(outcomes: list[Outcome]) -> Outcome:
+    """One outcome for all processes of an answer: times added up, the worst failure or else the first."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    failed = [outcome for outcome in outcomes if outcome.error_class is not None]
+    usual = failed[0] if failed else outcomes[0]
+    unearned = next((outcome for outcome in failed if outcome.error_class == ErrorClass.UNEARNED), usual)
+    worst = next((outcome for outcome in failed if outcome.infrastructure), unearned)
+    return replace(worst, cpu_seconds=sum(outcome.cpu_seconds or 0.0 for outcome in outcomes),
+                   wall_seconds=sum(outcome.wall_seconds or 0.0 for outcome in outcomes),
+                   max_rss_mib=max(outcome.max_rss_mib or 0.0 for outcome in outcomes))
+
+
+def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
+                 completions: pa.Table, ngram4_unique_ratio: np.ndarray) -> list[Terms]:
+    """The terms of every reward after shaping; None where nothing could be measured, or none applies."""
+    terms = registered_terms(items, judgements, scorer)
+    if scorer.user is not None:
+        rewards = user_rewards(scorer.user, items, judgements, completions)
+        terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
+                 for judgement, reward in zip(judgements, rewards, strict=True)]
+    truncated = np.isin(completions.column("finish_reason").to_pylist(), CUT_OFF)
+    return scorer.shaping.apply(
+        terms, truncated=truncated, ngram4_unique_ratio=ngram4_unique_ratio,
+        correct=[judgement.measures.correct for judgement in judgements],
+        groups=completions.column("group_id").to_pylist(),
+        lengths=completions.column("num_completion_tokens").to_numpy())
+
+
+def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
+    """The terms of the scorer's registered reward before shaping, none where the user's file decides."""
+    return [None if judgement.outcome.infrastructure
+            else scorer.terms(item.task.kind_name, judgement.measures)
+            for item, judgement in zip(items, judgements, strict=True)]
+
+
+def user_rewards(user: UserFunction, items: Sequence[Item], judgements: Sequence[Judgement],
+                 completions: pa.Table) -> list[float | None]:
+    """What the user's function gives; it sees whole columns, by name."""
+    rows = [row_of_user(item, judgement) for item, judgement in zip(items, judgements, strict=True)]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    columns |= {name: completions.column(name).to_pylist() for name in STORED}
+    return rewards_of(user, [item.prompt for item in items], [item.answer.text for item in items],
+                      completions.column("completion_ids").to_pylist(), columns)
+
+
+def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:
+    """What the user's function sees of a completion: its task's payload, and what was measured."""
+    task, measures, error_class = item.task, judgement.measures, judgement.outcome.error_class
+    return {**task.payload, "task_id": task.task_id, "split": item.split, "kind": task.kind_name,
+            "payload": task.payload, "code": item.answer.code,
+            "outputs": json.loads(measures.outputs or "null"),
+            "error_class": error_class and str(error_class),
+            **{name: getattr(measures, name) for name in MEASURED}}

@@ -1,0 +1,129 @@
+"""The gain that the summary tells and its +-: of two visits to the same tasks, of others, of too few."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.building.runs import (
+    completion_row,
+    finish,
+    new_run,
+    prompt_row,
+    sample_row,
+    without_waiting,
+    write_rows,
+)
+from warehouse.cli import cli
+from warehouse.inspect.story import PAIRS, story_lines
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
+
+SCORER = "exact-0123456789"
+Counts = dict[str, tuple[int, int]]     # completions of a task and how many are right
+
+
+def evaluated(folder: Path, *visits: Counts) -> Warehouse:
+    """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1."""
+    with without_waiting():
+        run = new_run(folder / "run")
+        for iteration, visit in enumerate(visits):
+            keys = {"iteration": iteration, "purpose": "eval"}
+            prompts = [prompt_row(task, n, **keys) for task, (n, _) in visit.items()]
+            rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0])
+                    for prompt in prompts for index in range(prompt["group_size"])]
+            scores = [sample_row(row, SCORER, None if c < 0 else float(row["sample_index"] < c),
+                                 correct=row["sample_index"] < c)
+                      for row in rows for _, c in [visit[row["task_id"]]]]
+            write_rows(run, "prompts", [prompts])
+            write_rows(run, "completions", [rows])
+            finish(run, "rollout", **keys)
+            write_rows(run, "samples", [scores], scorer=SCORER)
+            finish(run, "score", scorer=SCORER, **keys)
+    return run
+
+
+def said(run: Warehouse) -> str:
+    [line] = story_lines(run, connect(run))
+    return line
+
+
+def test_between_visits_to_the_same_tasks_the_error_is_that_of_the_tasks_gains(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    ease = random.beta(0.8, 1.6, 60)
+    before, after = random.binomial(16, ease), random.binomial(16, np.clip(ease + 0.04, 0, 1))
+    run = evaluated(tmp_path, *({f"t{task:02}": (16, int(c)) for task, c in enumerate(visit)}
+                                for visit in (before, after)))
+    gains = (after - before) / 16
+    margin = 1.96 * gains.std(ddof=1) / np.sqrt(60)
+    assert f"({gains.mean():+.2f} ± {margin:.2f})" in said(run)
+    apart = 1.96 * np.hypot(*(rates.std(ddof=1) / np.sqrt(60) for rates in (before / 16, after / 16)))
+    assert margin < 0.5 * apart
+
+
+def test_the_interval_of_the_gain_holds_it_as_often_as_it_says(tmp_path: Path) -> None:
+    """Two evaluations of a policy that stayed as it is: 95% of the intervals of many such pairs hold 0."""
+    connection = connect(evaluated(tmp_path, {"t0": (1, 1)}))
+    random, held, pairs = np.random.default_rng(0), [], 200
+    for _ in range(pairs):
+        ease = random.beta(0.8, 1.6, 40)
+        rows = [(iteration, "eval", f"t{task}", 8, int(random.binomial(8, p)))
+                for iteration in (0, 1) for task, p in enumerate(ease)]
+        connection.execute("CREATE OR REPLACE TEMP TABLE visits AS SELECT unnest($1) AS row", [[
+            dict(zip(("iteration", "purpose", "task_id", "n", "c"), row, strict=True)) for row in rows]])
+        connection.execute("CREATE OR REPLACE TEMP VIEW task_results AS SELECT row.* FROM visits")
+        [found] = rows_of(connection, PAIRS, ["eval", 0, 1, 1])
+        gain = sum(c / 8 * (1 if iteration else -1) for iteration, *_, c in rows) / 40
+        held.append(abs(gain) <= 1.96 * found["error"])
+    assert 0.91 <= np.mean(held) <= 0.98
+
+
+def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, {f"t{task}": (8, task) for task in range(8)},
+                    {f"t{task}": (8, task + 1) for task in range(1, 8)})
+    first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
+    margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
+    assert f"({last['solving'] - first['solving']:+.2f} ± {margin:.2f})" in said(run)
+
+
+def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, {"t0": (1, 1)}, {"t0": (1, 1)}, {"t0": (1, 0)}, {"t0": (1, 0)})
+    assert said(run) == ("On 'eval', policy 0 to 3: no change beyond chance; "
+                         "pass@1 1.00 → .00 (-1.00, its error is not known).")
+    assert rows_of(connect(run), "SELECT signal FROM raised_signals WHERE signal <> 'reward_hacking'") == []
+    assert {row["solving_error"] for row in rows_of(connect(run), "FROM adjusted")} == {None}
+
+
+def test_one_task_within_less_reach_is_no_ground_to_stop(tmp_path: Path) -> None:
+    """pass@16 has no error over tasks there; pass@1 rises."""
+    run = evaluated(tmp_path, *4 * [{"t0": (16, 1)}], *2 * [{"t0": (64, 5)}])
+    assert rows_of(connect(run), "SELECT signal FROM raised_signals") == []
+
+
+def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, {"t0": (16, 4)}, {"t0": (16, 8)})
+    margin = 1.96 * np.sqrt((0.25 * 0.75 + 0.5 * 0.5) / 15)
+    assert f"pass@1 .25 → .50 (+0.25 ± {margin:.2f})" in said(run)
+
+
+def test_what_is_never_right_has_0_and_no_rest_of_a_sum(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, *({f"t{task}": (8, right * task) for task in range(7)} for right in (1, 0)))
+    [row] = rows_of(connect(run), "SELECT solving, reach, reward FROM adjusted WHERE iteration = 1")
+    assert list(map(str, row.values())) == ["0.0"] * 3
+
+
+def test_scores_without_a_reward_are_not_told_as_no_scores(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, {"t0": (4, -1), "t1": (4, -1)})
+    assert said(run) == "Nothing is judged yet: no reward could be measured."
+    printed = CliRunner().invoke(cli, ["summary", str(run.root)])
+    assert printed.exit_code == 0 and re.search("8 rewards left out", printed.stdout)
+    assert said(new_run(tmp_path / "other")) == "Nothing is judged yet: nothing is scored."
+
+
+def test_one_task_has_no_interval_over_tasks(tmp_path: Path) -> None:
+    bands = rows_of(connect(evaluated(tmp_path, {"t0": (4, 2)}, {"t0": (4, 2), "t1": (4, 1)})),
+                    "FROM pass_bands() WHERE k = 1 ORDER BY iteration")
+    assert (bands[0]["pass_at_k"], bands[0]["low"], bands[0]["high"]) == (pytest.approx(0.5), None, None)
+    assert (bands[1]["low"], bands[1]["high"]) == (pytest.approx(0.25), pytest.approx(0.5))

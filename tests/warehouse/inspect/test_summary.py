@@ -1,0 +1,97 @@
+"""How the summary ends: what the run waits for, and whether it goes wrong."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.building.weather import Weather, build_run, empty_run, write_iteration
+from warehouse.cli import cli
+from warehouse.inspect.render import short_share
+from warehouse.maintain.rollback import roll_back
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
+
+
+def ending(run: Warehouse) -> list[str]:
+    """The lines after the last blank one."""
+    result = CliRunner().invoke(cli, ["summary", str(run.root)])
+    assert result.exit_code == 0, result.output
+    return result.stdout.rpartition("\n\n")[2].splitlines()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Warehouse:
+    return build_run(tmp_path / "run", iterations=2, evals=(), num_tasks=2, group_size=4)
+
+
+def test_a_trained_run_waits_for_the_next_rollout(run: Warehouse) -> None:
+    assert ending(run)[0] == f"Next: rollout {run.root}"
+
+
+def test_a_scored_iteration_waits_for_training(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "train/iteration=1")
+    shutil.rmtree(run.root / "policies/2")
+    assert ending(run)[0] == f"Next: train {run.root}"
+
+
+def test_a_complete_rollout_waits_for_its_scores(run: Warehouse) -> None:
+    for folder in ("train/iteration=1", "policies/2", "samples/iteration=1"):
+        shutil.rmtree(run.root / folder)
+    assert ending(run) == [f"Next: score {run.root}"]
+    shutil.rmtree(run.root / "train/iteration=0")
+    shutil.rmtree(run.root / "samples/iteration=0")
+    assert ending(run) == [f"Nothing is scored yet. Next: score {run.root}"]
+
+
+def test_a_rollout_under_way_is_to_be_finished_first(run: Warehouse) -> None:
+    for folder in ("train/iteration=1", "policies/2", "samples/iteration=1"):
+        shutil.rmtree(run.root / folder)
+    (run.root / "completions/iteration=1/purpose=train/manifest.json").unlink()
+    assert ending(run)[-1] == f"Next: rollout {run.root}"
+
+
+def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
+                    group_size=8)
+    due, alarms = ending(run)
+    assert due == f"Next: rollout {run.root}"
+    assert alarms.startswith("1 signal since iteration 5")
+    assert alarms.endswith(f": warehouse watch {run.root}")
+    roll_back(run, 5)
+    assert ending(run)[0] == f"Next: rollout {run.root}"
+
+
+def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) -> None:
+    def first() -> str:
+        return CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[0]
+    assert first().endswith("policies 0..2")
+    roll_back(run, 1)
+    assert first().endswith("policies 0..2 (2 is 1 again)")
+
+
+def run_of_sizes(folder: Path, sizes: list[int]) -> Warehouse:
+    """A run whose iterations have groups of these sizes."""
+    warehouse, random = empty_run(folder, num_tasks=4), np.random.default_rng(0)
+    for iteration, size in enumerate(sizes):
+        write_iteration(warehouse, iteration, "train", Weather(), random, num_tasks=4, group_size=size)
+    return warehouse
+
+
+def test_pass_at_k_over_iterations_is_of_one_k(tmp_path: Path) -> None:
+    run = run_of_sizes(tmp_path / "run", [16, 16, 4])
+    reached = [short_share(row["pass_at_k"]) for row in rows_of(
+        connect(run), "SELECT pass_at_k FROM pass_curve WHERE k = 4 ORDER BY iteration")]
+    result = CliRunner().invoke(cli, ["summary", str(run.root)])
+    [trend] = [line for line in result.stdout.splitlines() if line.startswith("pass@4 ")]
+    assert trend.endswith(f"  {reached[0]} → {reached[2]}")
+
+
+def test_an_evaluation_of_one_completion_each_tells_pass_at_1_once(tmp_path: Path) -> None:
+    run, random = run_of_sizes(tmp_path / "run", [4, 4]), np.random.default_rng(1)
+    for iteration in (0, 1):
+        write_iteration(run, iteration, "eval", Weather(), random, num_tasks=4, group_size=1)
+        story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
+        assert story.startswith("On 'eval'") and story.count("pass@") == 1

@@ -1,0 +1,340 @@
+"""`warehouse check`: every broken invariant is named with its file, and a good run passes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.building.runs import change_document
+from tests.building.weather import SCORER, build_run
+from warehouse.cli import cli
+from warehouse.init import init_run
+from warehouse.maintain.check import check_run
+from warehouse.maintain.repair import plan_repair
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
+SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/part-00000.parquet"
+TRAINED = "train/iteration=0/samples-00000.parquet"
+PROMPTS = "prompts/iteration=0/purpose=train/part-00000.parquet"
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return build_run(
+        tmp_path_factory.mktemp("runs") / "run", iterations=2, evals=(), num_tasks=4, group_size=4
+    )
+
+
+@pytest.fixture
+def run(intact: Warehouse, tmp_path: Path) -> Warehouse:
+    shutil.copytree(intact.root, tmp_path / "run")
+    return open_warehouse(tmp_path / "run")
+
+
+def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the rows of a part, and its manifest with it, so that only the rows are wrong."""
+    from warehouse.store.checksums import sha256_of
+    table = pq.ParquetFile(path).read()
+    rows = table.to_pylist()
+    change(rows)
+    path.chmod(0o644)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    manifest = path.parent / "manifest.json"
+    if manifest.exists():
+        parts = json.loads(manifest.read_text())["parts"]
+        for part in parts:
+            if part["name"] == path.name:
+                part.update(bytes=path.stat().st_size, sha256=sha256_of(path))
+        change_document(manifest, parts=parts)
+
+
+def only_problem(run: Warehouse) -> str:
+    problems = check_run(run).problems
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def test_a_good_run_has_no_problem(intact: Warehouse) -> None:
+    report = check_run(intact)
+    assert report.problems == [] and report.notes == []
+    assert report.num_parts == 1 + 2 * (2 + 2 + 2 + 3)
+    assert report.num_rows == 4 + 2 * (4 + 16 + 16 + 16 + 16 + 4)
+
+
+def test_a_changed_part_differs_from_its_manifest(run: Warehouse) -> None:
+    path = run.root / COMPLETIONS
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    assert any(str(path) in problem and "sha256 differs" in problem for problem in check_run(run).problems)
+
+
+def test_a_torn_part_is_named_and_the_rest_still_checked(run: Warehouse) -> None:
+    path = run.root / SAMPLES
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:500])
+    problems = check_run(run).problems
+    assert any(problem.startswith(f"{path} is torn") for problem in problems)
+    assert any("does not match its manifest" in problem for problem in problems)
+    assert len(problems) == 2
+
+
+def test_a_part_that_may_not_be_read_is_a_problem_and_stays(run: Warehouse,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != run.root / COMPLETIONS)
+    [problem] = check_run(run).problems
+    assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Have it granted."
+    assert plan_repair(run) == []
+
+
+def test_a_quick_check_opens_again_only_what_changed(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, path = check_run(run, quick=True), run.root / SAMPLES
+    with monkeypatch.context() as patched:
+        patched.setattr(pq, "read_metadata", None)
+        assert check_run(run, quick=True) == first and first.num_parts == 19
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-4] + b"torn")      # of the same size
+    assert [problem for problem in check_run(run, quick=True).problems if f"{path} is torn" in problem]
+
+
+def test_a_missing_part_is_named(run: Warehouse) -> None:
+    (run.root / SAMPLES).unlink()
+    problems = check_run(run).problems
+    assert any("is missing" in problem and SAMPLES in problem for problem in problems)
+    assert any("has parts [1], the completions have [0, 1]" in problem for problem in problems)
+
+
+def test_missing_scores_of_a_trained_iteration_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "samples/iteration=1")
+    problem = only_problem(run)
+    assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER} is missing")
+    assert problem.endswith(f"or score again: score {run.root} --iteration 1.")
+    shutil.rmtree(run.root / "completions/iteration=1")
+    assert any(problem.endswith("was trained on its rewards. Restore it from a copy of the run.")
+               for problem in check_run(run, quick=True).problems)
+
+
+def test_missing_completions_of_a_scored_iteration_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "completions/iteration=1")
+    problem = next(problem for problem in check_run(run).problems if "no stage can sample" in problem)
+    assert problem.startswith(f"{run.root}/completions/iteration=1/purpose=train is missing, though score of")
+    assert not any("score again" in problem for problem in check_run(run).problems)
+
+
+def test_missing_tasks_are_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "tasks")
+    assert any(problem == f"{run.root}/tasks holds no tasks. Restore it from a copy of the run."
+               for problem in check_run(run).problems)
+
+
+def test_changed_tasks_are_named(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+    lines = [{"task_id": name, "kind": "answer", "payload": {"answer": name},
+              "messages": [{"role": "user", "content": f"Say {name}"}]} for name in ("å", "b")]
+    (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    init_run(tmp_path / "run", str(model), ("synthetic:3", f"said={tmp_path / 'said.jsonl'}"))
+    made = open_warehouse(tmp_path / "run")
+    assert check_run(made).problems == []
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[1]["payload"] = rows[0]["payload"]
+
+    rewrite(made.root / "tasks/part-00000.parquet", change)
+    assert "tasks are not those that the run was made with" in only_problem(made).replace(
+        f"in {made.root}/tasks ", "")
+
+
+def test_a_foreign_file_is_named(run: Warehouse) -> None:
+    (run.root / "completions/iteration=0/notes.txt").write_text("mine")
+    assert "notes.txt was not written by any stage" in only_problem(run)
+
+
+def test_a_part_beside_the_manifest_is_named(run: Warehouse) -> None:
+    shutil.copy(run.root / COMPLETIONS, (run.root / COMPLETIONS).with_name("part-00002.parquet"))
+    problems = check_run(run).problems
+    assert any("is not in the manifest" in problem for problem in problems)
+    parts = run.parts("completions", iteration=0, purpose="train")
+    assert "part-00002.parquet" not in [part.name for part in parts]      # no reader takes it up
+
+
+def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
+    change_document(run.root / "warehouse.json", run_id="0ddba11")
+    problems = check_run(open_warehouse(run.root), quick=True).problems
+    assert len(problems) == 19 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
+
+
+def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
+    wrong = run.root / "prompts/iteration=1/purpose=train/part-00000.parquet"
+    wrong.unlink()
+    shutil.copy(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet", wrong)
+    assert any("lies in the folder of iteration 1 but holds iteration 0" in problem
+               for problem in check_run(run).problems)
+
+
+def test_a_link_to_nothing_is_named_as_such_and_stays(run: Warehouse, tmp_path: Path) -> None:
+    (run.root / COMPLETIONS).unlink()
+    (run.root / COMPLETIONS).symlink_to(tmp_path / "unmounted")
+    assert check_run(run).problems[0] == (
+        f"{run.root / COMPLETIONS} is a link to nothing. Have what it leads to there again.")
+    assert plan_repair(run) == []
+
+
+def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehouse) -> None:
+    (run.root / COMPLETIONS).unlink()
+    os.mkfifo(run.root / COMPLETIONS)
+    told = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli()", "check",
+                           str(run.root)], capture_output=True, text=True, timeout=300)
+    assert told.returncode == 1 and f"{COMPLETIONS} is no file. Restore it" in told.stdout
+    assert plan_repair(run)
+
+
+def test_lost_prompts_are_named(run: Warehouse) -> None:
+    (run.root / PROMPTS).unlink()
+    assert any(f"{PROMPTS} is missing, though the manifest" in problem
+               for problem in check_run(run, quick=True).problems)
+    with pytest.raises(StageError, match=r"part-00000.parquet is missing"):
+        run.read("prompts", iteration=0, purpose="train")
+
+
+def test_changed_prompts_are_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["prompt"] += " please"
+
+    rewrite(run.root / PROMPTS, change)
+    problem = only_problem(run)
+    assert PROMPTS in problem and "does not match its manifest (sha256 differs)" in problem
+
+
+def test_a_rollout_from_before_manifests_listed_prompts_is_still_checked(run: Warehouse) -> None:
+    manifest = (run.root / COMPLETIONS).with_name("manifest.json")
+    facts = json.loads(manifest.read_text())
+    assert facts.pop("prompts") and facts.pop("checksum")
+    manifest.chmod(0o644)
+    manifest.write_text(json.dumps(facts))
+    assert check_run(run).problems == []
+    shutil.rmtree((run.root / PROMPTS).parent)
+    assert "holds no prompts, though rollout of iteration 0" in check_run(run, quick=True).problems[0]
+
+
+def shorter_logprobs(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"] = rows[3]["behaviour_logprobs"][:-1]
+
+
+def missing_logprob(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"][0] = float("nan")
+
+
+def positive_logprob(rows: list[dict[str, Any]]) -> None:
+    rows[3]["behaviour_logprobs"][0] = 0.25
+
+
+def twice_the_same(rows: list[dict[str, Any]]) -> None:
+    rows[1]["sample_index"] = rows[0]["sample_index"]
+
+
+def unknown_group(rows: list[dict[str, Any]]) -> None:
+    for row in rows[:4]:
+        row["group_id"] = "nowhere"
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (shorter_logprobs, "tokens, but behaviour_logprobs has"),
+    (missing_logprob, "1 of behaviour_logprobs are missing or not finite"),
+    (positive_logprob, "1 of behaviour_logprobs are above 0"),
+    (unknown_group, "group nowhere has no prompt"),
+])
+def test_wrong_completions_are_named(run: Warehouse, change: Callable[..., None], words: str) -> None:
+    rewrite(run.root / COMPLETIONS, change)
+    problem = only_problem(run)
+    assert words in problem and COMPLETIONS in problem
+
+
+def test_a_key_that_is_there_twice_is_named(run: Warehouse) -> None:
+    rewrite(run.root / COMPLETIONS, twice_the_same)
+    problems = check_run(run).problems
+    assert any("completion 0 of task task-000 is there 2 times" in problem for problem in problems)
+    assert any("its completions are not those of" in problem for problem in problems)
+
+
+def test_old_logprobs_of_another_length_are_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["old_logprobs"] = rows[0]["old_logprobs"][:-2]
+
+    rewrite(run.root / TRAINED, change)
+    assert "old_logprobs for" in only_problem(run)
+
+
+def test_a_reward_that_is_no_number_is_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["reward"] = float("inf")
+
+    rewrite(run.root / SAMPLES, change)
+    assert "a reward is not a finite number" in only_problem(run)
+
+
+def test_a_first_output_that_is_not_the_first_is_named(run: Warehouse) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        repeated = next(row for row in rows if row["first_output"] is False)
+        repeated["first_output"] = True
+
+    rewrite(run.root / SAMPLES, change)
+    assert "does not fit the fingerprints of its group; score again" in only_problem(run)
+
+
+def test_a_group_in_two_parts_is_named(run: Warehouse) -> None:
+    later = COMPLETIONS.replace("part-00000", "part-00001")
+    group = pq.ParquetFile(run.root / COMPLETIONS).read()["group_id"][0].as_py()
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[0]["group_id"] = group
+
+    rewrite(run.root / later, change)
+    assert f"{later}: group {group} began in an earlier part" in only_problem(run)
+
+
+def test_a_missing_policy_is_named(run: Warehouse) -> None:
+    shutil.rmtree(run.root / "policies" / "2")
+    assert "policy 2 is missing" in only_problem(run)
+
+
+def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
+    (run.root / "train/iteration=1/manifest.json").unlink()
+    (run.root / "train/iteration=1/steps-00000.parquet.tmp-12ab").write_bytes(b"half")
+    report = check_run(run)
+    assert report.problems == []
+    assert any("train of iteration 1 is not complete" in note for note in report.notes)
+    assert any("left from a killed process" in note for note in report.notes)
+
+
+def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> None:
+    part = run.root / COMPLETIONS.replace("part-00000", "part-00009")
+    part.with_name(f"{part.name}.spill-0123456789ab").write_bytes(b"read by the next rollout")
+    assert check_run(run).notes == []
+    part.with_name(f"{part.name}.spill-0123456789ab").rename(run.root / f"{COMPLETIONS}.spill-0123456789ab")
+    part.with_name(".spill-0123456789ab").touch()           # of no part
+    assert ["left from a killed process" in note for note in check_run(run).notes] == [True, True]
+
+
+def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
+    good = CliRunner().invoke(cli, ["check", str(run.root)])
+    assert (good.exit_code, good.stdout) == (0, "19 parts, 148 rows, 0 problems\n")
+    rewrite(run.root / COMPLETIONS, positive_logprob)
+    bad = CliRunner().invoke(cli, ["check", str(run.root)])
+    assert bad.exit_code == 1
+    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problem\n")

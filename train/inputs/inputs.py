@@ -1,0 +1,210 @@
+"""What a train stage starts from: which iteration is due, which scorer, which policy; all without torch."""
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from train.inputs.groups import Group
+from train.inputs.own_advantages import OPTION
+from train.inputs.settings import Settings
+from train.inputs.turns import credit_turns, load_turns
+from warehouse.stages.base_model import check_base
+from warehouse.stages.due import given_up_iterations, train_due, waiting_iterations
+from warehouse.stages.user_code import load_function
+from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
+from warehouse.store.commit import file_names, remove_folder
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+
+class Inputs(NamedTuple):
+    """Everything read from the warehouse before the model is loaded."""
+
+    iteration: int
+    scorer: str
+    parent: dict[str, Any]          # policy.json of the policy the stage starts from
+    groups: list[Group]
+    stage: Stage
+    waiting: list[int]              # iterations before, whose rows are trained on together with its own
+
+
+def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
+    """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
+    iteration = train_due(warehouse)
+    if warehouse.scorers(iteration, purpose):
+        return iteration
+    if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose=purpose):
+        return None
+    raise _unscored(warehouse, iteration, purpose)
+
+
+def nothing_due(warehouse: Warehouse, purpose: str) -> str:
+    """What is said where `due_iteration` is None: what has to be there first, and what is there instead."""
+    iteration = train_due(warehouse)
+    others = [name for name in warehouse.purposes("completions", iteration)
+              if name == "train" or f"{name}-".startswith("distil-")]
+    instead = f", but rows of purpose {' and '.join(others)}, which --purpose names" if others else ""
+    of = "" if purpose == "train" else f" of purpose {purpose}"
+    return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
+            f"next: {_rollout_of(warehouse, purpose)}")
+
+
+def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
+    """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
+    complete = warehouse.scorers(iteration, purpose)
+    if not complete:
+        raise _unscored(warehouse, iteration, purpose)
+    scorer, reason = choose_scorer(warehouse, iteration, purpose, name or named_scorer(warehouse))
+    if reason == LATEST:
+        raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
+                         f"on: --scorer {scorer}.")
+    return scorer
+
+
+def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
+    """Read and check the rows and the parent policy; nothing is written."""
+    parent = warehouse.policy(iteration)
+    if not warehouse.is_pruned(iteration):
+        warehouse.verify_policy(iteration)
+    check_base(warehouse)
+    _check_parent(warehouse, parent, settings)
+    groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
+    waiting = waiting_iterations(warehouse, iteration)
+    groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
+    groups = credit_turns(groups, settings)
+    if settings.turns and not groups:
+        turns = ", ".join(map(str, settings.turns))
+        raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with `rollout "
+                         f"{shell_quote(warehouse.root)} --turn {settings.turns[0]}`, or leave --turns out.")
+    for group in groups:
+        _check_policies_of(group, warehouse, iteration)
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
+
+
+def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
+    """What the stage is tied to: its options, the scorer, and the weights it starts from."""
+    names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
+    own = {}
+    if settings.advantages:
+        own["advantages_sha256"] = load_function(settings.advantages, OPTION).content_hash
+    if settings.purpose != "train":
+        own["purpose"] = settings.purpose
+    return {**settings.results(), **own, "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
+            "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
+
+
+def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
+    """Mean k3 KL of iteration 0, where no adapter can be mixed up: what rounding makes; None if unknown."""
+    manifest = warehouse.stage("train", iteration=0).manifest() if iteration else None
+    lines = manifest["facts"].get("mismatch", []) if manifest else []
+    fresh = [line["mismatch_kl"] for line in lines if line["staleness"] == 0 and line["num_tokens"]]
+    return fresh[0] if fresh else None
+
+
+def num_rollbacks(warehouse: Warehouse, iteration: int) -> int:
+    """How often the run went back to an earlier policy, up to the policy that the iteration starts from."""
+    return sum(warehouse.policy(version).get("rolled_back_to") is not None
+               for version in warehouse.policy_versions() if version <= iteration)
+
+
+def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
+    """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
+
+    StageError if that policy came from anything but this stage with these settings.
+    """
+    version = inputs.iteration + 1
+    if version not in warehouse.policy_versions():
+        return False
+    policy = warehouse.policy(version)
+    inputs.stage.settle(stage_settings(inputs, settings))
+    same = json.loads(json.dumps(stage_settings(inputs, settings)))
+    written = warehouse.parts("train_steps", iteration=inputs.iteration)
+    if policy.get("iteration") != inputs.iteration or policy.get("settings") != same or not written:
+        raise StageError(f"Policy {version} exists, but iteration {inputs.iteration} was not trained to it. "
+                         f"Remove {warehouse.policy_dir(version)} to train the iteration again.")
+    complete_stage(inputs, {**policy["facts"], "seconds": {}})
+    return True
+
+
+def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
+    """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
+    folder = inputs.stage.folder
+    for name in {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}:
+        remove_folder(folder / name)
+    inputs.stage.complete(facts)
+
+
+def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
+                  waiting: list[int]) -> list[Group]:
+    """Groups that wait, and those at most `--replay` policy versions old that the query selects.
+
+    None of the iterations that a rollback left behind.
+    """
+    selected = None
+    if settings.replay_select is not None:
+        from warehouse.sql.database import connect, keys_of
+        rows = keys_of(connect(warehouse, strict=True), "--replay-select", settings.replay_select,
+                       ["group_id"], ["iteration"], hint="Select iteration and group_id, for example: "
+                       "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'.")
+        selected = {(row["iteration"], row["group_id"]) for row in rows}
+    groups = []
+    replayed = {*range(max(0, iteration - settings.replay), iteration)}
+    for earlier in sorted({*waiting, *replayed - given_up_iterations(warehouse, iteration)}):
+        if warehouse.parts("completions", iteration=earlier, purpose="train"):
+            identity = scorer_to_train(warehouse, earlier, scorer)
+            groups += load_turns(warehouse, earlier, identity, settings)
+    return [group for group in groups if group.iteration in waiting
+            or (iteration - group.policy_version <= settings.replay
+                and (selected is None or (group.iteration, group.group_id) in selected))]
+
+
+def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
+    if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
+        of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
+        first = f"{_rollout_of(warehouse, purpose)} --iteration {iteration}"
+        return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` "
+                          "first.")
+    return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
+                      f"Run `score {shell_quote(warehouse.root)} --iteration {iteration}` first.")
+
+
+def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
+    label = purpose.partition("-")[2]
+    foreign = f" --model NAME --distil{f' --label {label}' if label else ''}"
+    return f"rollout {shell_quote(warehouse.root)}{'' if purpose == 'train' else foreign}"
+
+
+def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
+    version, kind = parent["policy_version"], "full" if settings.full else "lora"
+    if parent["base"] != warehouse.facts["model"]:
+        raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "
+                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)}.")
+    if parent["kind"] == "base":
+        return
+    if parent["kind"] != kind:
+        way = "with" if parent["kind"] == "full" else "without"
+        raise StageError(f"Policy {version} is of kind '{parent['kind']}'. "
+                         f"Train {way} --full, or start a new run.")
+    stored = parent.get("settings", {})
+    for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if kind == "lora" else ():
+        if key in stored and stored[key] != getattr(settings, key):
+            raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
+                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: "
+                             "pass the former value, or start a new run.")
+
+
+def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    for version, sha256 in group.policies.items():
+        if sha256 is None:
+            continue
+        if version > iteration:
+            raise StageError(f"Group {group.group_id} was sampled by policy {version}, later than policy "
+                             f"{iteration} that this stage starts from. Train the iteration that follows it.")
+        if version not in warehouse.policy_versions():
+            continue    # pruned: only rows of the policy that is trained can be checked then
+        expected = warehouse.policy(version)["sha256"]
+        if sha256 != expected:
+            raise StageError(f"Group {group.group_id} was sampled by other weights than policy {version} "
+                             f"holds (sha256 {sha256[:12]}, not {expected[:12]}). Roll the iteration out "
+                             "again.")

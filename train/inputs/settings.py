@@ -1,0 +1,128 @@
+"""What a train stage is run with: the options of the command line, checked before anything loads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from train.inputs.groups import Group
+from train.inputs.own_advantages import OPTION
+from train.objective.loss_table import LOSSES, OPTIONS
+from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION, bounds_of
+from warehouse.stages.user_code import load_function
+from warehouse.store.errors import StageError
+
+DTYPES = ("float32", "bfloat16", "float16")
+NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "explain", "time_limit",
+               "max_mismatch", "keep_policies", "tokens_per_batch", "purpose")
+ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
+STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
+
+
+class Settings(SimpleNamespace):
+    """Every option of `train` by its name: those that shape the result, and those that do not (NOT_RESULTS).
+
+    The command line is where each is declared; what is set here is never changed, but copied by `replace`.
+    """
+
+    def results(self) -> dict[str, Any]:
+        """The settings that a stage is tied to: those that shape what it writes."""
+        return {STORED_AS.get(key, key): value for key, value in vars(self).items()
+                if key not in NOT_RESULTS and not (key == "dtype" and value == "auto")}
+
+    def replace(self, **changes: Any) -> Settings:
+        """The same with other values."""
+        return Settings(**{**vars(self), **changes})
+
+    def fill_in(self, groups: list[Group]) -> Settings:
+        """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
+        settings, engine_dtype = self, groups[0].dtype
+        if self.dtype == "auto":
+            if engine_dtype not in DTYPES:
+                wrong = (f"were sampled in {engine_dtype}, which is no dtype to train in" if engine_dtype
+                         else "do not say in which dtype they were sampled")
+                raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
+            settings = settings.replace(dtype=engine_dtype)
+        if LOSSES[self.loss].reduction == "fixed" and not self.max_completion_length:
+            limits = [group.max_tokens for group in groups]
+            if None in limits:
+                raise StageError(f"The loss {self.loss} divides by the limit on completion tokens, which the "
+                                 "rows do not tell. Give it with --max-completion-length.")
+            settings = settings.replace(max_completion_length=max(limit for limit in limits if limit))
+        return settings
+
+
+def check_settings(settings: Settings) -> None:
+    """StageError for options that contradict each other; everything here is known without reading a file."""
+    if settings.loss not in LOSSES:
+        raise StageError(f"There is no loss '{settings.loss}'. Known: {', '.join(LOSSES)}.")
+    if LOSSES[settings.loss].corrects_itself and settings.correction not in (None, "none"):
+        raise StageError(f"The loss {settings.loss} takes its ratio against the sampling engine already; "
+                         f"--correction {settings.correction} would correct twice. Leave --correction out.")
+    for name in OPTIONS:
+        if getattr(settings, name) is not None and name not in LOSSES[settings.loss].takes:
+            takers = ", ".join(other for other, each in LOSSES.items() if name in each.takes)
+            raise StageError(f"The loss {settings.loss} does not use --{name.replace('_', '-')}. Leave it "
+                             f"out, or take one that does: {takers}.")
+    for is_wrong, sentence in _contradictions(settings):
+        if is_wrong:
+            raise StageError(sentence)
+    if settings.advantages:
+        load_function(settings.advantages, OPTION)
+
+
+def _contradictions(settings: Settings) -> list[tuple[object, str]]:
+    """What must not be, whether it is, and the sentence for it; first what would change nothing."""
+    loss, purpose, correction = settings.loss, settings.purpose, correction_of(settings)[0]
+    low, high = settings.correction_low, settings.correction_high
+    return [
+        (settings.discount is not None and settings.credit in (None, "own"),
+         "--discount is of what later turns earn: it needs --credit best or --credit last."),
+        (settings.credit not in (None, "own") and LOSSES[loss].correct_only,
+         f"The loss {loss} takes right completions and no rewards: leave --credit out."),
+        (settings.scale_rewards != "group" and (LOSSES[loss].correct_only or loss == "oapl"),
+         f"The loss {loss} divides by no std: leave --scale-rewards out."),
+        (settings.scale_rewards != "group" and settings.advantages,
+         "--advantages are taken as they are: leave --scale-rewards out."),
+        (CORRECTIONS[correction][:2] == (None, None) and (low, high) != (None, None),
+         f"The correction {correction} has no bounds: leave --correction-low and -high out."),
+        (not settings.kl_ratio and not settings.kl_beta,
+         "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta."),
+        (settings.total_steps and settings.schedule == "constant",
+         "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
+        (LOSSES[loss].correct_only and settings.advantages,
+         f"The loss {loss} gives every right completion the same weight; --advantages needs a loss that "
+         "weighs, for example --loss reinforce."),
+        (purpose != "train" and not f"{purpose}-".startswith("distil-"),
+         f"--purpose {purpose} is not possible: 'train' is trained on, or what a model behind an API said, "
+         "'distil' or 'distil-<label>'."),
+        (purpose != "train" and loss != "nll",
+         f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
+         "--loss nll."),
+        (settings.explain and not settings.dry_run,
+         "--explain is for looking, with --dry-run: nothing is trained."),
+        (settings.updates_per_batch and settings.tasks_per_step,
+         "--updates-per-batch and --tasks-per-step both say how the groups are split. Give one of them."),
+        (settings.schedule != "constant" and not settings.total_steps,
+         f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the learning rate "
+         "reaches zero, counted over the whole run."),
+        (not -2**63 <= settings.seed < 2**63,
+         f"--seed {settings.seed} has more than 64 bits. Give a smaller one."),
+        (settings.tokens_per_batch >= 2**31,
+         f"--tokens-per-batch {settings.tokens_per_batch} is more than any forward takes. Lower it."),
+        (settings.load_in_4bit and settings.full,
+         "--load-4bit freezes the base, so it cannot be trained with --full. Leave one out."),
+        (settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full,
+         f"--lora-rank {settings.lora_rank} is above {ENGINE_RANK_LIMIT}, the highest that vLLM serves: the "
+         "next rollout could not load the adapter. Lower it."),
+        (settings.replay_select is not None and not settings.replay,
+         "--replay-select chooses among earlier rows; say how old they may be with --replay."),
+        (low is not None and high is not None and low >= high,
+         f"--correction-low {low} must be below --correction-high {high}.")]
+
+
+def correction_of(settings: Settings) -> tuple[str, float | None, float | None]:
+    """The correction and its bounds, the usual ones where none are given."""
+    usual = "none" if LOSSES[settings.loss].corrects_itself else DEFAULT_CORRECTION
+    name = settings.correction or usual
+    return name, *bounds_of(name, settings.correction_low, settings.correction_high)

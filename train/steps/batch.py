@@ -1,0 +1,143 @@
+"""The rows of one stage: advantages, masks, importance weights, drops, the split into steps."""
+
+import itertools
+import math
+import random
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from train.inputs.groups import Group
+from train.inputs.own_advantages import own_advantages
+from train.inputs.settings import Settings, correction_of
+from train.inputs.turns import shared_prefixes
+from train.objective.advantages import group_advantages, regression_advantages
+from train.objective.correction import importance_weights, second_moment_mask, veto_mask
+from train.objective.loss_table import LOSSES
+from train.objective.losses import entropy_mask, loss_scales
+from train.steps.row import Row, RowGroup, conversations
+
+M2PO_LIMIT = 0.04
+LEFT_OUT = ("empty", "truncated", "not_right", "missing_reward")    # the loss mask has no token of such rows
+WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
+
+
+def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
+    """Groups with advantages and loss masks, in the order given."""
+    batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
+                      policy_version - group.policy_version, *shared)
+             for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
+    rows = [row for group in batch for row in group.rows]
+    for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
+        row.advantages = advantage.expand(row.num_tokens)
+        row.drop_reason = _drop_reason(row, settings)
+        row.trainable = row.drop_reason not in LEFT_OUT
+    return batch
+
+
+def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
+    """The advantage of every completion: a number, or one per token where --advantages gives that."""
+    rows = [row for group in batch for row in group.rows]
+    if LOSSES[settings.loss].correct_only:
+        return [torch.tensor(float(row.rollout.correct)) for row in rows]
+    if settings.advantages:
+        given = own_advantages(settings.advantages, [group.stored for group in batch],
+                               [group.staleness for group in batch])
+        return [torch.tensor(value, dtype=torch.float32) for value in given]
+    rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
+    group_index = torch.repeat_interleave(torch.arange(len(batch)),
+                                          torch.tensor([len(group.rows) for group in batch]))
+    if settings.loss == "oapl":
+        return list(regression_advantages(rewards, group_index, beta=settings.oapl_beta or 1.0).float())
+    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
+
+
+def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> list[list[int]]:
+    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number.
+
+    What shares a prefix stays together but where a step ends.
+    """
+    together, num_groups = conversations(batch, range(len(batch))), len(batch)
+    random.Random(seed).shuffle(together)
+    order = list(itertools.chain.from_iterable(together))
+    if settings.tasks_per_step:
+        num_steps = -(-num_groups // settings.tasks_per_step)
+    else:
+        num_steps = min(settings.updates_per_batch or 1, num_groups)
+    bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
+    return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
+
+
+def weigh_rows(rows: list[Row], settings: Settings) -> None:
+    """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
+    if not rows:
+        return
+    correction, low, high = correction_of(settings)
+    log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
+    mask = pad_sequence([torch.ones(row.num_tokens) for row in rows], batch_first=True)
+    weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
+    veto = torch.zeros(len(rows), dtype=torch.bool)
+    if settings.veto:
+        veto = veto_mask(log_ratio, mask, threshold=settings.veto)
+    weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
+    for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
+        row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
+        if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
+            row.drop_reason = WEIGHED_OUT[is_vetoed]
+
+
+def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:
+    """Denominators and token masks of one step, over all its completions; its trainable tokens come back."""
+    rows = [row for index in groups for row in batch[index].rows]
+    num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
+    total = int(num_tokens.sum())
+    longest = settings.max_completion_length or max(row.num_tokens for row in rows)
+    scales = loss_scales(settings.loss, num_tokens, num_completions=len(rows), total_trainable_tokens=total,
+                         max_completion_length=longest)
+    for row, scale in zip(rows, scales.tolist(), strict=True):
+        row.scale, row.step, row.mask = scale, step, torch.ones(()).expand(row.num_tokens)
+    trainable = [row for row in rows if row.trainable]
+    if trainable and settings.loss == "m2po":
+        log_ratio = torch.cat([row.log_ratio for row in trainable])
+        _mask_tokens(trainable, second_moment_mask(log_ratio, limit=M2PO_LIMIT))
+    if trainable and settings.entropy_quantile < 1:
+        entropy = torch.cat([row.entropy for row in trainable])
+        _mask_tokens(trainable, entropy_mask(entropy, quantile=settings.entropy_quantile))
+    num_unmasked = sum(float(row.mask.sum()) for row in trainable)
+    for row in trainable:
+        row.bonus_scale = 1 / max(num_unmasked, 1)
+    return total
+
+
+def has_gradient(row: Row, settings: Settings) -> bool:
+    """False if leaving the completion out of the forward changes no gradient at all."""
+    if not row.trainable:
+        return False
+    if has_other_terms(settings):
+        return True
+    weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
+    return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))
+
+
+def has_other_terms(settings: Settings) -> bool:
+    """Whether the loss has a term that needs no advantage: a KL, an entropy bonus, a regression."""
+    return bool(settings.kl_beta or settings.entropy_coef or settings.loss == "oapl")
+
+
+def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
+    for row, row_mask in zip(rows, mask.split([row.num_tokens for row in rows]), strict=True):
+        row.mask = row.mask * row_mask
+
+
+def _drop_reason(row: Row, settings: Settings) -> str | None:
+    if not row.num_tokens:
+        return "empty"
+    if settings.mask_truncated and row.rollout.truncated:
+        return "truncated"
+    if LOSSES[settings.loss].correct_only and not row.rollout.correct:
+        return "not_right"
+    missing, asked = math.isnan(row.rollout.reward), row.advantages.any()
+    if missing and not asked and (settings.loss == "oapl" or not has_other_terms(settings)):
+        return "missing_reward"         # a regression has no target there; a KL and a bonus need none
+    return None if asked or has_other_terms(settings) else "zero_variance"

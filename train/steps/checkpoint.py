@@ -1,0 +1,144 @@
+"""Checkpoints inside a stage: what a killed stage continues from, each a folder renamed into place."""
+
+import contextlib
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from train.model.policy import Policy
+from train.steps.accelerator import Processes
+from warehouse.stages.space import check_space, checkpoint_bytes
+from warehouse.store.commit import commit_directory, ensure_local, remove_folder
+from warehouse.store.run_folder import Warehouse
+
+LOGPROBS, WEIGHTS = "logprobs.safetensors", "weights"
+STATE = "checkpoint.json"       # written last: in an object store it makes the folder a checkpoint
+TOKENS = "tokens.safetensors"
+
+warnings.filterwarnings("ignore", "torch.distributed is disabled")      # a single process is meant
+Restored = tuple[list[dict[str, Any]], dict[str, Tensor]]
+
+
+class Checkpoints:
+    """The checkpoint folders of one train stage: number 0 holds logprobs, the last one the latest step."""
+
+    def __init__(self, warehouse: Warehouse, folder: Path, processes: Processes):
+        self._warehouse, self._folder, self._processes = warehouse, folder, processes
+
+    def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
+        """Keep what was computed under the first policy of the stage: later it cannot be had again."""
+        scratch = self._warehouse.scratch("checkpoint-0")
+        save_file(logprobs, str(scratch / LOGPROBS))
+        (scratch / STATE).write_text(json.dumps({"step": 0}))
+        commit_directory(scratch, self._path(0))
+
+    def logprobs(self) -> dict[str, Tensor] | None:
+        """The logprobs kept, or None if the stage did not get that far."""
+        path = self._path(0) / LOGPROBS
+        self._processes.by_first(lambda: ensure_local([self._path(0)]))
+        return load_file(str(path)) if path.exists() else None
+
+    def holds_steps(self) -> bool:
+        """True if the stage got past its first step."""
+        return max(self._numbers(), default=0) > 0
+
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
+             steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
+        """Keep policy, optimizer and what is known per token after `step` steps; older steps are removed.
+
+        All processes call it; of a sharded policy each writes its part, which any number of them reads.
+        StageError before it if the disk has no room for it, and after it if there is none for the next.
+        """
+        root, trained = self._warehouse.root, policy.trainable()
+        num_bytes = checkpoint_bytes(sum(value.numel() for value in trained.values()))
+
+        def begin() -> Path:
+            check_space(root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
+            return self._warehouse.scratch(f"checkpoint-{step}")
+
+        def commit() -> None:
+            save_file(tokens, str(scratch / TOKENS))
+            state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
+            (scratch / STATE).write_text(json.dumps(state))
+            commit_directory(scratch, self._path(step))
+            for older in self._numbers():
+                if 0 < older < step:    # half of an older one is harmless: the newest is read
+                    remove_folder(self._path(older))
+            check_space(root, num_bytes, f"What follows step {step}, which is saved,")
+
+        scratch = self._processes.by_first(begin)
+        if policy.shards or self._processes.first:
+            with _errors_as_they_are():
+                dcp.save(_tensors(trained, optimizer), checkpoint_id=scratch / WEIGHTS,
+                         no_dist=not policy.shards)
+        self._processes.by_first(commit)
+
+    def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+        """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
+        while latest := self._processes.by_first(self._bring_latest):
+            try:
+                return self._restore(latest, policy, optimizer)
+            except FileNotFoundError:
+                if self._path(latest).exists():
+                    raise       # else a twin that is further on has just removed it for a newer one
+        return [], {}
+
+    def _bring_latest(self) -> int:
+        """Have the latest checkpoint here; its number, 0 if there is none."""
+        latest = max(self._numbers(), default=0)
+        ensure_local([self._path(latest)])
+        return latest
+
+    def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+        trained = policy.trainable()
+        fill_moments(optimizer)
+        tensors = _tensors(trained, optimizer)
+        with _errors_as_they_are():
+            dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
+        state = json.loads((self._path(latest) / STATE).read_text(encoding="utf-8"))
+        policy.loss_scale = state["loss_scale"]
+        tokens = self._path(latest) / TOKENS
+        return state["steps"], load_file(str(tokens)) if tokens.exists() else {}
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"checkpoint-{number}"
+
+    def _numbers(self) -> list[int]:
+        names = [path.parent.name.removeprefix("checkpoint-")
+                 for path in self._folder.glob(f"checkpoint-*/{STATE}")]     # version 0.2.0 had others
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+@contextlib.contextmanager
+def _errors_as_they_are() -> Iterator[None]:
+    """Raise what went wrong itself, a full disk for example: torch wraps it in what is no Exception."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from error
+
+
+def fill_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give AdamW moments of zero where it has none: what stored ones are read into."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                on = parameter.device if group["fused"] else "cpu"
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), device=on), "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+def _tensors(trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments by name."""
+    weights = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
+    return weights | {f"{key}.{name}": value for name, parameter in trained.items()
+                      for key, value in optimizer.state[parameter].items()}

@@ -1,0 +1,156 @@
+"""Gradients of one optimizer step: the loss of stored rows, group by group, added up in the parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from train.inputs.settings import Settings
+from train.model.packs import PromptGroup, pack_groups
+from train.model.policy import Policy
+from train.model.shared_prompt import backward_pack
+from train.objective.correction import clamp_log_ratio, k3, off_policy_mask, suffix_mask
+from train.objective.loss_table import LOSSES
+from train.objective.losses import importance_ratio, kl_to_reference, token_losses
+from train.steps.accelerator import Processes
+from train.steps.batch import has_gradient, weigh_rows
+from train.steps.logprob_pass import exchange, in_step, share
+from train.steps.row import Row, RowGroup, prompt_groups
+
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
+        "whole_weight", "whole_weight_squared")
+
+
+class StepSums:
+    """Sums over the tokens that a step forwards, those with a gradient, added up by micro-batches."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self.ratio_max = torch.zeros(1, dtype=torch.float64)
+        self.packs: list[list[str]] = []        # ids of the groups of each forward
+
+    def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
+            mask: Tensor) -> None:
+        """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
+        drift = (clamp_log_ratio(logprobs - old) * mask).double()
+        weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
+        whole = clamp_log_ratio(((logprobs - behaviour) * mask).double().sum(dim=1)).exp()
+        totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
+                  mask.any(dim=1).sum(), whole.sum(), whole.square().sum()]
+        # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
+        self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
+        self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
+
+    def metrics(self, processes: Processes, total_tokens: int) -> dict[str, Any]:
+        """Sums and means over all processes; `total_tokens` are the trainable ones of the step."""
+        everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
+        total = dict(zip(SUMS, everywhere.tolist(), strict=True))
+        tokens = max(total["tokens"], 1)
+        ess, whole_ess = (total[name] ** 2 / (num * total[f"{name}_squared"]) if num else 1.0 for name, num in
+                          (("weight", total["tokens"]), ("whole_weight", total["completions"])))
+        return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
+                "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
+                "policy_ess": ess, "completion_ess": whole_ess,
+                "ratio_max": max(processes.gather([float(self.ratio_max)])),
+                "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
+
+
+def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
+               settings: Settings, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
+    """Add the gradients of this process's part of the step to the parameters; None if interrupted.
+
+    With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without
+    gradient are left out, which changes nothing: the denominators count them.
+    """
+    sums, forwarded = StepSums(), list[tuple[int, int]]()
+    chosen, kept = _to_forward(batch, groups, processes, settings)
+    packs = pack_groups(policy, chosen, settings.tokens_per_batch)
+    members = [[chosen[number] for number in pack] for pack in packs]
+    with in_step(policy, members, processes, settings, backward=True):
+        for pack, pack_members in zip(packs, members, strict=True):
+            if interrupted():
+                return None
+            pack_rows = [place for number in pack for place in kept[number]]
+            _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
+                      settings, online=online)
+            if policy.can_pack:     # else a group is padded rows
+                with_rows = [kept[number][0][0] for number in pack if kept[number]]
+                sums.packs.append([batch[index].stored.group_id for index in with_rows])
+            forwarded += pack_rows
+    for index, place in forwarded:
+        row = batch[index].rows[place]
+        row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()
+    # A step tried again may share the same groups out otherwise.
+    online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
+    exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
+    return sums
+
+
+def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
+                settings: Settings) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
+    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place).
+
+    Groups that others only go on from have none.
+    """
+    places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
+                      if has_gradient(row, settings)] for index in groups}
+    mine = share(batch, [index for index in groups if places[index]], processes)
+    chosen = prompt_groups(batch, {index: [batch[index].rows[place] for _, place in places[index]]
+                                   for index in mine})
+    return chosen, [*(places[index] for index in mine), *([] for _ in chosen[len(mine):])]
+
+
+def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Settings,
+              sums: StepSums) -> Tensor:
+    """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
+    columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
+               [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
+               [row.weights for row in rows], [row.advantages for row in rows]]
+    columns += [[row.ref_logprobs for row in rows]] if settings.kl_beta else []
+    padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
+    behaviour, old, mask, alive, weights, advantages, *reference = padded.to(logprobs.device)
+    start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
+    scales, bonus_scales = torch.tensor([[row.scale, row.bonus_scale] for row in rows],
+                                        device=logprobs.device).T
+    spec = LOSSES[settings.loss]
+    low = spec.clip_low if settings.clip_low is None else settings.clip_low
+    high = spec.clip_high if settings.clip_high is None else settings.clip_high
+    per_token, clipped = token_losses(settings.loss, logprobs, start, behaviour, advantages, mask,
+                                      clip_low=low, clip_high=high, delta=settings.delta, level=spec.level)
+    factor = alive * weights
+    if settings.off_policy_threshold is not None:
+        factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
+                                           threshold=settings.off_policy_threshold)[:, None]
+    if settings.suffix_veto is not None:
+        factor = factor * suffix_mask(logprobs, behaviour, advantages, mask, limit=settings.suffix_veto)
+    per_token = per_token * factor
+    if settings.kl_beta:
+        ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
+        per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference[0], ratio)
+    loss = ((per_token * mask).sum(dim=1) * scales).sum()
+    if settings.entropy_coef:
+        loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
+    in_surrogate = (factor != 0) & (advantages != 0)
+    clipped = clipped * in_surrogate
+    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, mask)
+    for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):
+        row.log_drift, row.clipped = drift[:row.num_tokens], was_clipped[:row.num_tokens]
+    return loss
+
+
+def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: StepSums, settings: Settings,
+              *, online: bool) -> None:
+    def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
+        chosen = [rows[index] for index in indices]
+        if online:
+            known = zip(chosen, logprobs.detach().cpu(), entropy.detach().cpu(), strict=True)
+            for row, row_logprobs, row_entropy in known:
+                row.old_logprobs = row_logprobs[:row.num_tokens].clone()
+                row.entropy = row_entropy[:row.num_tokens].clone()
+            weigh_rows(chosen, settings)
+        return step_loss(chosen, logprobs, entropy, settings, sums)
+
+    backward_pack(policy, groups, rows_loss, token_budget=settings.tokens_per_batch)

@@ -1,0 +1,116 @@
+"""The logprob pass: logprobs of stored rows under a fixed policy, before the first update."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from train.inputs.settings import Settings
+from train.model.packs import PromptGroup, pack_groups
+from train.model.policy import Policy
+from train.model.shared_prompt import pack_logprobs, passes_of
+from train.steps.accelerator import Processes
+from train.steps.row import Row, RowGroup, conversations, forwardable, prompt_groups
+from warehouse.stages.clock import bar_interval
+from warehouse.stages.stop import StageStopped, StopRequest
+
+COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
+STEP_COLUMNS = ("log_drift", "clipped")
+
+
+def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, settings: Settings,
+                  column: str, stop: StopRequest | None = None) -> None:
+    """Set old_logprobs, with the entropy, or ref_logprobs of every row that has none; all processes share it.
+
+    StageStopped when told to stop.
+    """
+    missing = {index: without for index, group in enumerate(batch)
+               if (without := [place for place, row in enumerate(group.rows)
+                               if row.num_tokens and not len(getattr(row, column))])}
+    mine = share(batch, list(missing), processes)
+    groups = prompt_groups(batch, {index: [batch[index].rows[place] for place in missing[index]]
+                                   for index in mine})
+    packs = pack_groups(policy, groups, settings.tokens_per_batch)
+    filled: list[tuple[int, int]] = []
+    members = [[groups[number] for number in pack] for pack in packs]
+    with (in_step(policy, members, processes, settings, backward=False),
+          tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
+               mininterval=bar_interval(), disable=not (processes.first and mine)) as bar):
+        for pack, pack_members in zip(packs, members, strict=True):
+            if processes.count == 1 and stop and stop.due():
+                raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
+                                   "saved. Run the same command again.")
+            logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=settings.tokens_per_batch)
+            asked = [mine[number] for number in pack if number < len(mine)]
+            places = [(index, place) for index in asked for place in missing[index]]
+            for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
+                row = batch[index].rows[place]
+                setattr(row, column, row_logprobs)
+                if column == "old_logprobs":
+                    row.entropy = entropy
+            filled += places
+            bar.update(len(asked))
+    exchange(batch, filled, processes, (column, "entropy") if column == "old_logprobs" else (column,))
+
+
+def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Processes,
+             columns: tuple[str, ...]) -> None:
+    """Hand what each process learned of its rows, by group and place, to all others.
+
+    A tensor per column: a thousand small ones take longer on the way than the step of an adapter.
+    """
+    if processes.count == 1:
+        return
+    rows = [batch[index].rows[place] for index, place in places]
+    mine = (places, [row.drop_reason for row in rows],
+            {name: torch.cat([getattr(row, name) for row in rows]) for name in columns if rows})
+    for theirs, reasons, values in processes.gather([mine]):
+        rows = [batch[index].rows[place] for index, place in theirs]
+        for row, reason in zip(rows, reasons, strict=True):
+            row.drop_reason = reason
+        hand_out(rows, values)
+
+
+def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: Settings, *,
+            backward: bool) -> AbstractContextManager[None]:
+    """Of a sharded model, all processes make the passes that the packs of each of them take together."""
+    if policy.shards is None:
+        return nullcontext()
+    passes = [passes_of(policy, pack, settings.tokens_per_batch, backward=backward) for pack in packs]
+    return policy.shards.in_step(processes.gather(["".join(passes)]))
+
+
+def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[str, Tensor]:
+    """Values of all rows, one after the other, to be stored; NaN for rows that no step has used yet."""
+    rows = forwardable(batch)
+    for row in rows if columns == STEP_COLUMNS else ():
+        if not len(row.log_drift):
+            row.log_drift = row.clipped = torch.full((row.num_tokens,), torch.nan)
+    values = {name: torch.cat([torch.empty(0), *(getattr(row, name) for row in rows)]) for name in columns}
+    return {name: tensor for name, tensor in values.items() if len(tensor)}
+
+
+def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
+    """Give each of `rows` its part of columns of all their tokens, one after the other."""
+    lengths = [row.num_tokens for row in rows]
+    for name, values in columns.items():
+        for row, row_values in zip(rows, values.split(lengths), strict=True):
+            setattr(row, name, row_values)
+
+
+def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> list[int]:
+    """The groups of this process, costliest first: if memory is short, it is short at once.
+
+    Those whose prompts begin with one another are one process's.
+    """
+    loads, mine = [0] * processes.count, []
+    costs = [(sum(len(batch[index].stored.prompt_ids) - batch[index].num_shared
+                  + sum(row.num_tokens for row in batch[index].rows) for index in members), members)
+             for members in conversations(batch, groups)]
+    for cost, members in sorted(costs, key=lambda each: (-each[0], each[1])):
+        target = loads.index(min(loads))
+        loads[target] += cost
+        if target == processes.index:
+            mine += members
+    return mine

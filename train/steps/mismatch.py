@@ -1,0 +1,132 @@
+"""Mismatch of the trainer against the engine, per staleness, before the first gradient; and the drops."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from train.inputs.settings import Settings
+from train.objective.correction import effective_sample_size, k3
+from train.steps.row import Row, RowGroup
+from warehouse.store.errors import StageError
+
+# Mean k3 KL at staleness 0. Half precision: prime-rl's bar for a new model. Float32: in the first iteration
+# what TF32 may round away; from then on a margin above what that iteration measured.
+HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-12, 100
+
+
+class MismatchError(StageError):
+    """The engine sampled from another distribution than the trainer computes for the same weights."""
+
+    exit_code = 3
+
+
+class Mismatch(NamedTuple):
+    """How far log pi_old and log mu are apart over the trainable tokens of one staleness, nats."""
+
+    staleness: int
+    num_completions: int
+    num_tokens: int
+    log_ratio_abs_mean: float
+    log_ratio_abs_max: float
+    mismatch_kl: float
+    ess: float
+    kept_fraction: float
+    importance_weight_mean: float
+    correlation: float
+
+
+def mismatch_table(batch: list[RowGroup], settings: Settings) -> list[Mismatch]:
+    """One line per staleness, youngest first; tokens of one completion may be of several policies.
+
+    None of rows that another model wrote: no policy of the run drew them.
+    """
+    if settings.purpose != "train":
+        return []
+    of_tokens = [row.staleness for group in batch for row in group.rows]
+    ages = sorted({group.staleness for group in batch}.union(torch.cat(of_tokens).unique().tolist()))
+    return [_mismatch(age, [row for group in batch for row in group.rows
+                            if row.trainable and bool((row.staleness == age).any())]) for age in ages]
+
+
+def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str, floor: float | None,
+                   say: Callable[[str], None]) -> None:
+    """MismatchError if rows of the very policy that is trained are further off than rounding explains.
+
+    `floor` is the KL that rounding alone made in the run's first iteration, where that is known.
+    """
+    exact = settings.dtype == engine_dtype == "float32"
+    limit, why = settings.max_mismatch, "as told by --max-mismatch"
+    if limit is None and exact and floor is not None:
+        limit = min(FLOAT32_LIMIT, max(FLOAT32_FLOOR, floor * FLOOR_MARGIN))
+        why = f"{FLOOR_MARGIN} times what rounding made in iteration 0"
+    elif limit is None:
+        limit, why = (FLOAT32_LIMIT if exact else HALF_LIMIT), f"for {settings.dtype} of {engine_dtype} rows"
+    for line in table:
+        if line.staleness == 0 and not line.mismatch_kl <= limit:
+            raise MismatchError(
+                f"Trainer and engine disagree at staleness 0: mean k3 KL {line.mismatch_kl:.3g}, allowed "
+                f"{limit:.3g} ({why}). The engine served other weights, another tokenizer or other sampling "
+                "settings than the rows say: check the rollout. If you know why they differ, pass "
+                "--max-mismatch.")
+    if not exact and any(line.staleness == 0 for line in table):
+        say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
+            "cannot tell whether the engine served this policy or the one before")
+
+
+def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
+    """The table where there is one, the groups without signal, and the drops, as a person reads them."""
+    lines = ["mismatch of trainer and engine, rho = pi_old / mu, before the first step:",
+             "staleness completions   tokens mean|log rho|  max|log rho|    k3 KL  ESS/n   kept correlation"
+             ] if table else []
+    lines += [f"{line.staleness:9d} {line.num_completions:11d} {line.num_tokens:8d} "
+              f"{line.log_ratio_abs_mean:13.1e} {line.log_ratio_abs_max:13.1e} {line.mismatch_kl:8.1e}  "
+              f"{line.ess:5.3f}  {line.kept_fraction:5.3f} {line.correlation:11.6f}" for line in table]
+    counts = group_counts(batch)
+    lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
+                 f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
+                 f"{counts['equal']} equal otherwise"
+                 + (f", {counts['unmeasured']} not measured" if counts["unmeasured"] else ""))
+    rows = [row for group in batch for row in group.rows]
+    num_tokens = sum(row.num_trainable_tokens for row in rows)
+    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(batch)}")
+    return lines
+
+
+def drops(batch: list[RowGroup]) -> str:
+    """How many completions give no gradient, by reason."""
+    counts = Counter(row.drop_reason for group in batch for row in group.rows if row.drop_reason)
+    return ", ".join(f"{number} {reason}" for reason, number in counts.most_common()) or "none"
+
+
+def group_counts(batch: list[RowGroup]) -> dict[str, int]:
+    """Groups in all, with signal, and without: all right, all wrong, equal otherwise, without any reward."""
+    counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
+    for group in batch:
+        right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]
+        if any(row.advantages.any() for row in group.rows):
+            counts["mixed"] += 1
+        elif not right:
+            counts["unmeasured"] += 1
+        elif all(right):
+            counts["all_right"] += 1
+        else:
+            counts["equal" if any(right) else "all_wrong"] += 1
+    return dict(counts)
+
+
+def _mismatch(staleness: int, rows: list[Row]) -> Mismatch:
+    if not rows:
+        return Mismatch(staleness, 0, 0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+    there = torch.cat([row.staleness for row in rows]) == staleness
+    old = torch.cat([row.old_logprobs for row in rows])[there].double()
+    behaviour = torch.cat([row.behaviour_logprobs for row in rows])[there].double()
+    log_ratio, pairs = old - behaviour, torch.stack([old.exp(), behaviour.exp()])
+    correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
+    kept, weights = (torch.cat([getattr(row, name) for row in rows])[there] for name in ("kept", "weights"))
+    return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
+                    log_ratio.abs().max().item(), k3(log_ratio).mean().item(),
+                    effective_sample_size(log_ratio), kept.double().mean().item(),
+                    weights.double().mean().item(), correlation)

@@ -1,0 +1,133 @@
+"""Completions and their groups as tensors: what the model forwards and what the loss needs of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from train.inputs.groups import Group, Rollout
+from train.model.packs import PromptGroup
+from train.model.token_logprobs import Support
+
+UNKNOWN = torch.empty(0)
+
+
+@dataclass
+class Row:
+    """One completion and all that the loss needs of it; tensors of its tokens, [n].
+
+    What the rollout holds is made a tensor where it is asked for: numbers of all tokens are in memory once.
+    """
+
+    rollout: Rollout
+    policy_version: int                         # that is trained
+    advantages: Tensor = UNKNOWN
+    drop_reason: str | None = None
+    trainable: bool = True                      # its tokens are in the loss mask
+    old_logprobs: Tensor = UNKNOWN
+    entropy: Tensor = UNKNOWN
+    ref_logprobs: Tensor = UNKNOWN
+    weights: Tensor = UNKNOWN
+    kept: Tensor = UNKNOWN                      # weight neither 0 nor changed by a bound
+    mask: Tensor = UNKNOWN                      # 0 where the loss leaves the token out
+    log_drift: Tensor = UNKNOWN                 # log pi - log pi_old at its step; NaN: not used yet
+    clipped: Tensor = UNKNOWN                   # 1 where that step's clip took the gradient
+    scale: float = 0.0                          # see losses.loss_scales
+    bonus_scale: float = 0.0                    # the same of the entropy bonus, whatever the loss
+    step: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.rollout.completion_ids)
+
+    @property
+    def completion_ids(self) -> Tensor:
+        return torch.tensor(self.rollout.completion_ids, dtype=torch.long)
+
+    @property
+    def behaviour_logprobs(self) -> Tensor:
+        """log mu, nats; pi_old itself of what another model said: nll alone takes it, and weighs nothing."""
+        stored = torch.tensor(self.rollout.behaviour_logprobs)
+        return self.old_logprobs if stored.isnan().any() else stored
+
+    @property
+    def staleness(self) -> Tensor:
+        """How many policy versions ago each token was drawn."""
+        return (self.policy_version - torch.tensor(self.rollout.versions)).expand(self.num_tokens)
+
+    @property
+    def support(self) -> Support | None:
+        """What its tokens were drawn from; None where that is the whole vocabulary."""
+        stored = self.rollout.support
+        return stored and Support(*(torch.tensor(part, dtype=torch.long) for part in stored))
+
+    @property
+    def advantage(self) -> float:
+        """Mean advantage of the tokens: all have the same but where --advantages says otherwise."""
+        return float(self.advantages.double().mean()) if len(self.advantages) else 0.0
+
+    @property
+    def num_trainable_tokens(self) -> int:
+        return self.num_tokens if self.trainable else 0
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log rho = log pi_old - log mu of the tokens, nats."""
+        return self.old_logprobs - self.behaviour_logprobs
+
+
+@dataclass
+class RowGroup:
+    """A stored group as tensors, its rows, and its staleness in policy versions."""
+
+    stored: Group
+    rows: list[Row]
+    staleness: int
+    parent: int | None = None       # number in the batch of the group that the prompt goes on from
+    num_shared: int = 0             # tokens of the prompt there and of the completion that is continued
+
+    @property
+    def prompt_ids(self) -> Tensor:
+        return torch.tensor(self.stored.prompt_ids, dtype=torch.long)
+
+    @property
+    def forwardable(self) -> list[Row]:
+        """Rows that have a token."""
+        return [row for row in self.rows if row.num_tokens]
+
+
+def forwardable(batch: list[RowGroup]) -> list[Row]:
+    """Rows of all groups that have a token, one group after the other."""
+    return [row for group in batch for row in group.forwardable]
+
+
+def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
+    """What the model is to forward: these rows of the groups of these numbers, in this order.
+
+    Behind them come the groups that their prompts go on from, without rows, where those are not among them.
+    """
+    made: dict[int, PromptGroup] = {}
+
+    def make(number: int) -> PromptGroup:
+        if number not in made:
+            group, rows = batch[number], chosen.get(number, [])
+            parent = None if group.parent is None else make(group.parent)
+            made[number] = PromptGroup(group.prompt_ids, [row.completion_ids for row in rows],
+                                       group.stored.temperature, parent, group.num_shared,
+                                       [row.support for row in rows])
+        return made[number]
+
+    wanted = [make(number) for number in chosen]
+    return wanted + [group for number, group in made.items() if number not in chosen]
+
+
+def conversations(batch: list[RowGroup], numbers: Iterable[int]) -> list[list[int]]:
+    """Groups of these numbers, those together whose prompts begin with one another."""
+    members: dict[int, list[int]] = {}
+    for number in numbers:
+        first = number
+        while (parent := batch[first].parent) is not None:
+            first = parent
+        members.setdefault(first, []).append(number)
+    return list(members.values())

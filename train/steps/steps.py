@@ -1,0 +1,229 @@
+"""The optimizer steps of a stage: gradients, checks, update, checkpoint; and the learning rate of each."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from train.inputs.settings import Settings
+from train.model.policy import Policy
+from train.model.sharding import local
+from train.objective.correction import effective_sample_size
+from train.steps.accelerator import Processes
+from train.steps.batch import has_gradient, plan_step
+from train.steps.checkpoint import Checkpoints
+from train.steps.gradients import accumulate
+from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
+from train.steps.row import Row, RowGroup, forwardable
+from warehouse.stages.clock import bar_interval
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import StageError, first_line
+from warehouse.store.stage import Stage
+
+
+@dataclass
+class Learner:
+    """What the steps of a stage work on, in one of its processes."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    batch: list[RowGroup]
+    plan: list[list[int]]           # groups of each step
+    checkpoints: Checkpoints
+    processes: Processes
+    settings: Settings
+    stage: Stage
+    global_step: int                # optimizer steps before this stage
+    num_rollbacks: int              # of the run, before this stage
+    online: bool                    # a single step: pi_old comes from its own forward
+
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.policy.trainable().values())
+
+
+def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
+               say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Every step from the latest checkpoint on, and its metrics; StageStopped, all saved, when told to stop.
+
+    `before_update` runs before the first update of an online stage, with the old logprobs at hand.
+    """
+    steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
+    hand_out(forwardable(learner.batch), tokens)
+    saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
+    for step, groups in enumerate(learner.plan[:saved]):
+        plan_step(learner.batch, groups, step, learner.settings)
+        log(steps[step])        # what a tracker got after the checkpoint is void
+    for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
+                     leave=False, mininterval=bar_interval()):
+        try:
+            metrics, reason = take_step(learner, step, stop, before_update)
+        except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before
+            if learner.processes.count == 1 and len(steps) > saved:
+                save_steps(learner, steps)
+            raise
+        if reason:
+            say(f"stopped early before step {step}: {reason}; groups not used stay for a later --replay")
+            leave_out(learner, step)
+            break
+        if metrics is not None:
+            steps.append(metrics)
+            log(metrics)
+        saving = time.monotonic() - saved_at >= learner.settings.checkpoint_seconds
+        stopping, due = map(any, zip(*learner.processes.gather([(stop.due(), saving)]), strict=True))
+        if len(steps) > saved and len(steps) < len(learner.plan) and (due or stopping):
+            save_steps(learner, steps)
+            saved, saved_at = len(steps), time.monotonic()
+        if stopping and len(steps) < len(learner.plan):
+            raise StageStopped(f"Stopped because {stop.reason}, with {len(steps)} of {len(learner.plan)} "
+                               "steps taken and saved. Run the same command again to go on.")
+    return steps
+
+
+def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
+    """Save a checkpoint after the last of `steps`."""
+    learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps,
+                             collect(learner.batch, STEP_COLUMNS))
+
+
+def take_step(learner: Learner, step: int, stop: StopRequest,
+              before_update: Callable[[], None]) -> tuple[dict[str, Any] | None, str | None]:
+    """Metrics of one step, None if told to stop before; and the reason if drift ends the stage before it."""
+    started = time.perf_counter()
+    settings, processes, policy = learner.settings, learner.processes, learner.policy
+    groups = learner.plan[step]
+    parameters = list(policy.trainable().values())
+    while True:
+        total_tokens = plan_step(learner.batch, groups, step, settings)
+        sums = accumulate(policy, learner.batch, groups, processes, settings, online=learner.online,
+                          interrupted=lambda: processes.count == 1 and stop.due())
+        if sums is None:
+            learner.optimizer.zero_grad()
+            return None, None
+        metrics = sums.metrics(processes, total_tokens)
+        grad_norm = _reduce_gradients(policy, parameters, processes, settings)
+        if math.isfinite(grad_norm):
+            break
+        learner.optimizer.zero_grad()
+        if not policy.lower_loss_scale():
+            raise StageError(f"The gradient of step {step} is not a finite number; nothing of it was "
+                             "applied. Lower --learning-rate, or train with --dtype float32; before that, "
+                             f"{learner.stage.way_to_discard()}.")
+    if learner.online:
+        before_update()
+        if not learner.plan:        # its own forward has shown that nothing has a gradient
+            learner.optimizer.zero_grad()
+            return None, None
+    elif step and (reason := _drift_reason(metrics, settings)):    # of step 0 the gate has judged
+        learner.optimizer.zero_grad()
+        return None, reason
+    rows = [row for index in groups for row in learner.batch[index].rows]
+    rate = learning_rate(learner.global_step + step, settings)
+    rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
+    rate *= math.sqrt(metrics["completion_ess"]) if settings.lr_by_ess else 1.0   # VCPO, arXiv 2602.17616
+    for parameter_group in learner.optimizer.param_groups:
+        parameter_group["lr"] = rate
+    _update(learner, step)
+    return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
+            "learning_rate": rate, "num_groups": len(groups), "num_completions": len(rows),
+            "num_trainable_tokens": total_tokens, **metrics, **_old_policy_metrics(rows),
+            "seconds": time.perf_counter() - started}, None
+
+
+def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
+    """StageError if the schedule has ended before this stage; a line if it ends within it."""
+    settings, first, count = learner.settings, learner.global_step, len(learner.plan)
+    if settings.schedule == "constant" or not count or first + count <= settings.total_steps:
+        return
+    if first >= settings.total_steps:
+        raise StageError(f"The {settings.schedule} schedule ended at --total-steps {settings.total_steps}, "
+                         f"and {first} steps are taken: the learning rate would be 0. Raise --total-steps.")
+    say(f"the learning rate reaches 0 at step {settings.total_steps}; the stage goes on to {first + count}")
+
+
+def check_first_step(learner: Learner) -> None:
+    """StageError if the rows of the first step are further from the policy than --min-ess allows already."""
+    settings = learner.settings
+    if not learner.plan or settings.min_ess is None:
+        return
+    plan_step(learner.batch, learner.plan[0], 0, settings)
+    log_ratio = [row.log_ratio for index in learner.plan[0] for row in learner.batch[index].rows
+                 if has_gradient(row, settings)]
+    ess = effective_sample_size(torch.cat([torch.empty(0), *log_ratio]))
+    if ess < settings.min_ess:
+        raise StageError(f"ESS/n {ess:.6g} is below --min-ess {settings.min_ess:g} before the first step: "
+                         "nothing was written. Roll the iteration out with the policy that it trains, or "
+                         "lower --min-ess.")
+
+
+def leave_out(learner: Learner, step: int) -> None:
+    """Mark the rows of the steps from `step` on as not used."""
+    for index in (index for groups in learner.plan[step:] for index in groups):
+        for row in learner.batch[index].rows:
+            row.step, row.drop_reason = None, row.drop_reason or "early_exit"
+
+
+def learning_rate(global_step: int, settings: Settings) -> float:
+    """Learning rate of a step counted from 0 over the whole run: linear warmup, then the schedule."""
+    peak, warmup = settings.learning_rate, settings.warmup_steps
+    if global_step < warmup:
+        return peak * (global_step + 1) / (warmup + 1)
+    if settings.schedule == "constant":
+        return peak
+    assert settings.total_steps is not None
+    progress = min(1.0, (global_step - warmup) / max(1, settings.total_steps - warmup))
+    return peak * (1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+
+
+@torch.no_grad()
+def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
+                      settings: Settings) -> float:
+    """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
+    processes.sum_gradients(parameters)
+    if policy.loss_scale != 1:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad /= policy.loss_scale
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if policy.shards:
+        norm = torch.tensor(processes.gather([float(norm)]), dtype=torch.float64).norm().float()
+    if settings.max_grad_norm:
+        torch._foreach_mul_(gradients, (settings.max_grad_norm / (norm + 1e-6)).clamp(max=1))
+    return float(norm)
+
+
+def _update(learner: Learner, step: int) -> None:
+    """Apply the gradients. A failure here leaves half an update: as a StageError, nobody saves it."""
+    try:
+        learner.optimizer.step()
+    except (RuntimeError, MemoryError) as error:
+        raise StageError(f"The update of step {step} failed: {first_line(error)}. Run the same "
+                         "command again; it goes on from the last checkpoint.") from error
+    learner.optimizer.zero_grad()
+    finite = all(bool(local(value).isfinite().all()) for value in learner.policy.trainable().values())
+    if not all(learner.processes.gather([finite])):
+        raise StageError(f"After step {step} the policy has weights that are no finite numbers. Lower "
+                         f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
+
+
+def _old_policy_metrics(rows: list[Row]) -> dict[str, float | None]:
+    """ESS of pi_old / mu, None without mu, and mean entropy of pi_old over all trainable tokens of a step."""
+    trainable = [row for row in rows if row.trainable]
+    known = not any(math.isnan(mu) for row in trainable for mu in row.rollout.behaviour_logprobs[:1])
+    log_ratio = torch.cat([torch.empty(0), *(row.log_ratio for row in trainable)])
+    entropy = torch.cat([torch.empty(0), *(row.entropy for row in trainable)])
+    return {"ess": effective_sample_size(log_ratio) if known else None,
+            "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
+
+
+def _drift_reason(metrics: dict[str, Any], settings: Settings) -> str | None:
+    if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
+        return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
+    if settings.min_ess is not None and metrics["policy_ess"] < settings.min_ess:
+        return f"ESS/n {metrics['policy_ess']:.6g} is below --min-ess {settings.min_ess:g}"
+    return None

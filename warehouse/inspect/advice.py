@@ -1,0 +1,192 @@
+"""What is said of alarms: each with what shows it, what was judged, and what to do."""
+
+from warehouse.inspect.alarms import (
+    FRESH_SIGNALS,
+    MISMATCH_SIGNALS,
+    STEP_SIGNALS,
+    Alarm,
+    known_signals,
+    rolled_back_to,
+)
+from warehouse.inspect.render import short_number
+from warehouse.sql.database import Connection, rows_of
+from warehouse.store.errors import counted, shell_quote
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import UNTRUNCATED
+
+PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
+
+
+def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
+    """What to print: what to do, every alarm with its examples, what was raised once, what was judged."""
+    lines = []
+    for alarm in alarms:
+        if alarm is next((other for other in alarms if not other.fired), None):
+            lines.append("Raised once; a second time in a row is an alarm:")
+        lines.append(alarm.sentence)
+        if alarm.signal in MISMATCH_SIGNALS:
+            lines.append(f"    warehouse gaps {shell_quote(warehouse.root)} --iteration "
+                         f"{alarm.first_iteration}")
+        lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
+        if names := alarm.names():
+            also = f" (also {', '.join(names[1:])})" if names[1:] else ""
+            lines.append(f"    warehouse show {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
+    advice = advice_lines(warehouse, connection, alarms)
+    if any(alarm.fired for alarm in alarms):
+        return [*advice, "", *lines]
+    return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
+
+
+def judged_lines(connection: Connection, since: int) -> list[str]:
+    """What was held against how many signals from iteration `since` on, and against which it was not."""
+    rows = rows_of(connection, """
+        SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
+               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged,
+               arg_max(judged, iteration) AS lately
+        FROM (SELECT purpose, iteration,
+                     coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
+              FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
+        GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
+    lines, unjudged = [], []
+    if not any(row["purpose"] == "train" for row in rows):
+        lines.append(f"Nothing could be judged yet: no training iteration from {since} on is scored.")
+    for row in rows:
+        training = row["purpose"] == "train"
+        stretch = f"{row['first']}" + (f" to {row['last']}" if row["last"] > row["first"] else "")
+        counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
+        name = "iteration" if training else row["purpose"]
+        lines.append(f"Judged: {name} {stretch} by {counts} signals each.")
+        left = [signal for signal in known_signals() if signal not in row["judged"]
+                and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
+        if "step_ratio" in left:
+            unjudged.append(f"Not judged until an iteration from {since} on is trained: the mismatch of "
+                            "engine and trainer, the steps.")
+            left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
+        if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
+            unjudged.append(f"Not judged at iteration {row['last']}, as nothing that it was trained on "
+                            f"came from its own policy: {', '.join(FRESH_SIGNALS)}.")
+            left = [signal for signal in left if signal not in FRESH_SIGNALS]
+        if left:
+            whose = "" if training else f" of {name}"
+            unjudged.append(f"Not judged{whose} for want of earlier values: {', '.join(left)}.")
+    return lines + unjudged
+
+
+def _changed_sampling(connection: Connection, iteration: int) -> str:
+    """What bent the distribution that an iteration was sampled from, as top_p 0.95; empty where nothing."""
+    names = ", ".join(f"any_value({name}) FILTER ({name} <> {neutral}) AS {name}"
+                      for name, neutral in UNTRUNCATED.items())
+    [row] = rows_of(connection, f"SELECT {names} FROM completions WHERE iteration = $1 AND purpose = 'train'",
+                    [iteration])
+    return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
+
+
+def changed_settings(connection: Connection, iteration: int) -> list[str]:
+    """The last two changes of what the stages were told, in the ten iterations up to this one."""
+    rows = rows_of(connection, r"""
+        SELECT iteration, string_agg(
+            concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
+                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
+        FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
+              FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
+                    FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
+                    UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
+                                     (max(max(staleness)) OVER (ORDER BY iteration))::VARCHAR
+                    FROM rolled_mismatch GROUP BY iteration
+                    UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
+                    WHERE chosen AND purpose = 'train')
+              WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
+        WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 9 AND $1
+              AND NOT regexp_matches(name, 'sha256|version|^serve$')
+        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
+    return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
+
+
+def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
+    """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
+    firing = [alarm for alarm in alarms if alarm.fired]
+    if not firing:
+        return changed_settings(connection, alarms[0].first_iteration) if alarms else []
+    first = min(alarm.first_iteration for alarm in firing)
+    newest = max(warehouse.policy_versions(), default=0)
+    causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
+    lines = changed_settings(connection, first)
+    changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
+    paid = _paid(connection, firing)
+    if changed:
+        lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "
+                     f"{changed}, so its logprobs are of another distribution than the one that was trained. "
+                     f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
+    elif any(signal in MISMATCH_SIGNALS for signal in causes):
+        # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
+        lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
+                     f"what was trained. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
+                     f"{first + 1} was trained on these samples.")
+    elif paid:
+        lines.append(f"Mend the reward first, or it happens again: {paid}. Policies before learned from it, "
+                     "too.")
+    elif causes:
+        way_out = ("Fewer rows of earlier iterations first (--replay)" if set(causes) == {"reuse"} else
+                   "Smaller steps first (--learning-rate, --updates-per-batch)")
+        lines.append(f"{way_out}, or it happens again: "
+                     f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
+    sound = first if causes else _policy_before(warehouse, first)
+    if sound >= newest:
+        return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
+    return [*lines, f"Stop here, or go back: warehouse rollback {shell_quote(warehouse.root)} --to {sound}"]
+
+
+def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
+    """How many tokens have another logprob: another policy moves many, another tokenizer few by much."""
+    [row] = rows_of(connection, """
+        SELECT count(*) AS num, count(*) FILTER (abs(gap) > 0.05) AS moved,
+               count(*) FILTER (abs(gap) > 5) AS far FROM token_gaps($1)""", [iteration])
+    if not row["moved"]:
+        return ""
+    like = ("" if "wrong_weights" not in causes else ", as with another tokenizer"
+            if row["far"] > 0.2 * row["moved"] else ", as with another policy")
+    return (f"{row['moved'] / row['num']:.0%} of its tokens are off by 0.05 and more, "
+            f"{row['far'] / row['moved']:.0%} of these by 5 and more{like}. ")
+
+
+def _steps(connection: Connection, iteration: int) -> str:
+    """How many steps a stage made, of how many completions, and how far they went: large ones, or many."""
+    [row] = rows_of(connection, """
+        SELECT count(*) AS num, avg(num_completions) AS size, max(policy_kl) AS most,
+               arg_min(policy_kl, optimizer_step) FILTER (optimizer_step > 0) AS earliest
+        FROM train_steps WHERE iteration = $1""", [iteration])
+    far = (f", KL {short_number(row['earliest'])} after the first, {short_number(row['most'])} at most"
+           if row["earliest"] is not None else "")
+    return f"{counted(row['num'], 'step')} of {counted(round(row['size']), 'completion')}{far}"
+
+
+def _paid(connection: Connection, firing: list[Alarm]) -> str:
+    """What wrong completions were paid, where reward rose by them: in all, or with their text; else empty."""
+    suspects = [alarm for alarm in firing if alarm.signal in PAID_SIGNALS and alarm.purpose == "train"]
+    hacked = [alarm for alarm in suspects if alarm.signal == "reward_hacking"]
+    if not suspects:
+        return ""
+    at = min(alarm.first_iteration for alarm in hacked or suspects)
+    [row] = rows_of(connection, """
+        WITH begun AS (SELECT min(iteration) AS begin FROM iteration_stats WHERE purpose = 'train')
+        SELECT avg(reward) FILTER (iteration = $1) AS now, avg(reward) FILTER (iteration = begin) AS former,
+               corr(reward, num_completion_tokens) FILTER (iteration = $1) AS longer,
+               corr(reward, 1 - unique_token_ratio) FILTER (iteration = $1) AS repeated
+        FROM samples, begun WHERE NOT correct AND purpose = 'train' AND iteration IN ($1, begin)""", [at])
+    ways = [(row[name], f"{way} ones more") for name, way in (
+        ("longer", "longer"), ("repeated", "more repetitive")) if (row[name] or 0) > 0.5]
+    if row["now"] is None or row["former"] is None or not (hacked or (ways and row["now"] > row["former"])):
+        return ""
+    return ", ".join([f"in iteration {at} wrong completions were paid {short_number(row['now'])} on average, "
+                      f"{short_number(row['former'])} at first",
+                      *(f"{way} (correlation {most:.2f})" for most, way in sorted(ways)[-1:])])
+
+
+def _policy_before(warehouse: Warehouse, version: int) -> int:
+    """The policy that `version` was trained from; a copy made by a rollback counts as its original."""
+    while version in warehouse.policy_versions():
+        original = rolled_back_to(warehouse, version)
+        if original is None:
+            break
+        version = original
+    return max(0, version - 1)

@@ -1,0 +1,189 @@
+"""Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
+
+import re
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from warehouse.inspect.render import short_number
+from warehouse.sql.database import Connection, rows_of
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.names import completion_name
+from warehouse.store.run_folder import Warehouse
+
+ALARM_EXIT_CODE = 3
+RISEN = 0.1                     # of the completions: an error that is more frequent by this is named
+
+# Which completions of the iteration show a signal best: a table, a condition, an order.
+SHOWN_BY = {
+    "truncation": ("samples", "truncated", "num_completion_tokens DESC"),
+    "loops": ("samples", "loop_tokens > 0", "loop_tokens DESC"),
+    "repetition": ("samples", "true", "ngram4_unique_ratio"),
+    "no_code": ("samples", "NOT valid_code", "num_completion_tokens DESC"),
+    "errors": ("samples", "valid_code AND error_class IS NOT NULL", "error_class"),
+    "unmeasured": ("samples", "reward IS NULL", "task_id"),
+    "empty": ("samples", "num_completion_tokens <= 1", "task_id"),
+    "entropy_high": ("samples", "true", "nll_sampled DESC"),
+    "entropy_low": ("samples", "true", "nll_sampled"),
+    "length_up": ("samples", "true", "num_completion_tokens DESC"),
+    "reward_hacking": ("samples", "NOT correct", "reward DESC"),
+    "step_ratio": ("train_tokens", "true", "list_max(log_drift) DESC NULLS LAST"),
+    "step_kl": ("train_tokens", "true",
+                "list_sum(list_transform(log_drift, lambda d: exp(d) - 1 - d)) DESC NULLS LAST"),
+    "clipping": ("train_tokens", "true", "list_sum(clipped) DESC NULLS LAST"),
+    "grad_norm": ("train_samples", "optimizer_step = (SELECT arg_max(optimizer_step, grad_norm) "
+                  "FROM train_steps WHERE iteration = $1)", "abs(advantage) DESC"),
+    "reuse": ("samples", "false", "task_id"),      # a matter of settings: no completion shows it
+    "diversity": ("samples", "NOT correct AND NOT first_output", "num_completion_tokens"),
+    "sharpening": ("samples", "task_id IN (SELECT task_id FROM task_results WHERE purpose = $2 "
+                   "GROUP BY task_id HAVING max(c) FILTER (iteration < $1) > 0 "
+                   "AND max(c) FILTER (iteration = $1) = 0)",
+                   "reward DESC"),                  # tasks that were within reach and are no longer
+}
+BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
+BY_REWARD = ("samples", "true", "reward")
+MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
+FRESH_SIGNALS = MISMATCH_SIGNALS[:2]     # of rows at staleness 0 alone
+STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
+
+
+class Alarm(NamedTuple):
+    """A signal beyond its level: whether it fired or was raised once, since when, and three completions."""
+
+    signal: str
+    purpose: str
+    fired: bool
+    first_iteration: int
+    last_iteration: int
+    num_iterations: int
+    value: float
+    level: float
+    above: bool
+    meaning: str
+    examples: list[tuple[str, int]]
+    errors: list[str]  # that became far more frequent, where pass@1 falls or programs fail
+    spoils_next: bool  # the policy that sampled is sound; what was trained on its completions is not
+
+    @property
+    def sentence(self) -> str:
+        """The alarm as a line, its examples apart."""
+        place = ("" if self.purpose == "train" else f" ({self.purpose})")
+        again = (f", {self.num_iterations} iterations until {self.last_iteration}"
+                 if self.num_iterations > 1 else "")
+        return (f"{self.signal}{place} {'since' if self.fired else 'raised at'} iteration "
+                f"{self.first_iteration}{again}: {self.meaning}, {short_number(self.value)}, "
+                f"{'above' if self.above else 'below'} {short_number(self.level)}")
+
+    def names(self) -> list[str]:
+        """The examples as `warehouse show` takes them."""
+        return [completion_name(self.first_iteration, self.purpose, *example) for example in self.examples]
+
+
+def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str, ...] = (),
+                  examples: bool = True) -> list[Alarm]:
+    """What fired, then what was raised once, at iteration `since` or later; causes before consequences.
+
+    What was raised before the last rollback up to `since` is left out. Looking for `examples` takes longer.
+    """
+    return [Alarm(**row, examples=_examples(connection, row) if examples else [],
+                  errors=_risen_errors(connection, row) if examples else [],
+                  spoils_next=_spoils_next(connection, row)) for row in _raised(connection, since, ignored)]
+
+
+def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
+    """How many signals fire or are raised, in a line; none where none is."""
+    firing = [alarm for alarm in alarms if alarm.fired]
+    told = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
+            (len(alarms) - len(firing), "raised once")]
+    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in told if number]
+    return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
+
+
+def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """A row per purpose and signal that fired or was raised since the last rollback up to `since`.
+
+    Of iterations before `since` only those that lead up to it without a gap.
+    """
+    rows = rows_of(connection, """
+        WITH places AS (SELECT iteration, purpose, row_number() OVER (
+                            PARTITION BY purpose ORDER BY iteration) AS place FROM iteration_stats),
+             streaks AS (SELECT *, place - row_number() OVER (
+                             PARTITION BY purpose, signal ORDER BY iteration) AS streak
+                         FROM raised_signals LEFT JOIN places USING (iteration, purpose)
+                         WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
+                                             WHERE rolled_back_to IS NOT NULL AND policy_version <= $1)),
+             held AS (FROM streaks QUALIFY max(iteration) OVER (PARTITION BY purpose, signal, streak) >= $1)
+        SELECT signal, purpose, any_value(fires) AS fired, min(iteration) AS first_iteration,
+               max(iteration) AS last_iteration, count(*)::INTEGER AS num_iterations,
+               arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
+               any_value(above) AS above, any_value(meaning) AS meaning
+        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal) AS fires FROM held)
+        WHERE fired = fires
+        GROUP BY signal, purpose HAVING max(iteration) >= $1""", [since])
+    order = known_signals()
+    return sorted((row for row in rows if row["signal"] not in ignored),
+                  key=lambda row: (not row["fired"], row["first_iteration"], order.index(row["signal"])))
+
+
+def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
+    """True for bad steps, and for a mismatch in an iteration trained on rows of its own policy alone."""
+    if row["signal"] not in MISMATCH_SIGNALS:
+        return row["signal"] in STEP_SIGNALS
+    query = "SELECT max(staleness) AS greatest FROM rolled_mismatch WHERE iteration = $1"
+    return rows_of(connection, query, [row["first_iteration"]])[0]["greatest"] == 0
+
+
+def known_signals() -> list[str]:
+    """Names of all signals, causes before what follows from them."""
+    text = files("warehouse.sql.texts").joinpath("alarms.sql").read_text(encoding="utf-8")
+    return re.findall(r"signal_of\('(\w+)'", text)
+
+
+def check_signals(names: tuple[str, ...]) -> None:
+    """StageError for a name that is no signal."""
+    known = known_signals()
+    if unknown := sorted(set(names) - set(known)):
+        raise StageError(f"There is no signal '{unknown[0]}'. Known: {', '.join(known)}.")
+
+
+def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, int]]:
+    """Three completions (task, sample index) of the iteration that show the signal best."""
+    signal = row["signal"]
+    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} "
+                               f"WHERE iteration = $1 AND purpose = $2 AND {condition} "
+                               f"ORDER BY {order}, task_id, sample_index LIMIT 3",
+                   [row["first_iteration"], row["purpose"]])
+    return [(example["task_id"], example["sample_index"]) for example in rows]
+
+
+def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
+    """Errors that are far more frequent where pass@1 fell or programs failed than in the iteration before."""
+    if row["signal"] not in ("solving_falls", "errors"):
+        return []
+    rows = rows_of(connection, """
+        WITH own AS (SELECT * FROM errors WHERE purpose = $2),
+             before AS (SELECT error_class, sum(share) AS share FROM own
+                        WHERE iteration = (SELECT max(iteration) FROM iteration_stats
+                                           WHERE purpose = $2 AND iteration < $1) GROUP BY ALL)
+        SELECT error_class, sum(own.share) AS share, coalesce(any_value(before.share), 0) AS former,
+               arg_max(example, num) AS example
+        FROM own LEFT JOIN before USING (error_class) WHERE iteration = $1 GROUP BY error_class
+        HAVING sum(own.share) > former + $3 ORDER BY sum(own.share) - former DESC""",
+        [row["first_iteration"], row["purpose"], RISEN])
+    former = f"the {'evaluation' if row['purpose'].startswith('eval') else 'iteration'} before"
+    return [f"{each['error_class']}: {each['share']:.0%} of the completions, {each['former']:.0%} {former}"
+            + (f"; {each['example']}" if each["example"] else "") for each in rows]
+
+
+def last_rollback(warehouse: Warehouse) -> int:
+    """The iteration that the last rollback starts again from; 0 without any."""
+    return next((version for version in reversed(warehouse.policy_versions())
+                 if rolled_back_to(warehouse, version) is not None), 0)
+
+
+def rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
+    """The policy that `version` is a copy of; a damaged policy.json was told when the run was opened."""
+    with suppress(StageError):
+        return warehouse.policy(version).get("rolled_back_to")
+    return None

@@ -1,0 +1,71 @@
+"""Tokens on which engine and trainer disagree most, shown in their text."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from warehouse.inspect.render import printable, short_number
+from warehouse.sql.database import Connection, rows_of
+from warehouse.sql.vocabulary import load_tokenizer
+from warehouse.store.errors import StageError
+from warehouse.store.names import completion_name
+from warehouse.store.run_folder import Warehouse
+
+WORST = """
+SELECT task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
+       policy_version, engine, host
+FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
+"""
+CONTEXT = 12  # tokens on each side
+
+
+def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
+              width: int) -> list[str]:
+    """One line per token: how far apart, where, and the text around it with the token in brackets."""
+    if iteration is None:
+        trained = rows_of(connection, "SELECT max(trained_iteration) AS latest FROM train_samples")
+        iteration = trained[0]["latest"]
+    rows = rows_of(connection, WORST, [iteration, num]) if iteration is not None else []
+    if not rows:
+        raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
+    decode = decoder(warehouse, connection)
+    others = sorted({row["policy_version"] for row in rows} - {iteration})
+    learned = (f"; sampled by policy {', '.join(map(str, others))}: what was learned since is among them"
+               if others else "")
+    lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|{learned}",
+             f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
+    for row in rows:
+        ids = rows_of(
+            connection,
+            "SELECT completion_ids FROM one_completion($1, $2, $3, of_purpose := $4)",
+            [row["iteration"], row["task_id"], row["sample_index"], row["purpose"]],
+        )[0]["completion_ids"]
+        at = row["position"]
+        before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
+        numbers = [short_number(row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
+        name = completion_name(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+        lead = f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  {name}  "
+        lines.append(lead + text_around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
+    return lines
+
+
+def text_around(before: str, token: str, after: str, width: int) -> str:
+    """The token in brackets with as much of the text on each side as fits."""
+    before, token, after = (printable(text, kept="") for text in (before, token, after))
+    middle = f"⟦{token[:width - 2]}⟧"
+    left = min(len(before), max((width - len(middle)) // 2, width - len(middle) - len(after)))
+    return (before[len(before) - left:] + middle + after)[:width]
+
+
+def decoder(warehouse: Warehouse, connection: Connection) -> Callable[[list[int]], str]:
+    """Token ids to text: with the base model's tokenizer.json, else token by token with the run's vocabulary.
+
+    The bare ids where neither is at hand.
+    """
+    path = Path(warehouse.model) / "tokenizer.json"
+    if path.exists():
+        tokenizer = load_tokenizer(path)
+        return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
+    texts = {row["token_id"]: row["token"] for row in rows_of(connection, "FROM vocabulary")}
+    if not texts:
+        return lambda ids: " ".join(map(str, ids)) + " "
+    return lambda ids: "".join(texts.get(number, f"<{number}>") for number in ids)

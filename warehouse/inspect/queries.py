@@ -1,0 +1,146 @@
+"""Answers to SQL: scripts, saved queries by name, limits, and the format asked for."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from warehouse.inspect.render import WRITERS
+from warehouse.sql.catalog import quoted_name
+from warehouse.sql.database import (
+    Connection,
+    changes,
+    explain_errors,
+    interruptible,
+    split_statements,
+    unwritable,
+)
+from warehouse.store.config_file import read_config
+from warehouse.store.errors import StageError, counted
+from warehouse.store.run_folder import Warehouse
+
+SHOWN_ROWS = 200
+ZONED = "TIMESTAMP WITH TIME ZONE"
+SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown", ".parquet": "parquet"}
+
+
+def write_answers(warehouse: Warehouse, connection: Connection, script: str, **options: Any) -> None:
+    """Print what every statement of a script answers; with several, the others are answered after an error.
+
+    Options as for `write_answer`. StageError for a table that nothing after it could read.
+    """
+    statements = script_statements(script)
+    num_failed = 0
+    for number, statement in enumerate(statements, start=1):
+        try:
+            if number == len(statements) and changes(connection, statement):
+                raise StageError("SQL changes no row of the run, and what this makes is gone when the "
+                                 "command ends. Select from it in the same script.")
+            if text := write_answer(warehouse, connection, statement, **options):
+                print(text, flush=True)
+        except StageError as error:
+            if len(statements) == 1:
+                raise
+            print(f"Error: {error}", file=sys.stderr)
+            num_failed += 1
+    if num_failed:
+        raise StageError(f"{num_failed} of {len(statements)} statements failed. Their errors are above.")
+
+
+def read_script(path: Path | None) -> str:
+    """A file of SQL, or the standard input; StageError if it is no text."""
+    try:
+        return sys.stdin.read() if path is None else path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise StageError(f"The input is not UTF-8 text ({error}). Save it as UTF-8.") from error
+
+
+def script_statements(script: str) -> list[str]:
+    """The SQL statements of a text and its lines `@name ..`; the last may lack its semicolon."""
+    statements, pending = [], ""
+    for line in script.splitlines(keepends=True):
+        if line.startswith("@") and not pending:
+            statements.append(line.strip())
+        else:
+            done, pending = split_statements(pending + line)
+            statements += done
+    return [*statements, pending] if pending else statements
+
+
+def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
+                 style: str | None = None, output: Path | None = None, limit: int | None = None,
+                 full: bool = False, width: int | None = None) -> str:
+    """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
+
+    A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
+    row unless there is a `limit`.
+    """
+    style = style or (SUFFIXES.get(output.suffix.lower(), "table") if output else "table")
+    if style == "parquet" and output is None:
+        raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
+    parameters = None
+    if query.startswith("@"):
+        query, parameters = _saved_query(warehouse, query)
+    with explain_errors():
+        relation = connection.sql(query, params=parameters)
+        if relation is None or changes(connection, query):
+            return ""
+        relation = _without_time_zones(relation)
+        if style == "parquet":
+            assert output is not None
+            wanted, file = relation if not limit else relation.limit(limit), output
+            with unwritable(output):
+                interruptible(connection, lambda: wanted.to_parquet(str(file), compression="zstd"))
+            return ""
+        names = relation.columns
+        shortened = style in ("table", "markdown") and output is None
+        most = limit if limit is not None else SHOWN_ROWS if shortened else 0
+        rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
+    shown = rows[:most] if most else rows
+    text = WRITERS[style](names, shown, full=full, width=width)
+    if output:
+        with unwritable(output):
+            output.write_text(text + "\n" if text else "", encoding="utf-8")
+        return ""
+    if len(rows) > len(shown) and style in ("table", "markdown"):
+        # A line right below a Markdown table would be one more row of it.
+        text += "\n" if style == "table" else "\n\n"
+        text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
+    return text
+
+
+def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
+    """SQL and parameters of `@name key=value ..`, which RUN/config.toml holds under [queries]."""
+    name, *pairs = line[1:].split() or [""]
+    path = warehouse.root / "config.toml"
+    known = read_config(path).get("queries", {})
+    if name not in known:
+        raise StageError(f"There is no saved query @{name} in [queries] of {path}. "
+                         f"Known: {', '.join('@' + key for key in known) or 'none'}.")
+    given = dict(pair.partition("=")[::2] for pair in pairs)
+    wanted = set(re.findall(r"\$(\w+)", known[name]))
+    if wanted != set(given):
+        raise StageError(f"@{name} takes {', '.join(sorted(wanted)) or 'no parameter'}; "
+                         f"given: {', '.join(sorted(given)) or 'none'}.")
+    sql = "".join(split_statements(known[name] + "\n;")[0])
+    return sql, {key: _value(text) for key, text in given.items()}
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _without_time_zones(relation: Any) -> Any:
+    """Times with a zone as plain UTC times: Python cannot fetch them without one more package."""
+    kinds = [str(kind) for kind in relation.types]
+    if not any(ZONED in kind for kind in kinds):
+        return relation
+    columns = [f"#{number}::{kind.replace(ZONED, 'TIMESTAMP')} AS {quoted_name(name)}" if ZONED in kind
+               else f"#{number} AS {quoted_name(name)}"  # by position: names may be there twice
+               for number, (name, kind) in enumerate(zip(relation.columns, kinds, strict=True), start=1)]
+    return relation.project(", ".join(columns))

@@ -1,0 +1,129 @@
+"""What a person would say about a run: learned, sharpened, collapsed since when, or nothing judged yet."""
+
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
+from warehouse.inspect.render import short_share
+from warehouse.sql.database import Connection, rows_of
+from warehouse.store.run_folder import Warehouse
+
+# Of iterations that end early the first has what was soonest done, the second what that left: neither is a
+# start to measure from.
+QUERY = """
+SELECT adjusted.*, policy_version
+FROM adjusted
+JOIN (SELECT iteration, purpose, policy_version FROM iteration_stats) USING (iteration, purpose)
+QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
+        OR iteration = max(iteration) OVER (PARTITION BY purpose)
+ORDER BY purpose <> 'train', purpose, iteration"""
+# What tells tasks apart is in both of two visits to the same tasks: the error of a gain is that of the tasks'
+# gains, of pass@1 no less than what chance does to completions.
+PAIRS = """
+WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
+                       CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
+                FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
+SELECT count(*) AS num,
+       sqrt(greatest(var_samp(now.value - former.value), avg(now.chance + former.chance)) / count(*)) AS error
+FROM (FROM visits WHERE iteration = $2) AS former
+FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
+HAVING count(now.value - former.value) = count(*)"""
+
+
+class Change(NamedTuple):
+    """A measure at the first and last visit, and its gain with the tasks' difficulty taken out, +- 95%."""
+
+    first: float
+    last: float
+    gain: float
+    margin: float | None        # None: there is nothing to tell it by
+
+    @property
+    def direction(self) -> int:
+        """1 up, -1 down, 0 where chance explains it, or may."""
+        return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
+
+    def __str__(self) -> str:
+        margin = ", its error is not known" if self.margin is None else f" ± {self.margin:.2f}"
+        return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f}{margin})"
+
+
+def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
+    """A sentence about training and about every evaluation; gains compare like tasks with like."""
+    if alarms is None:
+        alarms = raised_alarms(connection, since=last_rollback(warehouse))
+    lines = []
+    for purpose, group in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
+        rows = list(group)
+        firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
+        lines.append(_training(connection, rows, firing) if purpose == "train"
+                     else _evaluation(connection, purpose, rows, firing))
+    if not lines and rows_of(connection, "SELECT 1 FROM iteration_stats LIMIT 1"):
+        return ["Nothing is judged yet: no reward could be measured."]
+    return lines or ["Nothing is judged yet: nothing is scored."]
+
+
+def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+    first, last = rows[0]["iteration"], rows[-1]["iteration"]
+    change = _change(connection, rows, "solving")
+    if firing:
+        names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
+        since = min(alarm.first_iteration for alarm in firing)
+        if falls := {alarm.signal: alarm.first_iteration for alarm in firing
+                     if alarm.signal in ("solving_falls", "reward_falls")}:
+            return f"{_fall(rows, falls)} Signals since iteration {since}, first to last: {names}."
+        what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
+                                             for alarm in firing) else "Coming apart")
+        return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
+    if first == last:
+        return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
+                "nothing to compare it with.")
+    said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
+            -1: "Lost on the training tasks"}[change.direction]
+    return f"{said}: pass@1 {change} over iterations {first} to {last}, like tasks with like."
+
+
+def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
+    """How far pass@1 fell from its best, and whether it came back from there; or that rewards fell alone."""
+    since = min(falls.values())
+    solving = {row["iteration"]: row["solving_plain"] for row in rows}
+    best, last = max(solving.values()), max(solving)
+    lowest = min((iteration for iteration in solving if iteration >= since), key=solving.__getitem__)
+    said = ("Collapsed" if solving[last] < best / 2 else "Fell" if "solving_falls" in falls
+            else "The reward fell")
+    on_the_way = "" if lowest == last else f"{short_share(solving[lowest])} at iteration {lowest}, "
+    return (f"{said} at iteration {since}: pass@1 {short_share(best)} at best, {on_the_way}"
+            f"{short_share(solving[last])} at iteration {last}.")
+
+
+def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
+    changes = {"pass@1": _change(connection, rows, "solving")}
+    if None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
+        changes[f"pass@{rows[0]['k']}"] = _change(connection, rows, "reach")
+    before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
+    if rows[0]["iteration"] == rows[-1]["iteration"] or None in (before, now):
+        asked = "the model behind the API" if now is None else f"policy {now}"
+        has = ", ".join(f"{name} {short_share(change.last)}" for name, change in changes.items())
+        return f"On '{purpose}' {asked} has {has}; nothing to compare it with."
+    directions = [change.direction for change in changes.values()]
+    if directions[0] < 0:
+        said = "it got worse"
+    elif min(directions) < 0:
+        said = "it sharpened, the same answers more often, fewer tasks within reach"
+    else:
+        said = "it learned" if max(directions) > 0 else "no change beyond chance"
+    fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
+    moved = ", ".join(f"{name} {change}" for name, change in changes.items())
+    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}.{fired}"
+
+
+def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:
+    """From the first visit to the last."""
+    first, last = rows[0], rows[-1]
+    k = 1 if measure == "solving" else first["k"]
+    visits = [first["purpose"], first["iteration"], last["iteration"], k]
+    errors = [row["error"] for row in rows_of(connection, PAIRS, visits)]
+    if not errors and None not in (first[f"{measure}_error"], last[f"{measure}_error"]):
+        errors = [(first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5]
+    margin = 1.96 * errors[0] if errors and errors[0] is not None else None
+    return Change(first[f"{measure}_plain"], last[f"{measure}_plain"], last[measure] - first[measure], margin)

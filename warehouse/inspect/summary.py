@@ -1,0 +1,218 @@
+"""One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
+
+from itertools import count
+from typing import Any
+
+from warehouse.inspect.advice import advice_lines
+from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
+from warehouse.inspect.render import mean, short_share, stretches
+from warehouse.inspect.story import story_lines
+from warehouse.sql.database import Connection, rows_of
+from warehouse.sql.inventory import Inventory, table_of
+from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.names import is_of
+from warehouse.store.run_folder import Warehouse
+
+BARS = "▁▂▃▄▅▆▇█"
+TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward",
+          "truncated_share": "truncated", "tokens_mean": "tokens", "mismatch_kl": "mismatch"}
+STAGES = ("rollout", "score", "train")
+QUERY = """
+SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
+       mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
+FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
+"""
+REACH = """
+SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
+WHERE purpose = 'train' AND k = k_of('train') AND k BETWEEN 2 AND max_k ORDER BY iteration
+"""
+
+
+def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
+                  last: int = 20) -> list[str]:
+    """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
+    rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
+    train = [row for row in rows if row["purpose"] == "train"]
+    evaluations = [row for row in rows if row["purpose"] != "train"]
+    alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
+    lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms),
+             *advice_lines(warehouse, connection, alarms)]
+    if train:
+        lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
+        lines += _table(train[-last:], "iteration")
+        if len(train) > last:
+            lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
+    if evaluations:
+        lines += ["", *_table(evaluations[-last:], "evaluation")]
+    lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
+    due = f"Next: {_stage_due(inventory)} {shell_quote(warehouse.root)}"
+    lines += ["", due if rows else f"Nothing is scored yet. {due}"]
+    return [*lines, *alarm_count_lines(warehouse, alarms)]
+
+
+def _stage_due(inventory: Inventory) -> str:
+    """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
+    complete: dict[str, set[tuple[int, str]]] = {"rollout": set(), "score": set(), "train": set()}
+    for held in inventory.stages:
+        if held.manifest is not None:
+            keys = held.stage.identity
+            complete[held.stage.name].add((keys["iteration"], keys.get("purpose", "train")))
+    if complete["rollout"] - complete["score"]:
+        return "score"
+    newest = next(iteration for iteration in count() if (iteration, "train") not in complete["train"])
+    return "train" if (newest, "train") in complete["score"] else "rollout"
+
+
+def iteration_lines(connection: Connection, inventory: Inventory, iteration: int,
+                    purpose: str = "train") -> list[str]:
+    """One iteration in a line, for loops, or each of its evaluations; StageError while it is not scored."""
+    rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
+            if is_of(row["purpose"], purpose)]
+    if not rows:
+        raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
+                         "Run `score` on it first.")
+    return [_line(row) for row in _with_seconds(rows, inventory)]
+
+
+def _line(row: dict[str, Any]) -> str:
+    pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
+    pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
+    if row["max_k"] and row["max_k"] > 1:
+        pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")
+    pieces.append(f"truncated {short_share(row['truncated_share'])}")
+    if row["mismatch_kl"] is not None:
+        pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
+    pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
+    return "  ".join(pieces)
+
+
+def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict[str, Any]]:
+    """Beside the rows of training how long each stage took: the sum of its phases."""
+    spent: dict[tuple[int, str], float] = {}
+    for held in inventory.stages:
+        keys, seconds = held.stage.identity, (held.manifest or {"facts": {}})["facts"].get("seconds")
+        phases = seconds.values() if isinstance(seconds, dict) else [seconds]
+        known = [phase for phase in phases if isinstance(phase, (int, float))]
+        if known and keys.get("purpose", "train") == "train":
+            key = keys["iteration"], held.stage.name
+            spent[key] = spent.get(key, 0.0) + sum(known)
+    return [row | {stage: spent.get((row["iteration"], stage)) if row["purpose"] == "train" else None
+                   for stage in STAGES} for row in rows]
+
+
+def latest_iteration(connection: Connection, purpose: str = "train") -> int:
+    """The latest iteration that is scored."""
+    scored = [row["iteration"] for row in rows_of(connection, "SELECT iteration, purpose FROM scorers")
+              if is_of(row["purpose"], purpose)]
+    if not scored:
+        raise StageError(f"Nothing of purpose '{purpose}' is scored yet. Run `score` first.")
+    return max(scored)
+
+
+def sparkline(values: list[float | None], width: int = 60) -> str:
+    """Values as a line of bars between their own least and greatest; a gap where there is none."""
+    # The mean of each stretch, so that a short spike still shows.
+    values = [mean(values[first:end]) for first, end in stretches(len(values), width)]
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    return "".join(" " if value is None else BARS[round((value - low) / span * 7) if span else 0]
+                   for value in values)
+
+
+def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> str:
+    [row] = rows_of(connection, "SELECT count(*) AS num_tasks FROM tasks")
+    num_completions = sum(held.manifest["facts"].get("num_completions", 0) for held in inventory.stages
+                          if held.manifest and held.stage.name == "rollout")
+    parts = {part: facts for held in inventory.stages for part, facts in held.parts.items()}
+    parts |= {part: {} for part in inventory.parts["tasks"]}
+    size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
+               if facts or part.exists())
+    return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
+            f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
+            f"policies 0..{max(warehouse.policy_versions(), default=0)}{_rollbacks(connection)}")
+
+
+def _rollbacks(connection: Connection) -> str:
+    """Which policies are earlier ones again, as ` (11 is 7 again)`; '' where the run never went back."""
+    rows = rows_of(connection, "SELECT policy_version, rolled_back_to FROM policies "
+                               "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
+    again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
+    return f" ({', '.join(again)})" if again else ""
+
+
+def _costs(connection: Connection, inventory: Inventory) -> list[str]:
+    """What models behind an API took, by the prices that config.toml named when they were asked."""
+    if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
+        return []                        # all were sampled from policies
+    rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
+                               "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
+    lines = [f"{row['engine']}: {counted(row['asked'], 'completion', ',')} for {row['cost']:.4f}"
+             for row in rows]
+    return ["", *lines] if lines else []
+
+
+def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:
+    """Sparklines over iterations; pass@k has one k for all, and a gap where not nine tasks of ten have it."""
+    lines, passes = [], {row["iteration"]: row["pass_at_k"] for row in reached}
+    for key, name in TRENDS.items():
+        values = [passes.get(row["iteration"]) if key == "pass_at_k" else row[key] for row in rows]
+        known = [value for value in values if value is not None]
+        if known:
+            lines.append(f"{name.format(k=reached[0]['k'] if reached else ''):<10} {sparkline(values)}  "
+                         f"{_short(key, known[0])} → {_short(key, known[-1])}")
+    return lines
+
+
+def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
+    sizes = sorted({row["max_k"] for row in rows if row["max_k"]})
+    top = f"pass@{sizes[-1]}" if len(sizes) == 1 else "pass@max"
+    purpose_width = max(len(row["purpose"]) for row in rows)
+    header = f"{'iteration':>9}" + ("" if kind == "iteration" else f"  {'purpose':<{purpose_width}}")
+    header += f" {'pass@1':>7} {top:>8} {'reward':>7} {'truncated':>9} {'tokens':>7} {'zero-var':>8}"
+    header += f" {'mismatch':>9} {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
+    lines = [header]
+    for row in rows:
+        cells = [f"{row['iteration']:>9}"]
+        cells += [] if kind == "iteration" else [f" {row['purpose']:<{purpose_width}}"]
+        cells += [f"{short_share(row['pass_at_1']):>7}", f"{short_share(row['pass_at_max_k']):>8}",
+                  f"{_decimal(row['reward_mean']):>7}", f"{short_share(row['truncated_share']):>9}",
+                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{short_share(row['zero_variance_share']):>8}"]
+        if kind == "iteration":
+            gap = "" if row["mismatch_kl"] is None else f"{row['mismatch_kl']:.1e}"
+            cells += [f"{gap:>9}", f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
+                      f"{_seconds(row['train']):>7}"]
+        lines.append(" ".join(cells))
+    return lines
+
+
+def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
+    lines = []
+    if missing := sum(row["num_missing"] for row in rows):
+        lines.append(f"{counted(missing, 'reward', ',')} left out, not measured (reward is null).")
+    scorers = sorted({row["scorer"] for row in rows})
+    if len(scorers) > 1:
+        lines.append(f"Several scorers: {', '.join(scorers)}. Rewards of different scorers do not "
+                     "compare; choose one in config.toml ([warehouse] scorer) or read all_samples.")
+    unfinished = {(table_of(held.stage, part), held.stage.identity["iteration"],
+                   held.stage.identity.get("purpose", ""))
+                  for held in inventory.stages if held.manifest is None for part in held.parts}
+    for table, iteration, purpose in sorted(unfinished):
+        lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
+                     + " (left out until its stage is complete; --partial shows it)")
+    return ["", *lines] if lines else []
+
+
+def _decimal(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _short(key: str, value: float) -> str:
+    if key == "mismatch_kl":
+        return f"{value:.1e}"
+    return short_share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)

@@ -1,0 +1,148 @@
+"""Commands of `warehouse` that look after the stored files."""
+
+from pathlib import Path
+
+import click
+
+from warehouse.options import open_run, run_argument, run_folder, shows_errors
+from warehouse.store.commit import by_address
+from warehouse.store.errors import counted
+
+only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
+                              help="Only this iteration.")
+
+
+@click.command()
+@run_argument
+@only_iteration
+@click.option("--part-mib", type=click.IntRange(min=1), default=256, show_default=True,
+              help="Size up to which parts are merged, in MiB.")
+@shows_errors
+def compact(run: Path, iteration: int | None, part_mib: int) -> None:
+    """Merge the parts of finished iterations into a few.
+
+    Fewer files, the same rows in the same order.
+    """
+    from warehouse.maintain.compact import compact_run
+    click.echo("\n".join(compact_run(open_run(run), iteration, part_mib)))
+
+
+@click.command()
+@run_argument
+@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Which iteration.")
+@click.option("--purpose", default=None, help="Prompts, completions and samples of this purpose.")
+@click.option("--training", is_flag=True, help="The unfinished training alone.")
+@shows_errors
+def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> None:
+    """Put aside what an iteration wrote; nothing is deleted."""
+    from warehouse.maintain.discard import discard as put_aside
+    from warehouse.store.errors import StageError
+    if training == bool(purpose):
+        raise StageError("Say what to discard: --purpose NAME, or --training.")
+    click.echo(by_address(f"moved to {put_aside(open_run(run), iteration, purpose)}"))
+
+
+@click.command()
+@run_argument
+@only_iteration
+@click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
+@shows_errors
+def repair(run: Path, iteration: int | None, yes: bool) -> None:
+    """Put damaged files aside, and what was made from them.
+
+    The stages can make them again then. Files move to RUN/broken, none is deleted. Without --iteration or
+    --yes it only says what it would move; the exit code is then 1 if there is something. Stop the run's
+    stages first.
+    """
+    from warehouse.maintain.repair import plan_repair, put_aside
+    warehouse = open_run(run)
+    moves = plan_repair(warehouse, iteration)
+    for move in moves:
+        about = move.path.relative_to(warehouse.root) if move.path else "note"
+        click.echo(by_address(f"{about}: {move.why}"))
+    files = [move for move in moves if move.path]
+    if not files:
+        click.echo("nothing to put aside")
+    elif yes or iteration is not None:
+        folder = put_aside(warehouse, moves)
+        click.echo(by_address(f"moved to {folder}; run the stages of these iterations again"))
+    else:
+        click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
+        raise SystemExit(1)
+
+
+@click.command()
+@run_argument
+@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
+@shows_errors
+def rollback(run: Path, to: int) -> None:
+    """Continue from an earlier policy; nothing is deleted."""
+    from warehouse.maintain.rollback import roll_back
+    for line in roll_back(open_run(run), to):
+        click.echo(by_address(line))
+
+
+@click.command()
+@run_argument
+@click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
+@shows_errors
+def prune(run: Path, before: int, yes: bool) -> None:
+    """Drop token ids and logprobs of old iterations.
+
+    Scalars, texts and scores stay. Logged in pruned.jsonl.
+    """
+    from warehouse.maintain.prune import prune_run
+    done = prune_run(open_run(run), before, dry_run=not yes)
+    if not done.num_parts:
+        click.echo(f"There is nothing to prune before iteration {before}.")
+        return
+    sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
+    if yes:
+        click.echo(f"{counted(done.num_parts, 'part')} pruned, {sizes}")
+    else:
+        click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')} would "
+                   f"shrink from {sizes}, and could not be trained on again. Run it with --yes to do it.")
+
+
+@click.group()
+def tasks() -> None:
+    """List the tasks of a run, add some, or put others in their place."""
+
+
+@tasks.command("list")
+@run_folder
+@click.option("--split", "splits", multiple=True, help="Of this split alone; may be repeated.")
+@shows_errors
+def list_command(run: Path, splits: tuple[str, ...]) -> None:
+    """Print a line per task: id, split, kind, source, changes."""
+    from warehouse.maintain.tasks import list_tasks
+    click.echo("\n".join(list_tasks(open_run(run), splits)))
+
+
+@tasks.command("add")
+@run_folder
+@click.option("--tasks", "trained", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
+@click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
+@shows_errors
+def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -> None:
+    """Add the tasks of sources to RUN.
+
+    A rollout that is under way goes on with `--accept-change tasks_sha256`.
+    """
+    from warehouse.maintain.tasks import add_tasks
+    click.echo("\n".join(add_tasks(open_run(run), trained, heldout)))
+
+
+@tasks.command("replace")
+@run_folder
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE..")
+@shows_errors
+def replace_command(run: Path, sources: tuple[str, ...]) -> None:
+    """Correct tasks of RUN: SOURCE has the same ids.
+
+    What they were is kept in RUN/tasks/change-*.json. No row is changed: `score` judges the completions
+    again, as another scorer, whose rows stand beside the former ones.
+    """
+    from warehouse.maintain.tasks import replace_tasks
+    click.echo("\n".join(replace_tasks(open_run(run), sources)))

@@ -1,0 +1,109 @@
+"""Change the tasks of a run: add some, or put others in their place; what they were before is written down.
+
+Rows are never changed. A scorer's identity names the tasks that were put in the place of others, so what was
+scored before keeps its scorer, and `score` judges again beside it.
+"""
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from warehouse.sources.named import read_sources, task_table
+from warehouse.store.checksums import tasks_sha256
+from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.intent import Step, carry_out
+from warehouse.store.json_files import json_bytes
+from warehouse.store.parts import write_part
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
+from warehouse.tasks.changes import payload_sha256, task_changes
+
+
+def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, ...]) -> list[str]:
+    """Add the tasks of sources behind those of the run; the lines to print. StageError for an id it has."""
+    if not tasks and not heldout:
+        raise StageError("No tasks given. Name a source with --tasks or --heldout.")
+    rows = warehouse.read("tasks").sort_by("position").to_pylist()
+    by_id = {row["task_id"]: row for row in rows}
+    last = max((row["position"] for row in rows), default=-1)
+    new = task_table(read_sources(tasks, heldout), first=last + 1)
+    trained = {row["split"]: row["heldout"] for row in rows}
+    added = []
+    for row in new.to_pylist():
+        before = by_id.get(row["task_id"])
+        if before and before | {"position": 0, "source": ""} == row | {"position": 0, "source": ""}:
+            continue                                    # as it is already: the command is run again
+        if before:
+            raise StageError(f"The run has a task {row['task_id']} already. Change it with `warehouse tasks "
+                             f"replace {shell_quote(warehouse.root)} SOURCE`.")
+        if trained.get(row["split"], row["heldout"]) != row["heldout"]:
+            raise StageError(f"Split '{row['split']}' would be trained on and held out. Name another.")
+        added.append(row)
+    if not added:
+        return ["The run has these tasks already; nothing to do."]
+    _write(warehouse, rows + added, {"added": [row["task_id"] for row in added]})
+    return [f"{counted(len(added), 'task')} added; the run has {len(rows) + len(added)} now"]
+
+
+def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
+    """Give tasks of the run what sources say under the same ids; place and split stay as they are."""
+    rows = warehouse.read("tasks").sort_by("position").to_pylist()
+    given = {task.task_id: (source, task) for source, task in read_sources(sources)}
+    unknown = sorted(given.keys() - {row["task_id"] for row in rows})
+    if unknown:
+        raise StageError(f"The run has no task {unknown[0]}. Add it with `warehouse tasks add "
+                         f"{shell_quote(warehouse.root)} --tasks SOURCE`.")
+    replaced, after = {}, []
+    for row in rows:
+        source, task = given.get(row["task_id"], (None, None))
+        new = row if source is None or task is None else {
+            **row, "source": source.text, "kind": task.kind, "messages": task.messages,
+            "payload": task.payload}
+        after.append(new)
+        if any(new[name] != row[name] for name in ("kind", "messages", "payload")):
+            replaced[row["task_id"]] = {
+                "before": {name: row[name] for name in ("source", "kind", "messages", "payload")},
+                "payload_sha256": payload_sha256(new)}
+    if not replaced:
+        return ["The run has these tasks already; nothing to do."]
+    _write(warehouse, after, {"replaced": replaced})
+    return [f"{counted(len(replaced), 'task')} replaced; what was sampled stays, and `score "
+            f"{shell_quote(warehouse.root)}` judges it again, beside the former rows"]
+
+
+def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
+    """A line per task: id, split, kind, source, and what was done to it since `warehouse init`."""
+    rows = warehouse.read("tasks", ["task_id", "split", "kind", "source"]).to_pylist()
+    known = list(dict.fromkeys(row["split"] for row in rows))
+    for split in splits:
+        if split not in known:
+            raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
+    done: dict[str, str] = {}
+    for change in task_changes(warehouse.root):
+        done |= dict.fromkeys(change.get("added", []), f"added {change['at']}")
+        done |= dict.fromkeys(change.get("replaced", {}), f"replaced {change['at']}")
+    return ["  ".join(filter(None, (row["task_id"], row["split"], row["kind"], row["source"],
+                                    done.get(row["task_id"]))))
+            for row in rows if not splits or row["split"] in splits]
+
+
+def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
+    """Put the table, its hash and the record of the change in place, in one change."""
+    root, part = warehouse.root, warehouse.part_path("tasks", 0)
+    table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))
+    sha256 = tasks_sha256([table])
+    record = {"at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **change,
+              "tasks_sha256_before": warehouse.facts.get("tasks_sha256"), "tasks_sha256": sha256}
+    number = len(task_changes(root)) + 1
+    folder = warehouse.scratch("tasks")
+    write_part(folder / part.name, "tasks", table,
+               {"run_id": warehouse.run_id, "part_uuid": f"tasks-{number}"})
+    others = [path for path in warehouse.parts("tasks") if path != part]
+    facts = {**warehouse.facts, "tasks_sha256": sha256}
+    steps: list[Step] = [
+        ("replace", part, folder / part.name), *(("remove", path, "") for path in others),
+        ("write", root / "tasks" / f"change-{number:05d}.json", json_bytes(record).decode()),
+        ("write", root / "warehouse.json", json_bytes(facts).decode()), ("remove", folder, "")]
+    if not carry_out(root, "tasks", steps):
+        raise StageError(f"Another command was changing {root}, which is done now. Run this one again.")
