@@ -19,7 +19,8 @@ from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
 
 ADVICE = {
-    "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root",
+    "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root "
+         "with CAP_SYS_ADMIN",
     "B": "a kernel from 5.13 on with landlock in /sys/kernel/security/lsm",
     "C": "Linux on x86-64 or aarch64, with seccomp filters in the kernel",
 }

@@ -4,7 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-ROOT_CAPABILITIES = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_DAC_READ_SEARCH"]
+from score.isolation.lockdown import CAPABILITIES, permitted_capabilities
+
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 
@@ -15,7 +16,11 @@ def wrap(command: list[str], folders: list[str]) -> list[str]:
                  "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     # Root needs no user namespace, and inside one its processes would still be root's to the host; instead
     # the lane keeps the right to become nobody, and does.
-    arguments += ROOT_CAPABILITIES if os.geteuid() == 0 else ["--unshare-user"]
+    if os.geteuid() == 0:
+        held = permitted_capabilities()
+        arguments += [word for name, bit in CAPABILITIES.items() if held & bit for word in ("--cap-add", name)]
+    else:
+        arguments += ["--unshare-user"]
     for folder in LIBRARY_FOLDERS:
         if os.path.islink(folder):
             arguments += ["--symlink", os.readlink(folder), folder]

@@ -13,7 +13,10 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 1, 4, 
 SIGKILL = 9
 NOBODY = 65534
 CAPABILITY_VERSION = 0x20080522
-CAP_DAC_READ_SEARCH = 1 << 2
+# What a lane of root needs: to become nobody, to end and be ended as nobody, to read what only root may read.
+# Docker grants the stronger DAC_OVERRIDE by default, not DAC_READ_SEARCH.
+CAPABILITIES = {"CAP_DAC_OVERRIDE": 1 << 1, "CAP_DAC_READ_SEARCH": 1 << 2, "CAP_KILL": 1 << 5,
+                "CAP_SETGID": 1 << 6, "CAP_SETUID": 1 << 7}
 # Descriptors of a child: where its answer goes, the link to its tests or its program, where it says that it
 # is ready, and the ruleset that waits until its doors close.
 RESULT_FD, LINK_FD, READY_FD, RULESET_FD = 3, 4, 5, 6
@@ -60,8 +63,8 @@ class Lockdown:
             self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
         if self.has_rules:
             lane_rules = self._prepare_rules()
-        unprivileged = drop_privileges()
-        self.has_capabilities = has_capability()
+        unprivileged = drop_privileges(self.readable)
+        self.has_capabilities = permitted_capabilities() != 0
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         prctl(PR_SET_DUMPABLE, 0)
         prctl(PR_SET_PDEATHSIG, SIGKILL)
@@ -106,32 +109,54 @@ class Lockdown:
             self.filters[threads].install()
 
 
-def drop_privileges() -> bool:
-    """From root to nobody, keeping only the right to read files, which children give up before foreign code.
+def drop_privileges(readable: list[str]) -> bool:
+    """From root to nobody, keeping at most one right, to read files, which children give up before foreign code.
 
-    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
-    False where the user namespace has no such user; then all other capabilities go.
+    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand. False,
+    with no other capabilities left, where nobody could not read the folders or the scorer could not end a
+    process of nobody's, and where the user namespace has no such user.
     """
     if os.geteuid() != 0:
         return True
-    prctl(PR_SET_KEEPCAPS, 1)
-    try:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EPERM):
-            raise
-    keep_capabilities(CAP_DAC_READ_SEARCH if os.geteuid() != 0 or has_capability() else 0)
+    held = permitted_capabilities()
+    reading = held & CAPABILITIES["CAP_DAC_READ_SEARCH"] or held & CAPABILITIES["CAP_DAC_OVERRIDE"]
+    if held & CAPABILITIES["CAP_KILL"] and (reading or nobody_can_read(readable)):
+        prctl(PR_SET_KEEPCAPS, 1)
+        try:
+            become_nobody()
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EPERM):
+                raise
+    keep_capabilities(reading)
     return os.geteuid() != 0
 
 
-def has_capability() -> bool:
-    """True if this process may read every file."""
+def become_nobody() -> None:
+    """Take the ids of nobody, for good; OSError where that is not allowed or there is no such user."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def nobody_can_read(folders: list[str]) -> bool:
+    """True if nobody, without capabilities, can list the folders: tried in a process made for it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become_nobody()
+            for folder in folders:
+                os.listdir(folder)
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def permitted_capabilities() -> int:
+    """Those of the first 32 capabilities that this process may use, as a mask."""
     data = ctypes.create_string_buffer(24)
-    if libc.capget(CAPABILITY_HEADER, data) != 0:
-        return False
-    return bool(struct.unpack_from("<I", data.raw, 4)[0] & CAP_DAC_READ_SEARCH)
+    landlock.check(libc.capget(CAPABILITY_HEADER, data), "capget")
+    return int(struct.unpack_from("<I", data.raw, 4)[0])
 
 
 def keep_capabilities(mask: int) -> None:
