@@ -18,6 +18,7 @@ import click
 from tqdm import tqdm
 
 from rollout.cli import default_options
+from rollout.endpoint.gate import KEY_VARIABLE, Gate, make_key
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
@@ -42,11 +43,12 @@ def main(run: Path, port: int | None) -> None:
     """Serve the policies of RUN with the options of its config.toml until Ctrl-C."""
     warehouse = open_warehouse(run)
     url = f"http://127.0.0.1:{port or free_port()}"
+    key = make_key(warehouse.run_id)
     prepare_environment()
     with tempfile.TemporaryFile("w+") as log, child(
-            server_command(warehouse, url), os.environ | SETTINGS, own_session=True,
+            server_command(warehouse, url), os.environ | SETTINGS | {KEY_VARIABLE: key}, own_session=True,
             stdin=subprocess.DEVNULL, stdout=log, stderr=log) as server:
-        wait_until_ready(server, url, log)
+        wait_until_ready(server, url, key, log)
         with contextlib.suppress(KeyboardInterrupt):
             click.echo(f"{url} serves {run}; Ctrl-C ends it", err=True)
             server.wait()
@@ -66,9 +68,10 @@ def server_command(warehouse: Warehouse, url: str) -> list[str]:
                                                      "tensor_parallel_size", "quantization")})
     release = tuple(map(int, engine_version().split()[1].split(".")[:2]))
     address = {"host": "127.0.0.1", "port": url.rpartition(":")[2], "uvicorn_log_level": "error",
-               "disable_uvicorn_access_log": True, "enable_sleep_mode": None if on_cpu() else True,
+               "disable_uvicorn_access_log": True, "middleware": f"{Gate.__module__}.{Gate.__name__}",
+               "enable_sleep_mode": None if on_cpu() else True,
                "enable_scale_out": True if release >= SCALE_OUT else None}
-    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    words = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in (vllm_options(settings, on_cpu()) | address).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
@@ -85,11 +88,11 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, key: str, log: IO[str]) -> None:
     """Wait until it answers, then let it sleep until a rollout wakes it; StageError if it ends."""
     with tqdm(desc="starting the server", bar_format="{desc}: {elapsed}",
               mininterval=bar_interval()) as progress:
-        while not answers(url + "/health"):
+        while not answers(url + "/health", key):
             if server.poll() is not None:
                 log.seek(0)
                 said = "\n".join(log.read().splitlines()[-LINES_SHOWN:])
@@ -98,15 +101,16 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: IO[str]) ->
                                  f"said:\n{said}")
             time.sleep(0.25)
             progress.update()
-    answers(url + "/server_info")     # which takes its time the first time
+    answers(url + "/server_info", key)     # which takes its time the first time
     if not on_cpu():
-        answers(url + "/sleep?level=1", data=b"")
+        answers(url + "/sleep?level=1", key, data=b"")
 
 
-def answers(url: str, data: bytes | None = None) -> bool:
+def answers(url: str, key: str, data: bytes | None = None) -> bool:
     """Whether a server answers a GET, or with data a POST, that all is well."""
+    request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status == 200
     except OSError:
         return False

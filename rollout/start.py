@@ -57,8 +57,10 @@ def engine_to_start(job: Job, stop: StopRequest,
         rest()
         return
     from rollout.endpoint.engine import EndpointEngine
+    from rollout.endpoint.gate import known_key
+    key = known_key(job.warehouse.run_id, options.endpoint)
     with stop.excusing("The connection to the servers"):
-        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, say)
+        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)
     with closing(servers):
         serve = servers.serving(job.policy["kind"], options.serve)
         yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import closing
@@ -32,14 +31,14 @@ Answer = TypeVar("Answer")
 class EndpointEngine:
     """Running vLLM servers that serve one policy; implements rollout.engines.engine.Engine."""
 
-    def __init__(self, urls: Iterable[str], base: str, revision: str | None,
+    def __init__(self, urls: Iterable[str], base: str, revision: str | None, key: str,
                  say: Callable[[str], None]) -> None:
         self.base, self.revision, self.say = base, revision, say
         self.probe: list[int] = []
         self.streams = False
         self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
-        self.session = self._now(open_session(os.environ.get("VLLM_API_KEY", "")))    # as `vllm serve` does
+        self.session = self._now(open_session(key))
         try:
             self.encoder, self.servers = self._now(self._meet([Server(url, self.session) for url in urls]))
         except BaseException:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
+from rollout.endpoint.gate import LOCAL
 from rollout.endpoint.work import Draw
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.stopping import REASONS, Drawn, draw_parameters, likely, next_draw
 from warehouse.store.errors import StageError
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
 IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
 

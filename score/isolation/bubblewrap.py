@@ -18,7 +18,8 @@ def wrap(command: list[str], folders: list[str]) -> list[str]:
     # the lane keeps the right to become nobody, and does.
     if os.geteuid() == 0:
         held = permitted_capabilities()
-        arguments += [word for name, bit in CAPABILITIES.items() if held & bit for word in ("--cap-add", name)]
+        for name, bit in CAPABILITIES.items():
+            arguments += ["--cap-add", name] if held & bit else []
     else:
         arguments += ["--unshare-user"]
     for folder in LIBRARY_FOLDERS:

@@ -110,11 +110,11 @@ class Lockdown:
 
 
 def drop_privileges(readable: list[str]) -> bool:
-    """From root to nobody, keeping at most one right, to read files, which children give up before foreign code.
+    """From root to nobody, keeping at most the right to read files, which children give up first.
 
-    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand. False,
-    with no other capabilities left, where nobody could not read the folders or the scorer could not end a
-    process of nobody's, and where the user namespace has no such user.
+    The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
+    False, with no other capabilities left, where nobody could not read the folders or the scorer could not
+    end a process of nobody's, and where the user namespace has no such user.
     """
     if os.geteuid() != 0:
         return True

@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
+from rollout.endpoint.gate import make_key
 from tests.building.engine import ON_GPU, needs_same_rows
 from tests.building.runs import copy_run
 from tests.rollout.test_merged import run_with_adapter
@@ -46,6 +49,8 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 @pytest.fixture(scope="module")
 def server(warehouse: Warehouse) -> Iterator[Served]:
     """`python -m rollout.server RUN --port PORT`, and its address, once it answers."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(warehouse.root.parent / "state"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -61,6 +66,7 @@ def server(warehouse: Warehouse) -> Iterator[Served]:
             pytest.fail("".join(said))
         yield process, f"http://127.0.0.1:{port}"
         process.kill()
+    monkeypatch.undo()
 
 
 def roll_out(run: Warehouse, *options: str, url: str = "") -> None:
@@ -117,18 +123,33 @@ def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
 
 
 def test_the_same_server_is_a_foreign_model_to_a_run_that_asks_by_messages(
-        warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
+        warehouse: Warehouse, server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = copy_run(warehouse, tmp_path / "asking")
+    key = make_key(warehouse.run_id)
+    monkeypatch.setenv("THE_KEY", key)
     if ON_GPU:      # rollouts of its own run wake it
-        urlopen(Request(f"{server[1]}/wake_up", method="POST")).close()
-    with urlopen(f"{server[1]}/v1/models") as answer:
+        ask(server, "/wake_up", key, method="POST").close()
+    with ask(server, "/v1/models", key) as answer:
         name = json.load(answer)["data"][0]["id"]
     roll_out(run, "--model", name, "--distil", "--num-tasks", "3", "--cache", str(tmp_path / "cache"),
-             "--max-num-seqs", "4", url=server[1])
+             "--max-num-seqs", "4", "--api-key-variable", "THE_KEY", url=server[1])
     rows = run.read("completions", iteration=1, purpose="distil").to_pylist()
     assert len(rows) == 24 and {row["engine"] for row in rows} == {f"{name} (openai)"}
     assert all(row["behaviour_logprobs"] is None and row["completion_ids"] for row in rows)
     assert "```python" in "".join(row["completion"] for row in rows), "it read the prompts"
+
+
+def test_nobody_else_has_the_server_do_anything(warehouse: Warehouse, server: Served) -> None:
+    for path, key in (("/collective_rpc", ""), ("/v1/models", ""), ("/server_info", "guessed")):
+        with pytest.raises(HTTPError, match="401"):
+            ask(server, path, key)
+    with pytest.raises(HTTPError, match="404"):
+        ask(server, "/pause", make_key(warehouse.run_id), method="POST")
+
+
+def ask(server: Served, path: str, key: str, method: str = "GET") -> Any:
+    """The server's answer to a request with a key."""
+    return urlopen(Request(server[1] + path, headers={"Authorization": f"Bearer {key}"}, method=method))
 
 
 def test_nothing_of_a_server_outlives_its_command(server: Served) -> None:

@@ -28,6 +28,13 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), All).serve_forever()
 """
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of servers lie in a folder of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     init_run(tmp_path / "run", str(BASE), (str(arc_file(tmp_path, ["t0"])),))
@@ -71,10 +78,10 @@ def test_a_server_serves_until_ctrl_c_and_leaves_nothing_behind(warehouse: Wareh
                               text=True) as parent:
             assert parent.stderr
             url = next(line.split()[0] for line in parent.stderr if "Ctrl-C ends it" in line)
-            assert rollout.server.answers(url + "/health")
+            assert rollout.server.answers(url + "/health", "")
             parent.send_signal(number)
         assert parent.returncode == code
         end = time.monotonic() + 300
-        while rollout.server.answers(url + "/health"):
+        while rollout.server.answers(url + "/health", ""):
             assert time.monotonic() < end
             time.sleep(0.02)

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 OPEN_PYTHON = str(ROOT / "tests/hostile/open_python.sh")
-DOCKER = ("-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,"
-          "+sys_chroot,+mknod,+audit_write,+setfcap")
+DOCKER = ("-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,"
+          "+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap")
 NOBODY = ["--reuid", "65534", "--regid", "65534", "--clear-groups"]
 # A program whose import is not in the lane yet: only one that can still read the interpreter's files runs it.
 TRY = """
@@ -27,7 +27,8 @@ with pool:
     (_, [ending]), = pool.run([Program(JobKind.GRID, source, encode_grids([np.zeros((1, 1), np.uint8)]))])
 print("nobody" if Layer.UNPRIVILEGED in tier.layers else "root", split_result(ending.result)[0])
 """
-only_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+only_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"),
+                               reason="needs root and setpriv")
 
 
 def tried(prefix: list[str], tier: str) -> str:
