@@ -127,9 +127,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
               help="Drop a completion with any pi_old/mu below this, for example 1e-4.")
 @click.option("--off-policy-threshold", type=FiniteRange(),
               help="Drop a completion with a negative advantage and a mean log mu - log pi above this.")
-@click.option("--suffix-veto", type=FiniteRange(min=1, min_open=True),
-              help="Where the advantage is negative, leave out the tokens from the first on whose pi/mu is "
-                   "beyond this factor, for example 10.")
 @option_group("Optimizer and steps")
 @click.option("--tasks-per-step", type=click.IntRange(min=1),
               help="Groups per optimizer step, instead of --updates-per-batch.")
@@ -138,8 +135,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
               help="Steps in which the learning rate rises, counted over the whole run.")
 @click.option("--total-steps", type=click.IntRange(min=1), help="Where linear and cosine reach zero.")
-@click.option("--lr-by-ess", is_flag=True, default=None, show_default=False,
-              help="Scale the learning rate of a step by sqrt(ESS / n) of the completions' pi/mu.")
 @click.option("--lr-after-rollback", type=FiniteRange(min=0, max=1, min_open=True),
               help="Scale the learning rate by this once for every rollback of the run so far.")
 @click.option("--weight-decay", type=NOT_NEGATIVE, default=0.0, help="Of AdamW, as are the betas.")

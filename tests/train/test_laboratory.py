@@ -1,6 +1,5 @@
 """What a step did to each token, which completions a gradient comes from, and advantages of one's own."""
 
-import json
 import math
 
 import pytest
@@ -77,7 +76,7 @@ def test_whatif_starts_from_the_correction_that_was_trained_with(run):
         FROM train_samples WHERE trained_iteration = 1""")
     assert used["kept_fraction"] == pytest.approx(trained["kept"], rel=1e-6)
     marked = rows_of(connection, "SELECT correction FROM corrections(1) WHERE used")
-    assert marked == [{"correction": "token-mask"}] and len(rows_of(connection, "FROM corrections(1)")) == 9
+    assert marked == [{"correction": "token-mask"}] and len(rows_of(connection, "FROM corrections(1)")) == 8
 
 
 def test_rows_whose_tokens_were_pruned_count_in_no_correction_and_no_gap(run):
@@ -189,14 +188,3 @@ def test_every_rollback_makes_the_next_steps_smaller(run):
     rates = [{row["learning_rate"] for row in run.read("train_steps", iteration=number).to_pylist()}
              for number in (1, 2)]
     assert rates == [{0.01}, {0.005}]
-
-
-def test_the_learning_rate_by_ess_is_that_of_the_completions_ratios(run):
-    assert run_train(run, "--lr-by-ess", "--updates-per-batch", "1", "--learning-rate", "0.01").exit_code == 0
-    rows = run.read("train_samples", iteration=1).to_pylist()
-    weights = [math.exp(row["log_ratio_mean"] * len(row["old_logprobs"])) for row in rows
-               if not row["drop_reason"]]
-    ess = math.fsum(weights) ** 2 / (len(weights) * math.fsum(weight * weight for weight in weights))
-    [step] = run.read("train_steps", iteration=1).to_pylist()
-    assert json.loads(step["extra"])["completion_ess"] == pytest.approx(ess, rel=1e-4)
-    assert step["learning_rate"] == pytest.approx(0.01 * math.sqrt(ess), rel=1e-4) and ess < 0.9999

@@ -18,7 +18,7 @@ from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, run_tr
 from train.cli import train as train_command
 from train.inputs.groups import load_groups
 from train.inputs.settings import Settings, correction_of
-from train.objective.correction import importance_weights, off_policy_mask, suffix_mask
+from train.objective.correction import importance_weights, off_policy_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps import gradients
@@ -92,9 +92,6 @@ def plain_gradient(policy, batch, settings):
     if settings.off_policy_threshold is not None:
         per_token = per_token * ~off_policy_mask(policy_logprobs, behaviour, advantages, mask,
                                                  threshold=settings.off_policy_threshold)[:, None]
-    if settings.suffix_veto is not None:
-        per_token = per_token * suffix_mask(policy_logprobs, behaviour, advantages, mask,
-                                            limit=settings.suffix_veto)
     per_token = per_token * padded([row.mask for _, row in rows])
     if settings.kl_beta:
         reference = padded([row.ref_logprobs for _, row in rows])
@@ -117,11 +114,9 @@ def plain_gradient(policy, batch, settings):
 # nll is reinforce with other advantages, and no completion here is right: see test_laboratory.
 STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES if loss != "nll"),
                 ["--correction", "sequence-mask", "--correction-low", "0.2", "--correction-high", "5"],
-                ["--correction", "geometric-mask", "--correction-low", "0.9", "--correction-high", "1.1"],
                 ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],
                 ["--entropy-quantile", "0.3"], ["--entropy-quantile", "0.3", "--entropy-coef", "0.05"],
                 ["--mask-truncated"], ["--off-policy-threshold", "0.05"], ["--veto", "0.3"],
-                ["--suffix-veto", "1.05"],
                 ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
 
 
@@ -359,7 +354,7 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
 def test_extra_metrics_are_json(run):
     assert run_train(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    names = {"policy_k2", "policy_ess", "completion_ess", "num_forwarded_tokens", "packs"}
+    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs"}
     assert all(set(metrics) == names for metrics in extra)
     rows = run.read("train_samples", iteration=1).to_pylist()
     for step, metrics in enumerate(extra):

@@ -13,21 +13,17 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     `log_ratio` [B, T] is log pi_old - log mu in nats. token-truncate clamps rho_t to [low, high] (TIS);
     token-mask keeps rho_t inside and sets 0 outside (IcePop, arXiv 2510.18855); the sequence forms do the
     same with the *product* over the completion, which grows with its length: a mean gap of 1e-3 is a factor
-    55 at 4k tokens. geometric-mask keeps a completion, with its rho_t, where the geometric mean lies inside.
-    'none' and 'bypass' give 1.
+    55 at 4k tokens. 'none' and 'bypass' give 1.
     """
     masked = clamp_log_ratio(log_ratio.detach()) * loss_mask
     if correction in ("none", "bypass"):
         return torch.ones_like(masked), torch.ones_like(masked, dtype=torch.bool)
-    total = masked.sum(dim=1, keepdim=True)
-    ratio = bounded = masked.exp()
+    ratio = masked.exp()
     if correction.startswith("sequence-"):
-        ratio = bounded = clamp_log_ratio(total).exp().expand_as(masked)
-    elif correction == "geometric-mask":
-        bounded = (total / loss_mask.sum(dim=1, keepdim=True).clamp(min=1)).exp().expand_as(masked)
+        ratio = clamp_log_ratio(masked.sum(dim=1, keepdim=True)).exp().expand_as(masked)
     inside = torch.ones_like(ratio, dtype=torch.bool)
-    inside = inside if low is None else inside & (bounded >= low)
-    inside = inside if high is None else inside & (bounded <= high)
+    inside = inside if low is None else inside & (ratio >= low)
+    inside = inside if high is None else inside & (ratio <= high)
     if correction.endswith("-truncate"):
         return ratio.clamp(min=low, max=high), inside
     return torch.where(inside, ratio, 0.0), inside
@@ -47,18 +43,6 @@ def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advanta
     advantages = advantages if advantages.dim() == 1 else (advantages * loss_mask).sum(dim=1)
     gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask
     return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
-
-
-def suffix_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, *,
-                limit: float) -> Tensor:
-    """0 for tokens, [B, T], of negative advantage from the first on whose pi/mu is beyond `limit`, else 1.
-
-    Beyond is above it or below its inverse: what follows such a token continues a text that the policy
-    would not have written. The negative-advantage veto of mu-GRPO, arXiv 2605.17570.
-    """
-    beyond = (policy_logprobs - behaviour_logprobs).detach().abs() > torch.tensor(limit).log()
-    after = (beyond & loss_mask.bool()).cumsum(dim=1) > 0
-    return (~(after & (advantages < 0))).to(loss_mask.dtype)
 
 
 def second_moment_mask(log_ratio: Tensor, *, limit: float) -> Tensor:

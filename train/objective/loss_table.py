@@ -20,10 +20,8 @@ OPTIONS = (*CLIPPED, "max_completion_length", "oapl_beta")      # which not ever
 LOSSES = {
     "dapo": Loss("token", clip_high=0.28, takes=CLIPPED),                   # arXiv 2503.14476
     "grpo": Loss("completion", takes=CLIPPED),                              # arXiv 2402.03300
-    "bnpo": Loss("token", takes=CLIPPED),
     "dr_grpo": Loss("fixed", takes=(*CLIPPED, "max_completion_length")),    # arXiv 2503.20783
     "gspo": Loss("completion", "sequence", 3e-4, 4e-4, takes=CLIPPED),      # arXiv 2507.18071
-    "luspo": Loss("sum", "sequence", 3e-4, 4e-4, takes=CLIPPED),            # gspo, undiluted by length
     "cispo": Loss("token", clip_high=5.0, takes=("clip_high",)),            # arXiv 2506.13585; absolute
     "sapo": Loss("completion"),                             # arXiv 2511.20347
     "vespo": Loss("token", corrects_itself=True),

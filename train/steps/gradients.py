@@ -11,7 +11,7 @@ from train.inputs.settings import Settings
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
-from train.objective.correction import clamp_log_ratio, k3, off_policy_mask, suffix_mask
+from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import LOSSES
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
@@ -19,8 +19,7 @@ from train.steps.batch import has_gradient, weigh_rows
 from train.steps.logprob_pass import exchange, in_step, share
 from train.steps.row import Row, RowGroup, prompt_groups
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "completions",
-        "whole_weight", "whole_weight_squared")
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
 
 
 class StepSums:
@@ -36,10 +35,8 @@ class StepSums:
         """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
         drift = (clamp_log_ratio(logprobs - old) * mask).double()
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
-        whole = clamp_log_ratio(((logprobs - behaviour) * mask).double().sum(dim=1)).exp()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
-                  mask.any(dim=1).sum(), whole.sum(), whole.square().sum()]
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
         # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
         self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
@@ -49,12 +46,10 @@ class StepSums:
         everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
         total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
-        ess, whole_ess = (total[name] ** 2 / (num * total[f"{name}_squared"]) if num else 1.0 for name, num in
-                          (("weight", total["tokens"]), ("whole_weight", total["completions"])))
+        ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["tokens"] else 1.0
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "policy_ess": ess, "completion_ess": whole_ess,
-                "ratio_max": max(processes.gather([float(self.ratio_max)])),
+                "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
                 "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
 
 
@@ -124,8 +119,6 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     if settings.off_policy_threshold is not None:
         factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
                                            threshold=settings.off_policy_threshold)[:, None]
-    if settings.suffix_veto is not None:
-        factor = factor * suffix_mask(logprobs, behaviour, advantages, mask, limit=settings.suffix_veto)
     per_token = per_token * factor
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None

@@ -124,7 +124,6 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     rows = [row for index in groups for row in learner.batch[index].rows]
     rate = learning_rate(learner.global_step + step, settings)
     rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
-    rate *= math.sqrt(metrics["completion_ess"]) if settings.lr_by_ess else 1.0   # VCPO, arXiv 2602.17616
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
     _update(learner, step)

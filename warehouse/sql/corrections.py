@@ -17,7 +17,6 @@ CORRECTIONS = {
     "token-mask": Correction(0.5, 5.0, "rho_t inside the bounds, 0 outside"),
     "sequence-truncate": Correction(None, 3.0, "prod rho, but no more than the bound"),
     "sequence-mask": Correction(0.5, 5.0, "prod rho inside the bounds, 0 outside"),
-    "geometric-mask": Correction(0.99, 1.01, "rho_t where exp(mean log rho) is inside the bounds, else 0"),
     "bypass": Correction(None, None, "1; mu takes the place of pi_old in the ratio: the clip acts on pi/mu"),
 }
 # What drops whole completions beside a correction, by options of their own; off unless asked for.

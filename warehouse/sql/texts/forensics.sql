@@ -120,7 +120,6 @@ FROM token_gaps(at_iteration) GROUP BY ALL ORDER BY mismatch_kl DESC;
 -- What a correction holds against its bounds for a whole completion, d = log pi_old - log mu clamped to +-20.
 CREATE OR REPLACE MACRO bounded_ratio(correction, d, advantage) AS
 CASE WHEN starts_with(correction, 'sequence-') THEN exp(clamped(list_sum(d)))
-     WHEN correction = 'geometric-mask' THEN exp(list_avg(d))
      WHEN correction = 'veto' THEN exp(list_min(d))
      WHEN correction = 'off-policy' AND advantage < 0 THEN -list_avg(d)
      WHEN correction = 'off-policy' THEN NULL  -- nothing to hold against a bound
