@@ -36,6 +36,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {iteration + 1}",
                 keep_reserve=False)
     facts = {"scorer": inputs.scorer, "policy_version": iteration + 1, "num_steps": len(steps),
+             "num_skipped": sum(step["skipped"] for step in steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
              "waiting": is_waiting(batch),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
@@ -83,7 +84,9 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
     far = "".join(f"mismatch k3 {line['mismatch_kl']:.1e}, " for line in mismatch[:1])
     phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
-    return (f"iteration {inputs.iteration}: {counted(len(steps), 'step')}, loss {loss:.4f}, "
+    skipped = sum(step["skipped"] for step in steps)
+    without = f" ({skipped} without a gradient, which changed nothing)" if skipped else ""
+    return (f"iteration {inputs.iteration}: {counted(len(steps), 'step')}{without}, loss {loss:.4f}, "
             f"grad norm {norm:.4f}, {far}wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 

@@ -1,12 +1,11 @@
 """One train stage, from stored rows to the next policy, in the order of the algorithm."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 
 import torch
 
-from train.finish import WAITING, finish, is_waiting
+from train.finish import finish, is_waiting
 from train.follow import Ahead
 from train.inputs.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
 from train.inputs.settings import Settings
@@ -14,24 +13,23 @@ from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import whole_policy
+from train.plan import has_nothing, plan_batch, stored_logprobs, without_signal
 from train.start import check_fits, load_optimizer, load_policy, open_processes
 from train.steps.accelerator import Processes, Tracker
-from train.steps.batch import WEIGHED_OUT, build_batch, split_into_steps, weigh_rows
+from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.explain import explain_lines
-from train.steps.logprob_pass import collect, fill_logprobs, hand_out
-from train.steps.mismatch import check_mismatch, drops, group_counts, lines_to_print, mismatch_table
+from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out
+from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
 from train.steps.probe import make_probe
 from train.steps.row import RowGroup, forwardable
 from train.steps.steps import Learner, check_first_step, check_schedule, take_steps
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
-from warehouse.store.errors import StageError, counted, first_line, shell_quote
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
-
-MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
@@ -48,15 +46,17 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
           track(warehouse, inputs, settings, processes) as tracker):
+        if inputs.stage.settings() and not settings.dry_run:
+            processes.by_first(lambda: inputs.stage.settle(stage_settings(inputs, settings)))
+        checkpoints = Checkpoints(warehouse, inputs.stage.folder, processes)
+        batch, plan = plan_batch(inputs, settings, checkpoints, processes, say)
         policy = ((ahead and ahead.take(inputs.parent, settings, processes))
                   or load_policy(warehouse, inputs.parent, settings, processes))
         check_fits(policy, inputs)
         if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
             chosen = processes.gather([choose_tokens(policy, inputs.groups)])
             settings = settings.replace(tokens_per_batch=min(chosen))
-        if inputs.stage.settings() and not settings.dry_run:
-            processes.by_first(lambda: inputs.stage.settle(stage_settings(inputs, settings)))
-        learner = prepare(warehouse, inputs, settings, policy, processes, say)
+        learner = prepare(warehouse, inputs, settings, policy, batch, plan, checkpoints, processes, say)
         needed = POLICY_COPIES * checkpoint_bytes(learner.num_parameters())
         processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
         clock.lap("start")
@@ -91,25 +91,16 @@ def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: P
     return tracker
 
 
-def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, processes: Processes,
+def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, batch: list[RowGroup],
+            plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
             say: Callable[[str], None]) -> Learner:
-    """Policy, optimizer, rows and their split into steps."""
+    """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention == CACHED_PROMPT:
         say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
-    batch = build_batch(inputs.groups, inputs.iteration, settings)
-    wait_for_signal(inputs, batch, settings, say)
-    nothing = has_nothing(batch)
-    if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
-        raise without_signal(inputs, batch, settings.purpose)
-    plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
-    if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
-        say(f"{counted(len(plan), 'optimizer step')} of {counted(len(batch), 'group')}, fewer than "
-            f"--updates-per-batch {settings.updates_per_batch}: a step takes whole groups")
     if len(plan) == 1 and settings.max_drift is not None:
         say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
-    checkpoints = Checkpoints(warehouse, inputs.stage.folder, processes)
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
-    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.kl_beta > 0
+    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.asks_base
                   or settings.dry_run)
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
@@ -117,47 +108,6 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
                       inputs.parent.get("global_step", 0), num_rollbacks(warehouse, inputs.iteration), online)
     check_schedule(learner, say)
     return learner
-
-
-def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
-                    say: Callable[[str], None]) -> None:
-    """Put the rows off where too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
-
-    The policy is then passed on unchanged and the next iteration samples on with it: DAPO's dynamic sampling
-    (arXiv 2503.14476), a rollout at a time.
-    """
-    wanted, signal = settings.until_signal or 0, group_counts(batch)["mixed"]
-    if signal >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
-        return
-    for row in (row for group in batch for row in group.rows):
-        row.drop_reason = WAITING
-    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: the policy is "
-        f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
-
-
-def has_nothing(batch: list[RowGroup]) -> bool:
-    """Whether every completion is known to give no gradient."""
-    return all(row.drop_reason for group in batch for row in group.rows)
-
-
-def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> StageError:
-    """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
-    rollouts = [row.rollout for group in batch for row in group.rows]
-    cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
-    why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
-    keep = "write the policy unchanged with --keep-if-nothing."
-    run = inputs.stage.folder.parents[1]
-    if any(row.drop_reason in WEIGHED_OUT for group in batch for row in group.rows):
-        return StageError(f"{why}The bounds of --correction and --veto leave none of those that had one: "
-                          f"choose others, or {keep}")
-    if rollouts and not right and inputs.iteration > 0:
-        return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go "
-                          f"back to. If "
-                          f"tasks are too hard, roll out others, or {keep}")
-    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard "
-                      f"{shell_quote(run)} --iteration "
-                      f"{inputs.iteration} --purpose {purpose}`), or {keep}")
 
 
 def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
@@ -171,22 +121,17 @@ def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) ->
 
 
 def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, stop: StopRequest) -> None:
-    """Old and reference logprobs of all rows, from the checkpoint if it has them.
-
-    A dry run may have other settings than the stage, whose checkpoint is of other rows or another dtype then.
-    """
-    now, before = stage_settings(inputs, learner.settings), inputs.stage.settings() or {}
-    other = learner.settings.dry_run and json.loads(json.dumps(now)) != before
-    stored = None if other else learner.checkpoints.logprobs()
+    """Old and reference logprobs of all rows, from the checkpoint if it has them."""
+    stored = stored_logprobs(inputs, learner.settings, learner.checkpoints)
     if stored is not None:
         hand_out(forwardable(learner.batch), stored)
         return
     policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
     fill_logprobs(policy, *rows, settings, "old_logprobs", stop)
-    if settings.kl_beta and policy.is_adapter:
+    if settings.asks_base and policy.is_adapter:
         with policy.without_adapter():
             fill_logprobs(policy, *rows, settings, "ref_logprobs", stop)
-    elif settings.kl_beta:
+    elif settings.asks_base:
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
                          revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
         fill_logprobs(base, *rows, settings, "ref_logprobs", stop)
@@ -214,7 +159,8 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
 
     def open_stage() -> None:
         inputs.stage.settle(stage_settings(inputs, settings))
-        learner.checkpoints.save_logprobs(collect(learner.batch))
+        columns = (*COLUMNS, "advantages") if settings.advantages else COLUMNS
+        learner.checkpoints.save_logprobs(collect(learner.batch, columns))
     if not settings.dry_run:
         learner.processes.by_first(open_stage)
 

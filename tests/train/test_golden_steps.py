@@ -24,7 +24,7 @@ OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile",
 
 
 def settings_of(config, run):
-    """The options of `train` that mean what the other trainer was told: its bnpo is dapo with another clip."""
+    """The options of `train` that mean what the other trainer was told: bnpo is dapo with another clip."""
     config = config | {"loss_type": config["loss_type"].replace("bnpo", "dapo")}
     arguments = [str(run), "--clip-low", "0.2", "--clip-high", "0.2", "--max-completion-length", "12"]
     for name, value in config.items():

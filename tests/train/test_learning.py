@@ -152,8 +152,10 @@ def test_a_step_has_the_loss_and_gradient_of_rows_forwarded_one_by_one(stale, mo
             assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6 * scale, name
 
 
-def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_path, monkeypatch):
-    once = ["--updates-per-batch", "1", "--mask-truncated", "--max-mismatch", "9"]
+@pytest.mark.parametrize("options", [["--mask-truncated"],
+                                     ["--correction", "sequence-mask", "--correction-low", "0.95"]])
+def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_path, monkeypatch, options):
+    once = ["--updates-per-batch", "1", "--max-mismatch", "9", *options]
     assert run_train(run, *once).exit_code == 0
     twice = copy_run(stale, tmp_path / "twice")
     original = train.run.prepare
@@ -170,6 +172,11 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_pa
                       for row in warehouse.read("train_samples", iteration=1).to_pylist()])
         for warehouse in (run, twice))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    [step], [other] = (warehouse.read("train_steps", iteration=1).to_pylist() for warehouse in (run, twice))
+    numbers, same = ({**row, **json.loads(row["extra"])} for row in (step, other))
+    for name, value in same.items():
+        if value is not None and name not in ("seconds", "packs", "extra"):
+            assert numbers[name] == pytest.approx(value, rel=1e-3, abs=1e-9), name
     columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
     assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
                                                                                  columns=columns)
@@ -351,10 +358,47 @@ def test_tracking_that_is_not_installed_is_one_sentence(run):
     assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "trackio" in result.stderr
 
 
+def test_the_kl_to_the_base_is_stored_with_a_weight_and_by_request(run, stale, tmp_path):
+    """Against both models' own forwards, in float64."""
+    plain, weighed = (copy_run(stale, tmp_path / name) for name in ("plain", "weighed"))
+    assert run_train(run, "--kl-monitor").exit_code == run_train(plain).exit_code == 0
+    assert run_train(weighed, "--kl-beta", "0.1").exit_code == 0
+    assert_same_update(adapter(run, 1), adapter(run, 2), adapter(plain, 2))
+    prompts = {row["group_id"]: row["prompt_ids"]
+               for row in run.read("prompts", iteration=1, purpose="train").to_pylist()}
+    ids = {(row["task_id"], row["sample_index"]): row["completion_ids"]
+           for row in run.read("completions", iteration=1, purpose="train").to_pylist()}
+    policies = [load_policy(run, version) for version in (1, 0)]
+    for row in run.read("train_samples", iteration=1).to_pylist()[::5]:
+        whole = torch.tensor(prompts[row["group_id"]] + ids[row["task_id"], row["sample_index"]])
+        with torch.no_grad():
+            now, base = (policy.full_logits(whole[None])[0].double().log_softmax(-1)[:-1]
+                         .gather(1, whole[1:, None])[len(prompts[row["group_id"]]) - 1:, 0]
+                         for policy in policies)
+        assert row["base_log_ratio"] == pytest.approx(float((now - base).mean()), abs=1e-5)
+        k3 = ((base - now).exp() - 1 - (base - now)).mean()
+        assert row["base_kl"] == pytest.approx(float(k3), abs=1e-5) and row["base_kl"] > 0
+    for warehouse in (run, weighed):
+        steps = warehouse.read("train_steps", iteration=1).to_pylist()
+        assert all(step["base_kl"] > 0 and step["base_log_ratio"] is not None for step in steps)
+    steps = plain.read("train_steps", iteration=1).to_pylist()
+    assert {(step["base_kl"], step["base_log_ratio"]) for step in steps} == {(None, None)}
+
+
+def test_global_steps_count_on_after_a_rollback(run):
+    assert run_train(run).exit_code == 0
+    roll_back(run, 1)
+    sample_rows(run, 2, num_groups=4)
+    assert run_train(run).exit_code == 0
+    steps = [step for iteration in (0, 1, 2)
+             for step in run.read("train_steps", iteration=iteration).column("global_step").to_pylist()]
+    assert steps == list(range(1, 10))
+
+
 def test_extra_metrics_are_json(run):
     assert run_train(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs"}
+    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs", "skipped"}
     assert all(set(metrics) == names for metrics in extra)
     rows = run.read("train_samples", iteration=1).to_pylist()
     for step, metrics in enumerate(extra):

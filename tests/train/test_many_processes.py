@@ -87,6 +87,26 @@ def test_a_killed_process_ends_the_others_in_a_sentence_and_any_number_goes_on(s
     assert [[row["optimizer_step"] for row in rows] for rows in steps] == [[0, 1, 2]] * 2
 
 
+def test_advantages_of_ones_own_are_asked_once_for_all_processes_and_lives_of_a_stage(scored, tmp_path,
+                                                                                      monkeypatch):
+    run, calls = copy_run(scored, tmp_path / "run"), tmp_path / "calls"
+    (tmp_path / "mine.py").write_text(f"import random\n\ndef own(rows):\n    open({str(calls)!r}, 'a')"
+                                      ".write('x')\n    return [random.gauss() for row in rows]\n")
+    options = ("--advantages", f"{tmp_path}/mine.py:own", *SAVING)
+    take_step = train.steps.steps.take_step
+
+    def killed(learner, step, *arguments):
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return take_step(learner, step, *arguments)
+    monkeypatch.setattr(train.steps.steps, "take_step", killed)
+    assert -signal.SIGKILL in train_in(2, run, *options)
+    monkeypatch.undo()
+    result = CliRunner().invoke(train_command, [str(run.root), *OPTIONS, *options])
+    assert result.exit_code == 0, result.output
+    assert calls.read_text() == "x"
+
+
 @pytest.mark.slow("two stages by two processes")
 def test_the_next_iteration_takes_over_the_moments_whoever_wrote_them(scored, tmp_path):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")

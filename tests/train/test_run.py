@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import train.finish
+import train.plan
 import train.run
 import train.steps.steps
 from rollout.cli import rollout as rollout_command
@@ -82,7 +83,7 @@ def test_mismatch_at_staleness_0_in_float32_is_rounding(trained):
 
 def test_training_raises_the_probability_of_what_was_rewarded(trained):
     before, after = load_policy(trained, 0), load_policy(trained, 1)
-    groups = train.run.build_batch(train_groups(trained), 0, settings_of(trained))
+    groups = train.plan.build_batch(train_groups(trained), 0, settings_of(trained))
     gain = 0.0
     for group in groups:
         for row in group.rows:
@@ -311,13 +312,42 @@ def test_a_missing_reward_leaves_the_group_and_gets_no_gradient(run):
     assert all(row["reward"] is None for row in rows)
 
 
+@pytest.mark.parametrize("loss", ["dapo", "grpo"])
+def test_a_missing_reward_counts_in_the_denominators_with_a_kl_and_without(run, loss):
+    rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] < 4 else row)
+    norms = []
+    for name, beta in (("without", "0"), ("with", "1e-12")):
+        one = copy_run(run, run.root.parent / name)
+        assert run_train(one, "--loss", loss, "--kl-beta", beta, "--updates-per-batch", "1").exit_code == 0
+        step, = one.read("train_steps", iteration=0).to_pylist()
+        norms.append(step["grad_norm"])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_rows_without_a_gradient_are_refused_before_the_model_is_loaded(run, monkeypatch):
+    rewrite(run, 0, "samples", lambda row: {**row, "reward": 0.5})
+    monkeypatch.setattr(train.run, "load_policy", lambda *arguments: pytest.fail("loaded"))
+    result = run_train(run)
+    assert result.exit_code == 1 and "No completion of iteration 0 has a gradient" in result.stderr
+
+
+def test_a_step_without_a_gradient_updates_nothing_and_is_counted(run):
+    assert run_train(run, "--updates-per-batch", "8", "--weight-decay", "0.1").exit_code == 0
+    steps = run.read("train_steps", iteration=0).to_pylist()
+    skipped = [json.loads(step["extra"])["skipped"] for step in steps]
+    assert skipped == [step["grad_norm"] == 0 for step in steps] and sum(skipped) == 2
+    moments = torch.load(run.policy_dir(1) / "optimizer.pt", weights_only=True)["state"]
+    assert {float(value["step"]) for value in moments.values()} == {6.0}
+    assert run.stage("train", iteration=0).manifest()["facts"]["num_skipped"] == 2
+
+
 def test_a_missing_reward_is_no_target_of_a_regression(run):
     other = copy_run(run, run.root.parent / "other")
     rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
     assert run_train(run, "--loss", "oapl", "--updates-per-batch", "1").exit_code == 0
     rows = run.read("train_samples", iteration=0).to_pylist()
-    assert {(row["drop_reason"], row["optimizer_step"], row["num_trainable_tokens"]) for row in rows
-            if row["sample_index"] == 2} == {("missing_reward", None, 0)}
+    assert {(row["drop_reason"], row["optimizer_step"]) for row in rows
+            if row["sample_index"] == 2} == {("missing_reward", None)}
     assert {row["drop_reason"] for row in rows if row["sample_index"] != 2} == {None}
     # Nor has it any part in advantages of the user's own, which are of the rewards that there are.
     rewrite(other, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)

@@ -34,6 +34,11 @@ class Settings(SimpleNamespace):
         """The same with other values."""
         return Settings(**{**vars(self), **changes})
 
+    @property
+    def asks_base(self) -> bool:
+        """Whether the logprobs of the base model are computed as well."""
+        return bool(self.kl_beta or self.kl_monitor)
+
     def fill_in(self, groups: list[Group]) -> Settings:
         """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
         settings, engine_dtype = self, groups[0].dtype

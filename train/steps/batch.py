@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.inputs.groups import Group
-from train.inputs.own_advantages import own_advantages
 from train.inputs.settings import Settings, correction_of
 from train.inputs.turns import shared_prefixes
 from train.objective.advantages import group_advantages, regression_advantages
@@ -19,17 +18,18 @@ from train.objective.losses import entropy_mask, loss_scales
 from train.steps.row import Row, RowGroup, conversations
 
 M2PO_LIMIT = 0.04
-LEFT_OUT = ("empty", "truncated", "not_right", "missing_reward")    # the loss mask has no token of such rows
+LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
 WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
 
 
-def build_batch(groups: list[Group], policy_version: int, settings: Settings) -> list[RowGroup]:
-    """Groups with advantages and loss masks, in the order given."""
+def build_batch(groups: list[Group], policy_version: int, settings: Settings,
+                own: list[Tensor] | None = None) -> list[RowGroup]:
+    """Groups with advantages and loss masks, in the order given; `own` is what --advantages gave the rows."""
     batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
                       policy_version - group.policy_version, *shared)
              for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
     rows = [row for group in batch for row in group.rows]
-    for row, advantage in zip(rows, advantages_of(batch, settings), strict=True):
+    for row, advantage in zip(rows, own or advantages_of(batch, settings), strict=True):
         row.advantages = advantage.expand(row.num_tokens)
         row.drop_reason = _drop_reason(row, settings)
         row.trainable = row.drop_reason not in LEFT_OUT
@@ -37,14 +37,10 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings) ->
 
 
 def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
-    """The advantage of every completion: a number, or one per token where --advantages gives that."""
+    """The advantage of every completion by its reward."""
     rows = [row for group in batch for row in group.rows]
     if LOSSES[settings.loss].correct_only:
         return [torch.tensor(float(row.rollout.correct)) for row in rows]
-    if settings.advantages:
-        given = own_advantages(settings.advantages, [group.stored for group in batch],
-                               [group.staleness for group in batch])
-        return [torch.tensor(value, dtype=torch.float32) for value in given]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
     group_index = torch.repeat_interleave(torch.arange(len(batch)),
                                           torch.tensor([len(group.rows) for group in batch]))
@@ -112,7 +108,7 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Set
 
 def has_gradient(row: Row, settings: Settings) -> bool:
     """False if leaving the completion out of the forward changes no gradient at all."""
-    if not row.trainable:
+    if not row.trainable or row.drop_reason == "missing_reward":
         return False
     if has_other_terms(settings):
         return True

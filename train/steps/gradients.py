@@ -19,7 +19,8 @@ from train.steps.batch import has_gradient, weigh_rows
 from train.steps.logprob_pass import exchange, in_step, share
 from train.steps.row import Row, RowGroup, prompt_groups
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared")
+SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "base_kl",
+        "base_log_ratio")
 
 
 class StepSums:
@@ -29,14 +30,18 @@ class StepSums:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.ratio_max = torch.zeros(1, dtype=torch.float64)
         self.packs: list[list[str]] = []        # ids of the groups of each forward
+        self.knows_base = False
 
     def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
-            mask: Tensor) -> None:
-        """Add one micro-batch: its loss, and [B, T] tensors over the mask."""
+            mask: Tensor, base: Tensor | None = None) -> None:
+        """Add one micro-batch: its loss, and [B, T] tensors over the mask; `base` are the base's logprobs."""
         drift = (clamp_log_ratio(logprobs - old) * mask).double()
         weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
+        gap = torch.zeros_like(drift) if base is None else ((logprobs - base) * mask).double()
         totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum()]
+                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
+                  k3(-gap).sum(), gap.sum()]
+        self.knows_base = base is not None
         # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
         self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
@@ -46,9 +51,12 @@ class StepSums:
         everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
         total = dict(zip(SUMS, everywhere.tolist(), strict=True))
         tokens = max(total["tokens"], 1)
+        known = any(processes.gather([self.knows_base]))
         ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["tokens"] else 1.0
         return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
                 "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
+                "base_kl": total["base_kl"] / tokens if known else None,
+                "base_log_ratio": total["base_log_ratio"] / tokens if known else None,
                 "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
                 "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
 
@@ -104,7 +112,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
                [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
                [row.weights for row in rows], [row.advantages for row in rows]]
-    columns += [[row.ref_logprobs for row in rows]] if settings.kl_beta else []
+    columns += [[row.ref_logprobs for row in rows]] if settings.asks_base else []
     padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
     behaviour, old, mask, alive, weights, advantages, *reference = padded.to(logprobs.device)
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
@@ -128,7 +136,9 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
         loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
     in_surrogate = (factor != 0) & (advantages != 0)
     clipped = clipped * in_surrogate
-    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, mask)
+    # Only now a step that takes pi_old from its own forward knows which rows their weights leave out.
+    counted = mask * torch.tensor([[has_gradient(row, settings)] for row in rows], device=mask.device)
+    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, counted, *reference)
     for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):
         row.log_drift, row.clipped = drift[:row.num_tokens], was_clipped[:row.num_tokens]
     return loss

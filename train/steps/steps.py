@@ -126,11 +126,14 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
-    _update(learner, step)
+    if skipped := grad_norm == 0:      # AdamW would move on by its moments, and by the weight decay
+        learner.optimizer.zero_grad()
+    else:
+        _update(learner, step)
     return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
             "learning_rate": rate, "num_groups": len(groups), "num_completions": len(rows),
             "num_trainable_tokens": total_tokens, **metrics, **_old_policy_metrics(rows),
-            "seconds": time.perf_counter() - started}, None
+            "skipped": skipped, "seconds": time.perf_counter() - started}, None
 
 
 def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:

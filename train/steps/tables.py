@@ -10,7 +10,7 @@ from train.objective.correction import k3
 from train.steps.row import Row, RowGroup
 from warehouse.store.schema import arrow_schema
 
-STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "packs")
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "packs", "skipped")
 
 
 def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
@@ -47,6 +47,7 @@ def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, row.num_tokens
     compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
     gap, earned_by = row.log_ratio.double(), rollout.earned_by or (None,) * 4
+    from_base = (row.old_logprobs - row.ref_logprobs).double() if len(row.ref_logprobs) else row.ref_logprobs
     return {
         "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
         "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
@@ -64,4 +65,6 @@ def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
         "importance_weight_mean": row.weights.mean().item() if n else None,
         "kept_fraction": row.kept.double().mean().item() if n else None,
         "entropy": row.entropy.mean().item() if n else None,
+        "base_kl": k3(-from_base).mean().item() if len(from_base) else None,
+        "base_log_ratio": from_base.mean().item() if len(from_base) else None,
     }

@@ -46,6 +46,8 @@ def roll_back(warehouse: Warehouse, to: int) -> list[str]:
     chosen = warehouse.policy(to)
     facts = {**chosen, "policy_version": version, "parent": to, "parent_sha256": chosen.get("sha256"),
              "rolled_back_to": to}
+    if steps_taken := warehouse.policy(newest).get("global_step"):
+        facts["global_step"] = steps_taken      # the run's, which counts on
     copied = warehouse.scratch(f"policy-{version}")
     with saying_why(copied):
         for file in warehouse.policy_dir(to).iterdir():

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_VERSION = 2  # that is read; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
@@ -210,6 +210,10 @@ TRAIN_SAMPLES = (
     Column("earned_by_purpose", TEXT, "Purpose of the completion of this task that earned the reward, "
            "itself or a later turn; null for the mean of several.", since=3),
     Column("earned_by_sample_index", COUNT, "Its sample_index.", since=3),
+    Column("base_kl", DOUBLE, "Mean over its tokens of k3 of pi_old against the base model, nats; null "
+           "unless `train --kl-beta` or --kl-monitor computed that.", since=4),
+    Column("base_log_ratio", DOUBLE, "Mean over its tokens of log pi_old - log base (k1); null likewise.",
+           since=4),
 )
 
 TRAIN_TOKENS = (
@@ -223,7 +227,7 @@ TRAIN_TOKENS = (
 TRAIN_STEPS = (
     Column("iteration", COUNT, "Iteration of the train stage."),
     Column("optimizer_step", COUNT, "Step of this stage, from 0."),
-    Column("global_step", COUNT, "Optimizer steps since the base policy, this one included."),
+    Column("global_step", COUNT, "Optimizer steps of the run up to this one, those rolled back included."),
     Column("policy_version", COUNT, "Policy the stage started from."),
     Column("loss", DOUBLE, "Loss of the step."),
     Column("grad_norm", DOUBLE, "Gradient norm before clipping."),
@@ -241,7 +245,12 @@ TRAIN_STEPS = (
     Column("seconds", DOUBLE, "Wall time of the step."),
     Column("extra", TEXT,
            "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
-           "num_forwarded_tokens with a gradient; packs, the group_ids of each forward."),
+           "num_forwarded_tokens with a gradient; packs, the group_ids of each forward; skipped, whether "
+           "nothing was updated, as the gradient was zero."),
+    Column("base_kl", DOUBLE, "Mean of k3 of pi against the base model over the tokens with a gradient, "
+           "nats; null unless `train --kl-beta` or --kl-monitor computed that.", since=4),
+    Column("base_log_ratio", DOUBLE, "Mean of log pi - log base (k1) over these tokens; null likewise.",
+           since=4),
 )
 
 TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "carried": COMPLETIONS,

@@ -1,0 +1,100 @@
+"""What a stage does with its rows, known before a model is loaded: steps, rows put off, or nothing to do."""
+
+import json
+from collections.abc import Callable
+
+import torch
+
+from train.finish import WAITING, is_waiting
+from train.inputs.inputs import Inputs, stage_settings
+from train.inputs.own_advantages import own_advantages
+from train.inputs.settings import Settings
+from train.steps.accelerator import Processes
+from train.steps.batch import WEIGHED_OUT, build_batch, split_into_steps
+from train.steps.checkpoint import Checkpoints
+from train.steps.mismatch import drops, group_counts
+from train.steps.row import RowGroup
+from warehouse.store.errors import StageError, counted, shell_quote
+
+MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
+
+
+def plan_batch(inputs: Inputs, settings: Settings, checkpoints: Checkpoints, processes: Processes,
+               say: Callable[[str], None]) -> tuple[list[RowGroup], list[list[int]]]:
+    """The rows and their split into steps; StageError, before a model is loaded, if none has a gradient."""
+    batch = build_batch(inputs.groups, inputs.iteration, settings,
+                        advantages_given(inputs, settings, checkpoints, processes))
+    wait_for_signal(inputs, batch, settings, say)
+    nothing = has_nothing(batch)
+    if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
+        raise without_signal(inputs, batch, settings.purpose)
+    plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
+    if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
+        say(f"{counted(len(plan), 'optimizer step')} of {counted(len(batch), 'group')}, fewer than "
+            f"--updates-per-batch {settings.updates_per_batch}: a step takes whole groups")
+    return batch, plan
+
+
+def advantages_given(inputs: Inputs, settings: Settings, checkpoints: Checkpoints,
+                     processes: Processes) -> list[torch.Tensor] | None:
+    """What --advantages gives the rows: asked once for all processes, kept for a stage that goes on."""
+    stored = (stored_logprobs(inputs, settings, checkpoints) or {}) if settings.advantages else {}
+    if "advantages" in stored:
+        lengths = [len(rollout.completion_ids) for group in inputs.groups for rollout in group.rollouts]
+        return list(stored["advantages"].split(lengths))
+    ages = [inputs.iteration - group.policy_version for group in inputs.groups]
+    given = settings.advantages and processes.by_first(
+        lambda: own_advantages(settings.advantages, inputs.groups, ages))
+    return [torch.tensor(value, dtype=torch.float32) for value in given] if given else None
+
+
+def stored_logprobs(inputs: Inputs, settings: Settings,
+                    checkpoints: Checkpoints) -> dict[str, torch.Tensor] | None:
+    """What the stage's first checkpoint holds of all rows; None if there is none.
+
+    A dry run may have other settings than the stage, whose checkpoint is of other rows or another dtype then.
+    """
+    now, before = stage_settings(inputs, settings), inputs.stage.settings() or {}
+    other = settings.dry_run and json.loads(json.dumps(now)) != before
+    return None if other else checkpoints.logprobs()
+
+
+def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
+                    say: Callable[[str], None]) -> None:
+    """Put the rows off where too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
+
+    The policy is then passed on unchanged and the next iteration samples on with it: DAPO's dynamic sampling
+    (arXiv 2503.14476), a rollout at a time.
+    """
+    wanted, signal = settings.until_signal or 0, group_counts(batch)["mixed"]
+    if signal >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
+        return
+    for row in (row for group in batch for row in group.rows):
+        row.drop_reason = WAITING
+    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: the policy is "
+        f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
+
+
+def has_nothing(batch: list[RowGroup]) -> bool:
+    """Whether every completion is known to give no gradient."""
+    return all(row.drop_reason for group in batch for row in group.rows)
+
+
+def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> StageError:
+    """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
+    rollouts = [row.rollout for group in batch for row in group.rows]
+    cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
+    why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
+    keep = "write the policy unchanged with --keep-if-nothing."
+    run = inputs.stage.folder.parents[1]
+    if any(row.drop_reason in WEIGHED_OUT for group in batch for row in group.rows):
+        return StageError(f"{why}The bounds of --correction and --veto leave none of those that had one: "
+                          f"choose others, or {keep}")
+    if rollouts and not right and inputs.iteration > 0:
+        return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
+                          f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go "
+                          f"back to. If "
+                          f"tasks are too hard, roll out others, or {keep}")
+    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard "
+                      f"{shell_quote(run)} --iteration "
+                      f"{inputs.iteration} --purpose {purpose}`), or {keep}")
