@@ -8,7 +8,7 @@ import torch
 from train.finish import finish, is_waiting
 from train.follow import Ahead
 from train.inputs.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
-from train.inputs.settings import Settings
+from train.inputs.settings import Settings, asks_base
 from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, Policy
@@ -100,7 +100,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     if len(plan) == 1 and settings.max_drift is not None:
         say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
-    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or settings.asks_base
+    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or asks_base(settings)
                   or settings.dry_run)
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
@@ -128,10 +128,10 @@ def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, sto
         return
     policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
     fill_logprobs(policy, *rows, settings, "old_logprobs", stop)
-    if settings.asks_base and policy.is_adapter:
+    if asks_base(settings) and policy.is_adapter:
         with policy.without_adapter():
             fill_logprobs(policy, *rows, settings, "ref_logprobs", stop)
-    elif settings.asks_base:
+    elif asks_base(settings):
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
                          revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
         fill_logprobs(base, *rows, settings, "ref_logprobs", stop)

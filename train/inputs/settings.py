@@ -34,11 +34,6 @@ class Settings(SimpleNamespace):
         """The same with other values."""
         return Settings(**{**vars(self), **changes})
 
-    @property
-    def asks_base(self) -> bool:
-        """Whether the logprobs of the base model are computed as well."""
-        return bool(self.kl_beta or self.kl_monitor)
-
     def fill_in(self, groups: list[Group]) -> Settings:
         """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
         settings, engine_dtype = self, groups[0].dtype
@@ -124,6 +119,11 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
          "--replay-select chooses among earlier rows; say how old they may be with --replay."),
         (low is not None and high is not None and low >= high,
          f"--correction-low {low} must be below --correction-high {high}.")]
+
+
+def asks_base(settings: Settings) -> bool:
+    """Whether the logprobs of the base model are computed as well."""
+    return bool(settings.kl_beta or settings.kl_monitor)
 
 
 def correction_of(settings: Settings) -> tuple[str, float | None, float | None]:

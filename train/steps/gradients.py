@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from train.inputs.settings import Settings
+from train.inputs.settings import Settings, asks_base
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
@@ -112,7 +112,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
                [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
                [row.weights for row in rows], [row.advantages for row in rows]]
-    columns += [[row.ref_logprobs for row in rows]] if settings.asks_base else []
+    columns += [[row.ref_logprobs for row in rows]] if asks_base(settings) else []
     padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
     behaviour, old, mask, alive, weights, advantages, *reference = padded.to(logprobs.device)
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
