@@ -15,7 +15,7 @@ from reports.page import alarm_notice, figure_block, page, sample_anchor, sample
 from reports.samples import chosen_samples
 from reports.scale import duration, number
 from warehouse.inspect.advice import advice_lines, judged_lines
-from warehouse.inspect.alarms import last_rollback, raised_alarms
+from warehouse.inspect.alarms import Alarm, last_rollback, raised_alarms
 from warehouse.inspect.story import story_lines
 from warehouse.inspect.summary import REACH
 from warehouse.sql.database import Connection, connect, explain_errors, rows_of
@@ -70,11 +70,15 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     samples = chosen_samples(connection, alarms)
     shown = {sample_anchor(*(sample.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
              for sample in samples}
+
+    def link(alarm: Alarm, task: str, index: int) -> str:
+        anchor = sample_anchor(alarm.first_iteration, alarm.purpose, task, index)
+        return f"#{anchor}" if anchor in shown else ""
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
     if stats:
         advice = advice_lines(warehouse, connection, alarms)
-        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), shown))
+        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), link))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 import warehouse
-from warehouse.options import FiniteRange, run_argument, shows_errors, with_version
+from warehouse.options import FiniteRange, RunFolder, run_argument, shows_errors, with_version
 
 
 @with_version
@@ -83,3 +83,18 @@ def grid(run: Path, name: str, output: Path) -> None:
     from reports.export import export_grids
     export_grids(warehouse.open(run), run, name, output)
     click.echo(output)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN..", type=RunFolder())
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; a free one by default.")
+@click.option("--at", default="", metavar="PAGE", help="Page that the printed address opens, as the foot of "
+              "every page names it.")
+@shows_errors
+def serve(runs: tuple[str, ...], port: int, at: str) -> None:
+    """Show each RUN in the browser, on this machine alone, until Ctrl-C.
+
+    Needs the extra `viewer`: pip install 'rollhouse[viewer]'.
+    """
+    from reports.viewer.serve import serve_runs
+    serve_runs([Path(run) if "://" not in run else run for run in runs], port, at)

@@ -73,14 +73,34 @@ class Pairing(NamedTuple):
         return TASKS_SQL.format(iteration=self.iteration, purpose=self.purpose.replace("'", "''"))
 
 
+class Comparison(NamedTuple):
+    """Runs side by side: the pieces of a page."""
+
+    title: str
+    subtitle: str
+    body: str
+    data: dict[str, Any]
+
+
 def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     """Write the page that compares runs; StageError if one shares no task with the first."""
     runs = [open_warehouse(path) for path in paths]
+    check_comparable(runs)
+    made = comparison(runs, [connect(run) for run in runs])
+    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data, GridSheet()).encode())
+    return output
+
+
+def check_comparable(runs: Sequence[Warehouse]) -> None:
+    """StageError for more runs than colours, and for one that is there twice."""
     if len(runs) > MOST_RUNS:
         raise StageError(f"{len(runs)} runs cannot be told apart in a picture. Compare {MOST_RUNS} at most.")
     if len({run.root for run in runs}) < len(runs):
         raise StageError("A run cannot be compared with itself: name another run beside it.")
-    connections = [connect(run) for run in runs]
+
+
+def comparison(runs: Sequence[Warehouse], connections: Sequence[Connection]) -> Comparison:
+    """Curves of all runs together, tasks in pairs with those of the first."""
     names = _names(runs)
     # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
     k = min((row["k"] for connection in connections
@@ -106,10 +126,8 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
                       f"<div>{_largest(pairing, [names[0], name])}</div></div>")
     body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
-    title = f"{', '.join(names[:-1])} and {names[-1]}"
-    text = page(title, " · ".join(str(run.root) for run in runs), body, data, GridSheet())
-    replace_bytes(output, text.encode())
-    return output
+    return Comparison(f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs),
+                      body, data)
 
 
 def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
@@ -237,7 +255,7 @@ def _largest(pairing: Pairing, names: list[str]) -> str:
     return heading + table(["task", *names, "difference"], rows)
 
 
-def _names(runs: list[Warehouse]) -> list[str]:
+def _names(runs: Sequence[Warehouse]) -> list[str]:
     names = [run.root.name for run in runs]
     alone = len(set(names)) == len(names)
     return names if alone else [f"{run.root.parent.name}/{run.root.name}" for run in runs]

@@ -1,81 +1,7 @@
-// Hover readout with one iteration cursor across all charts, sample filters, theme. No network, no eval.
-"use strict";
+// Of the report: its charts, and the filters of its samples. No network, no eval.
 const data = JSON.parse(document.getElementById("data").textContent);
-const readout = document.getElementById("readout");
-const charts = [...document.querySelectorAll("figure[data-figure]")].map((figure) => ({
-  figure, svg: figure.querySelector("svg.chart"), facts: data.figures[figure.dataset.figure],
-})).filter((chart) => chart.svg && chart.facts && chart.facts.x.length);
-
-function row(label, value, tone) {
-  const line = document.createElement("div");
-  const left = document.createElement("span");
-  if (tone) {
-    const key = document.createElement("i");
-    key.className = "b" + tone;
-    left.append(key);
-  }
-  left.append(label);
-  const right = document.createElement("b");
-  right.textContent = value;
-  line.append(left, right);
-  return line;
-}
-
-function nearest(facts, x) {
-  let best = 0;
-  facts.px.forEach((px, i) => { if (Math.abs(px - x) < Math.abs(facts.px[best] - x)) best = i; });
-  return best;
-}
-
-function setCursor(iteration) {
-  for (const { svg, facts } of charts) {
-    const i = iteration === null ? -1 : facts.x.indexOf(iteration);
-    const bottom = svg.viewBox.baseVal.height - 26;
-    svg.querySelector(".cursor").setAttribute("d", i < 0 ? "" : `M${facts.px[i]} 10V${bottom}`);
-  }
-}
-
-function show(chart, i, y, pageX, pageY) {
-  const { facts } = chart;
-  readout.replaceChildren(row("iteration", String(facts.x[i])));
-  if (facts.rows) {
-    const r = Math.floor((y - facts.top) / facts.row);
-    if (r >= 0 && r < facts.rows.length) readout.append(row(facts.rows[r], facts.cells[r][i] ?? "–"));
-  } else {
-    for (const one of facts.series) readout.append(row(one.name, one.values[i], one.tone));
-  }
-  readout.hidden = false;
-  const left = Math.min(pageX + 14, window.scrollX + document.documentElement.clientWidth - readout.offsetWidth - 8);
-  readout.style.left = Math.max(8, left) + "px";
-  readout.style.top = pageY + 14 + "px";
-  setCursor(facts.x[i]);
-}
-
-function hide() {
-  readout.hidden = true;
-  setCursor(null);
-}
-
-for (const chart of charts) {
-  let at = 0;
-  chart.svg.addEventListener("pointermove", (event) => {
-    const box = chart.svg.getBoundingClientRect();
-    const scale = chart.svg.viewBox.baseVal.width / box.width;
-    at = nearest(chart.facts, (event.clientX - box.left) * scale);
-    show(chart, at, (event.clientY - box.top) * scale, event.pageX, event.pageY);
-  });
-  chart.svg.addEventListener("pointerleave", hide);
-  chart.figure.tabIndex = 0;
-  chart.figure.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    at = Math.max(0, Math.min(chart.facts.x.length - 1, at + step));
-    const box = chart.svg.getBoundingClientRect();
-    const scale = box.width / chart.svg.viewBox.baseVal.width;
-    show(chart, at, 30, window.scrollX + box.left + chart.facts.px[at] * scale, window.scrollY + box.top + 20);
-  });
-  chart.figure.addEventListener("blur", hide);
+for (const figure of document.querySelectorAll("figure[data-figure]")) {
+  addChart(figure, data.figures[figure.dataset.figure]);
 }
 
 const samples = [...document.querySelectorAll(".sample")];
@@ -105,10 +31,3 @@ for (const button of buttons) {
 }
 if (search) search.addEventListener("input", filter);
 filter();
-
-document.getElementById("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark"
-    : window.matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-});

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -18,19 +18,32 @@ from warehouse.inspect.render import printable
 from warehouse.inspect.show import grid_pairs
 from warehouse.store.errors import counted
 
+SCRIPTS = ("charts.js", "page.js")
+Link = Callable[[Alarm, str, int], str]
+
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet, *,
          refresh: float | None = None) -> str:
     """A whole page in one file: no external request is possible, and only our own script may run."""
     again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
-    style, script = page_style(), files("reports").joinpath("page.js").read_text(encoding="utf-8")
-    policy = (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-              "base-uri 'none'; form-action 'none'")
-    island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    style = page_style()
+    script = "".join(files("reports").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    policy, island = content_policy(style, script), data_island(data)
     template = Template(files("reports").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(policy=policy, refresh=again, title=escape(title), style=style,
                                subtitle=escape(subtitle), script=script, symbols=sheet.symbols(),
                                body=body, data=island)
+
+
+def content_policy(style: str, script: str) -> str:
+    """Nothing but this style and this script may run or load."""
+    return (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+            "base-uri 'none'; form-action 'none'")
+
+
+def data_island(data: object) -> str:
+    """Data as JSON that may stand in a page."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def page_style() -> str:
@@ -56,10 +69,13 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
-                 shown: set[str]) -> str:
-    """What fired since when, with links to the completions on this page that show it; what to do."""
+                 link: Link) -> str:
+    """What fired since when, with links to the completions that show it; what to do.
+
+    `link` gives the address of an alarm's completion, '' where it cannot be shown.
+    """
     firing = [alarm for alarm in alarms if alarm.fired]
-    lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, shown) for alarm in group)}</ul>"
+    lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
                     for title, group in (
                         (f"{counted(len(firing), 'alarm')} since iteration "
                          f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
@@ -72,11 +88,9 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
     return f'<div class="{kind}">{quiet}{notes}{lists}{marks}</div>'
 
 
-def _alarm_item(alarm: Alarm, shown: set[str]) -> str:
-    names = [(sample_anchor(alarm.first_iteration, alarm.purpose, task, index), f"{task} #{index}")
-             for task, index in alarm.examples]
-    links = ", ".join(f'<a href="#{escape(anchor)}">{escape(name)}</a>' for anchor, name in names
-                      if anchor in shown)
+def _alarm_item(alarm: Alarm, link: Link) -> str:
+    places = [(link(alarm, task, index), f"{task} #{index}") for task, index in alarm.examples]
+    links = ", ".join(f'<a href="{escape(place)}">{escape(name)}</a>' for place, name in places if place)
     errors = "".join(f"<br>{escape(line)}" for line in alarm.errors)
     return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}{errors}</li>"
 

@@ -16,6 +16,20 @@ from warehouse.store.schema import UNTRUNCATED
 
 PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 
+# Where a stage of training was told other than the one before: iteration, stage, name, value, former.
+SETTING_CHANGES = r"""
+SELECT iteration, stage, name, value, former
+FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
+      FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
+            FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
+            UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
+                             (max(max(staleness)) OVER (ORDER BY iteration))::VARCHAR
+            FROM rolled_mismatch GROUP BY iteration
+            UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
+            WHERE chosen AND purpose = 'train')
+      WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
+WHERE followed AND former IS DISTINCT FROM value AND NOT regexp_matches(name, 'sha256|version|^serve$')"""
+
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """What to print: what to do, every alarm with its examples, what was raised once, what was judged."""
@@ -83,21 +97,11 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
     """The last two changes of what the stages were told, in the ten iterations up to this one."""
-    rows = rows_of(connection, r"""
+    rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
             concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
                    ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
-        FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
-              FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
-                    FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
-                    UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
-                                     (max(max(staleness)) OVER (ORDER BY iteration))::VARCHAR
-                    FROM rolled_mismatch GROUP BY iteration
-                    UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
-                    WHERE chosen AND purpose = 'train')
-              WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
-        WHERE followed AND former IS DISTINCT FROM value AND iteration BETWEEN $1 - 9 AND $1
-              AND NOT regexp_matches(name, 'sha256|version|^serve$')
+        FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
     return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from warehouse.inspect.render import printable, short_number
 from warehouse.sql.database import Connection, rows_of
@@ -11,40 +12,61 @@ from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 WORST = """
-SELECT task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
+SELECT $1::INTEGER AS trained_iteration, task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
        policy_version, engine, host
 FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
 """
 CONTEXT = 12  # tokens on each side
+AROUND = f"""
+SELECT completion_ids[greatest($5 - {CONTEXT} + 1, 1):$5] AS before,
+       completion_ids[$5 + 2:$5 + 1 + {CONTEXT}] AS after
+FROM completions WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4"""
 
 
-def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
-              width: int) -> list[str]:
-    """One line per token: how far apart, where, and the text around it with the token in brackets."""
+class Gap(NamedTuple):
+    """A token on which engine and trainer disagree: its row of WORST, and the text around it."""
+
+    row: dict[str, Any]
+    before: str
+    token: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """Its completion, as `warehouse show` takes it."""
+        return completion_name(*(self.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
+
+
+def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int) -> list[Gap]:
+    """The tokens of a training iteration with the largest gaps; of the last one where none is named."""
     if iteration is None:
         trained = rows_of(connection, "SELECT max(trained_iteration) AS latest FROM train_samples")
         iteration = trained[0]["latest"]
     rows = rows_of(connection, WORST, [iteration, num]) if iteration is not None else []
     if not rows:
         raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
-    decode = decoder(warehouse, connection)
-    others = sorted({row["policy_version"] for row in rows} - {iteration})
+    decode, gaps = decoder(warehouse, connection), []
+    for row in rows:
+        [around] = rows_of(connection, AROUND, [row[key] for key in (
+            "iteration", "purpose", "task_id", "sample_index", "position")])
+        gaps.append(Gap(row, decode(around["before"]), decode([row["token_id"]]), decode(around["after"])))
+    return gaps
+
+
+def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
+              width: int) -> list[str]:
+    """One line per token: how far apart, where, and the text around it with the token in brackets."""
+    gaps = worst_gaps(warehouse, connection, iteration, num)
+    trained = gaps[0].row["trained_iteration"]
+    others = sorted({gap.row["policy_version"] for gap in gaps} - {trained})
     learned = (f"; sampled by policy {', '.join(map(str, others))}: what was learned since is among them"
                if others else "")
-    lines = [f"iteration {iteration}: the {len(rows)} largest |log pi_old - log mu|{learned}",
+    lines = [f"iteration {trained}: the {len(gaps)} largest |log pi_old - log mu|{learned}",
              f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
-    for row in rows:
-        ids = rows_of(
-            connection,
-            "SELECT completion_ids FROM one_completion($1, $2, $3, of_purpose := $4)",
-            [row["iteration"], row["task_id"], row["sample_index"], row["purpose"]],
-        )[0]["completion_ids"]
-        at = row["position"]
-        before, after = decode(ids[max(0, at - CONTEXT):at]), decode(ids[at + 1:at + 1 + CONTEXT])
-        numbers = [short_number(row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
-        name = completion_name(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
-        lead = f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {at:>8}  {name}  "
-        lines.append(lead + text_around(before, decode([row["token_id"]]), after, max(24, width - len(lead))))
+    for gap in gaps:
+        numbers = [short_number(gap.row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
+        lead = f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {gap.row['position']:>8}  {gap.name}  "
+        lines.append(lead + text_around(gap.before, gap.token, gap.after, max(24, width - len(lead))))
     return lines
 
 

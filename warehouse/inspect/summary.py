@@ -45,12 +45,12 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
-    due = f"Next: {_stage_due(inventory)} {shell_quote(warehouse.root)}"
+    due = f"Next: {stage_due(inventory)} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
-def _stage_due(inventory: Inventory) -> str:
+def stage_due(inventory: Inventory) -> str:
     """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
     complete: dict[str, set[tuple[int, str]]] = {"rollout": set(), "score": set(), "train": set()}
     for held in inventory.stages:

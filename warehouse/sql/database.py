@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warehouse.sql.catalog import rolled_views, stored_rows, table_views
+from warehouse.sql.catalog import quoted, rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
 from warehouse.store.errors import StageError, shell_quote
@@ -159,6 +159,41 @@ def changes(connection: Connection, statement: str) -> bool:
     with explain_errors():
         kinds = [part.type.name for part in connection.extract_statements(statement)]
     return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
+
+
+def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
+    """From now on a connection reads files of `folder` alone and keeps its settings, whatever it is asked.
+
+    More than `memory_mib` of a query's own memory is an error of that query.
+    """
+    connection.execute(f"SET memory_limit = '{memory_mib}MiB'; SET temp_directory = ''; "
+                       f"SET allowed_directories = [{quoted(f'{folder}/')}]; "
+                       "SET enable_external_access = false; SET lock_configuration = true")
+
+
+def check_asks(connection: Connection, query: str) -> None:
+    """StageError unless a text is one statement that only asks."""
+    with explain_errors():
+        kinds = [part.type.name for part in connection.extract_statements(query)]
+    if kinds != ["SELECT"]:
+        raise StageError("Only one question can be asked here, and nothing be changed: "
+                         f"this is {', '.join(kinds) or 'nothing'}. Write a condition, as reward > 0.")
+
+
+@contextmanager
+def within(connection: Connection, seconds: float) -> Iterator[None]:
+    """Interrupt what the block asks after `seconds`: a StageError that says so."""
+    from duckdb import InterruptException
+    timer = threading.Timer(seconds, connection.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (InterruptException, KeyboardInterrupt) as error:
+        raise StageError(f"The question took longer than {seconds:g} s and was cancelled. Ask of fewer "
+                         "iterations, as iteration = 7 AND ..") from error
+    finally:
+        timer.cancel()
 
 
 def empty_connection() -> Connection:

@@ -1,0 +1,189 @@
+"""The site: which address makes which page, who may ask, and what is said where something is wrong."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reports.viewer import completions, find, iterations, links, live, overview, render
+from reports.viewer.query import Query
+from reports.viewer.render import Page
+from reports.viewer.session import Asking, Session, View
+from warehouse.store.errors import StageError
+
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+                               "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin"}
+ASSETS = {"style.css": ("text/css", render.style), "script.js": ("text/javascript", render.script)}
+PAGES: dict[str, Callable[[View, Asking, Query], Page]] = {
+    "": overview.run_page, "settings": overview.settings_page, "history": overview.history_page,
+    "tasks": iterations.tasks_page, "iteration": iterations.iteration_page, "task": iterations.task_page,
+    "gaps": completions.gaps_page, "group": completions.group_page,
+    "completion": completions.completion_page, "find": find.find_page}
+ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
+    "rows": find.rows_answer, "figure": overview.figure_answer, "part": overview.part_answer,
+    "now": live.now_answer}
+
+
+def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
+    """The site of these runs for whoever has the token."""
+    known = {session.name: session for session in sessions}
+
+    def runs(_request: Request) -> Response:
+        return HTMLResponse(render.html(overview.runs_page(list(known.values())), run=None, asked=[]))
+
+    def asset(request: Request) -> Response:
+        if request.path_params["name"] not in ASSETS:
+            return problem(request, "There is no such file.", 404)
+        kind, text = ASSETS[request.path_params["name"]]
+        return Response(text(), media_type=kind)
+
+    def compare(request: Request) -> Response:
+        names = request.query_params.getlist("run")
+        chosen = [known[name] for name in names if name in known]
+        return guarded(request, lambda: HTMLResponse(render.html(
+            overview.compare_page(chosen), run=None, asked=[])))
+
+    def run_page(request: Request) -> Response:
+        session, name = known.get(request.path_params["run"]), request.path_params.get("page", "")
+        if session is None or not (name in PAGES or name in ANSWERS or name in SPECIAL):
+            return problem(request, f"There is no page '{name}' here." if session else
+                           f"No run '{request.path_params['run']}' is served. Start `reports serve` with it.",
+                           404)
+        return guarded(request, lambda: answered(session, name, Query(request.query_params)))
+
+    return Guard(Starlette(routes=[
+        Route("/", runs), Route("/compare", compare), Route("/static/{name}", asset),
+        Route("/{run}/", run_page), Route("/{run}/{page}", run_page)]), token)
+
+
+def guarded(request: Request, make: Callable[[], Response]) -> Response:
+    """A page, or the sentence that says why there is none; asked again where the run changed meanwhile."""
+    try:
+        try:
+            return make()
+        except StageError as error:
+            if ".parquet" not in str(error):
+                raise
+            return make()       # compacted or put aside while it was read
+    except StageError as error:
+        return problem(request, str(error), 400)
+    except MemoryError as error:
+        return problem(request, f"That took more memory than the viewer has ({error}). Ask of fewer "
+                                "iterations, as iteration = 7 AND ..", 400)
+    except FileNotFoundError as error:
+        return problem(request, f"{error.filename} is gone: it was moved, pruned or rolled back while it was "
+                                "read. Load the page again.", 400)
+
+
+def answered(session: Session, name: str, query: Query) -> Response:
+    """The page, part or file of a run that an address names."""
+    view = session.view()
+    ask = view.asking()
+    if name in SPECIAL:
+        return SPECIAL[name](session, view, ask, query)
+    if name in ANSWERS:
+        return JSONResponse(ANSWERS[name](view, ask, query))
+    page = PAGES[name](view, ask, query)
+    here = links.address(f"/{quote(session.name)}/{name}", **query.all())
+    return HTMLResponse(render.html(page, run=session.name, asked=ask.asked, here=here, name=name,
+                                    query=query.all()))
+
+
+def go_behind(_session: Session, _view: View, _ask: Asking, query: Query) -> Response:
+    """What a click on a figure leads to."""
+    return RedirectResponse(links.behind(query.text("figure"), query.number("x"), query.text("row", ""),
+                                         query.text("series", "")), 303)
+
+
+def export(session: Session, view: View, ask: Asking, query: Query) -> Response:
+    """A page as a file."""
+    name = query.text("page")
+    page = PAGES[name](view, ask, query) if name in PAGES else None
+    if page is None or not page.can_stand_alone:
+        raise StageError("A completion, a group or a task can be taken as a file. Open one of them.")
+    text = render.html_alone(page, run=session.name, asked=ask.asked, here="", name=name, query={})
+    file = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in page.title)[:80]
+    return HTMLResponse(text, headers={"content-disposition": f'attachment; filename="{quote(file)}.html"'})
+
+
+def whole_text(_session: Session, _view: View, ask: Asking, query: Query) -> Response:
+    """A completion's text as it is, which the browser takes for nothing but text."""
+    row = completions.row_of(ask, query.text("name"))
+    return PlainTextResponse(row["completion"] or "", headers={
+        "content-disposition": "attachment; filename=\"completion.txt\""})
+
+
+def search(_session: Session, view: View, ask: Asking, query: Query) -> Response:
+    """Completions that hold a text, a line of JSON each, as they are found; ends when nobody listens."""
+    lines: Iterator[str] = find.search_lines(view, ask, query.text("text"), query.text("where", ""))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+SPECIAL: dict[str, Callable[[Session, View, Asking, Query], Response]] = {
+    "behind": go_behind, "export": export, "text": whole_text, "search": search}
+
+
+def problem(request: Request, sentence: str, status: int) -> Response:
+    """A page with one sentence; for a script, the sentence."""
+    if request.headers.get("sec-fetch-mode") == "cors" or request.query_params.get("json"):
+        return JSONResponse({"error": sentence}, status)
+    page = Page("problem.html", "That did not work", {"sentence": sentence})
+    return HTMLResponse(render.html(page, run=None, asked=[]), status)
+
+
+class Guard:
+    """Lets nobody in but who has the token, by whatever name of this machine, and sets the headers."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name for name, _ in message["headers"]}
+                message["headers"] += [(name.encode(), value.encode()) for name, value in HEADERS.items()
+                                       if name.encode() not in names]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self.app)(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if (name if port.isdigit() else host) not in HOSTS:
+            return PlainTextResponse("This site answers to 127.0.0.1 and localhost alone.", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This site is only read.", 405)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = query.pop("token", [""])[0]
+        cookie = f"rollhouse-{port or 80}"
+        if self._fits(given):
+            rest = urlencode(query, doseq=True)
+            answer = RedirectResponse(quote(scope["path"]) + (f"?{rest}" if rest else ""), 303)
+            answer.set_cookie(cookie, self.token, httponly=True, samesite="strict")
+            return answer
+        held = SimpleCookie(headers.get("cookie", "")).get(cookie)
+        if held is not None and self._fits(held.value):
+            return None
+        return PlainTextResponse("Open the address that `reports serve` printed: it has the token.", 403)
+
+    def _fits(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(), self.token.encode())

@@ -1,0 +1,204 @@
+"""Pages of a group, of one completion, and of the tokens that engine and trainer disagree about."""
+
+import difflib
+import json
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from reports.grids import GridSheet
+from reports.viewer import links
+from reports.viewer.query import Query
+from reports.viewer.render import MOST_SHOWN, Page
+from reports.viewer.session import Asking, View
+from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of
+from warehouse.inspect.gaps import worst_gaps
+from warehouse.inspect.render import printable
+from warehouse.inspect.show import find_completion, grid_pairs, parse_name
+from warehouse.store.errors import StageError
+from warehouse.store.names import completion_name
+
+MOST_GAPS = 40
+MOST_TURNS = 20
+MOST_LINES = 600        # of a program that is compared
+MOST_UNITS = 200        # tests that are listed
+MEMBERS_SQL = """\
+SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, error_class, error_name,
+       error_message, outputs, code, fingerprint, advantage, drop_reason
+FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended,
+             policy_version AS drawn_by
+      FROM completions WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS sampled
+LEFT JOIN (FROM samples WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS judged
+    USING (task_id, sample_index)
+LEFT JOIN (SELECT task_id, sample_index, arg_max(advantage, trained_iteration) AS advantage,
+                  arg_max(drop_reason, trained_iteration) AS drop_reason
+           FROM train_samples WHERE iteration = $1 AND purpose = $2 AND group_id = $3
+           GROUP BY ALL) AS trained USING (task_id, sample_index)
+ORDER BY reward DESC NULLS LAST, sample_index LIMIT 256"""
+PROMPT_SQL = "SELECT * FROM prompts WHERE iteration = $1 AND purpose = $2 AND group_id = $3"
+TRAINED_SQL = """\
+SELECT trained_iteration, staleness, optimizer_step, scorer, reward, advantage, num_trainable_tokens, drop_reason,
+       log_ratio_abs_max, mismatch_kl, importance_weight_mean, kept_fraction, entropy
+FROM train_samples WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
+ORDER BY trained_iteration"""
+MADE_BY_SQL = """\
+SELECT stage, iteration, purpose, scorer, settings, host, finished_at, rollhouse_version, git_revision
+FROM stages WHERE (stage = 'rollout' AND iteration = $1 AND purpose = $2)
+      OR (stage = 'score' AND iteration = $1 AND purpose = $2 AND scorer = $3)
+      OR (stage = 'train' AND iteration IN (SELECT unnest($4::INTEGER[])))
+ORDER BY stage, iteration"""
+ANSWERS_SQL = """\
+SELECT DISTINCT prompts.iteration, prompts.purpose, prompts.group_id FROM prompts
+WHERE parent_iteration = $1 AND parent_purpose = $2 AND task_id = $3 AND parent_sample_index = $4"""
+
+
+class Turn(NamedTuple):
+    """What was said in a conversation: by whom, its text, its completion's page and verdict."""
+
+    by: str
+    text: str
+    href: str
+    verdict: str
+
+
+def row_of(ask: Asking, name: str) -> dict[str, Any]:
+    """The row of the completion `name`; StageError where there is none."""
+    row = next((row for key in parse_name(name) if (row := find_completion(ask, *key))), None)
+    if row is None:
+        raise StageError(f"There is no completion {name} in complete stages: it was put aside, pruned or rolled "
+                         "back meanwhile, or never there. Look for it under Find.")
+    return row
+
+
+def gaps_page(view: View, ask: Asking, query: Query) -> Page:
+    """The tokens of a training iteration on which engine and trainer disagree most, in their text."""
+    asked = query.number("iteration") if query.text("iteration", "") else None
+    gaps = worst_gaps(view.warehouse, ask, asked, MOST_GAPS)
+    iteration = gaps[0].row["trained_iteration"]
+    rows = [{"gap": gap, "before": printable(gap.before[-60:], kept=""), "token": printable(gap.token, kept=""),
+             "after": printable(gap.after[:60], kept=""),
+             "href": links.address("completion", name=gap.name, colour="gap", trained=iteration,
+                                   first=gap.row["position"] // WINDOW * WINDOW, at=gap.row["position"])}
+            for gap in gaps]
+    spread = ask.rows("FROM gaps_by_position($1)", [iteration])
+    origins = ask.rows("FROM gaps_by_origin($1)", [iteration])
+    others = ask.rows("SELECT DISTINCT trained_iteration AS number FROM train_samples ORDER BY 1 DESC LIMIT 200")
+    return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
+        "rows": rows, "by_position": spread, "by_origin": origins, "iteration": iteration,
+        "others": [row["number"] for row in others]})
+
+
+def group_page(_view: View, ask: Asking, query: Query) -> Page:
+    """All completions of a group side by side, and what differs between two of them."""
+    keys = [query.number("iteration"), query.text("purpose", "train"), query.text("group")]
+    members = ask.rows(MEMBERS_SQL, keys)
+    if not members:
+        raise StageError(f"There is no group {keys[2]} in iteration {keys[0]}, purpose {keys[1]}: it was put "
+                         "aside or pruned meanwhile, or never there. Go there from its task.")
+    task, sheet = members[0]["task_id"], GridSheet()
+    payload = payload_of(ask, task)
+    for member in members:
+        member["name"] = completion_name(keys[0], keys[1], task, member["sample_index"])
+        member["pairs"] = drawn(sheet, payload, parsed(member["outputs"]), longest=84)
+    first = query.number("a", members[0]["sample_index"])
+    second = query.number("b", members[-1]["sample_index"])
+    programs = {member["sample_index"]: member["code"] or member["completion"] or "" for member in members}
+    if not {first, second} <= programs.keys():
+        raise StageError(f"The group has no completions {first} and {second}. Choose two of its own.")
+    prompt = ask.rows(PROMPT_SQL, keys)
+    return Page("group.html", f"Group {keys[2]}", {
+        "iteration": keys[0], "purpose": keys[1], "group": keys[2], "task": task, "members": members,
+        "a": first, "b": second, "difference": difference(programs[first], programs[second]),
+        "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())},
+        can_stand_alone=True)
+
+
+def difference(one: str, other: str) -> list[tuple[str, str]]:
+    """Lines of two programs: of both (' '), of the first alone ('-'), of the second alone ('+')."""
+    left, right = (printable(text[:MOST_SHOWN]).splitlines()[:MOST_LINES] for text in (one, other))
+    return [(line[0], line[2:]) for line in difflib.ndiff(left, right, charjunk=None) if line[0] in " +-"
+            ] if left != right else []
+
+
+def completion_page(view: View, ask: Asking, query: Query) -> Page:
+    """One completion: what was asked and said, its tokens, its verdict, where it comes from."""
+    row = row_of(ask, query.text("name"))
+    key: Key = (row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+    trainings = ask.rows(TRAINED_SQL, list(key))
+    last = trainings[-1]["trained_iteration"] if trainings else None
+    trained = query.number("trained") if query.text("trained", "") else last
+    at = query.number("at") if query.text("at", "") else None
+    first = query.number("first", 0)
+    stretch = stretch_of(ask, key, trained, first)
+    known = [each.key for each in stretch.quantities] if stretch else []
+    colour = query.text("colour", "logprob")
+    colour = colour if colour in known else (known or [""])[0]
+    sheet, payload = GridSheet(), payload_of(ask, row["task_id"])
+    prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], row["group_id"]]) or [{}])[0]
+    outputs = parsed(row["outputs"])
+    return Page("completion.html", f"Completion {query.text('name')}", {
+        "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
+        "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
+        "far": ask.rows(FARTHEST_SQL, [*key, trained]) if trained is not None else [],
+        "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(payload, outputs),
+        "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
+        "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),
+        "made_by": ask.rows(MADE_BY_SQL, [key[0], key[1], row["scorer"] or "",
+                                          [each["trained_iteration"] for each in trainings]]),
+        "symbols": Markup(sheet.symbols())}, can_stand_alone=True)
+
+
+def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[Turn]:
+    """The turns before a completion, the first one first, each with what was said to it; [] of a first turn."""
+    turns: list[Turn] = []
+    while prompt.get("parent_iteration") is not None and len(turns) < MOST_TURNS:
+        key = (prompt["parent_iteration"], prompt["parent_purpose"], row["task_id"],
+               prompt["parent_sample_index"])
+        parent = find_completion(ask, *key)
+        if parent is None:
+            break
+        told = prompt["prompt"] or ""
+        begin = told.rfind(parent["completion"] or "\x00")
+        said = told[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
+        verdict = "not scored" if parent["correct"] is None else "right" if parent["correct"] else "wrong"
+        turns = [Turn("policy", parent["completion"] or "", links.completion(*key), verdict),
+                 Turn(f"feedback, {prompt['feedback_format']}", said, "", ""), *turns]
+        prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], parent["group_id"]]) or [{}])[0]
+    return turns
+
+
+def units(payload: Any, outputs: Any) -> list[dict[str, str]]:
+    """What each test of a task without grids asked and what the program said; [] for grids."""
+    given = outputs.get("test") if isinstance(outputs, dict) else None
+    asked = next((payload[key] for key in ("cases", "tests") if isinstance(payload.get(key), list)), [])
+    if not isinstance(given, list) or any(isinstance(pair, dict) and "input" in pair and "output" in pair
+                                          for pair in payload.get("test") or []):
+        return []
+    return [{"asked": shown(asked[place]) if place < len(asked) else "", "given": shown(value)}
+            for place, value in enumerate(given[:MOST_UNITS])]
+
+
+def shown(value: Any) -> str:
+    """A value of JSON as text, one string as itself."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 2000 else text[:2000] + " […]"
+
+
+def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list[dict[str, Any]]:
+    """Input, expected output and output of every pair of a task of grids, drawn."""
+    return [{"title": title, "given": Markup(sheet.draw(given, longest=longest)),
+             "expected": Markup(sheet.draw(wanted, longest=longest)),
+             "output": Markup(sheet.draw(made, wanted, longest=longest)), "right": made == wanted}
+            for title, given, wanted, made in grid_pairs(payload, outputs)]
+
+
+def payload_of(ask: Asking, task: str) -> dict[str, Any]:
+    """What a task asks, as its scorer reads it; {} where it is no longer there."""
+    rows = ask.rows("SELECT payload FROM tasks WHERE task_id = $1", [task])
+    return parsed(rows[0]["payload"]) if rows else {}
+
+
+def parsed(text: str | None) -> dict[str, Any]:
+    """A JSON object; {} for anything else."""
+    value = json.loads(text) if text else {}
+    return value if isinstance(value, dict) else {}

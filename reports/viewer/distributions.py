@@ -1,0 +1,81 @@
+"""How a value spreads over completions, right and wrong apart: bars, each a link to what it holds."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, rulers, svg_of, text_at
+from reports.scale import number, value_scale
+from reports.viewer.session import Asking
+
+BINS = 20
+MOST_KINDS = 12          # different values that have a bar each
+
+VALUES_SQL = """\
+SELECT value, count(*) AS num, count(*) FILTER (correct) AS num_right
+FROM (SELECT {value} AS value, correct FROM {rows} WHERE {where})
+WHERE value IS NOT NULL GROUP BY value ORDER BY value LIMIT {most}"""
+BINS_SQL = """\
+WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM {rows} WHERE {where}),
+     edges AS (SELECT min(value) AS low, max(value) AS high FROM held)
+SELECT least(floor((value - low) / nullif(high - low, 0) * {bins}), {bins} - 1)::INTEGER AS bin,
+       any_value(low) AS low, any_value(high) AS high, count(*) AS num, count(*) FILTER (correct) AS num_right
+FROM held, edges WHERE value IS NOT NULL GROUP BY bin ORDER BY bin"""
+
+
+class Bar(NamedTuple):
+    """A bar: its name, how many completions it holds, how many of them are right, and their condition."""
+
+    name: str
+    num: int
+    num_right: int
+    where: str
+
+
+def bars_of(ask: Asking, value: str, where: str, *, rows: str = "samples") -> list[Bar]:
+    """Bars of a column: one per value where they are few, else equally wide ones."""
+    asked = {"value": value, "where": where, "rows": rows}
+    kinds = ask.checked(VALUES_SQL.format(**asked, most=MOST_KINDS + 1))
+    if len(kinds) <= MOST_KINDS:
+        return [Bar(number(row["value"]), row["num"], row["num_right"], f"{value} = {row['value']!r}")
+                for row in kinds]
+    bins, bars = ask.checked(BINS_SQL.format(**asked, bins=BINS)), []
+    for row in bins:
+        width = (row["high"] - row["low"]) / BINS
+        low, high = row["low"] + row["bin"] * width, row["low"] + (row["bin"] + 1) * width
+        last = row["bin"] == BINS - 1
+        upper = "" if last else f" AND {value} < {high!r}"
+        bars.append(Bar(f"{number(low)} to {number(high)}", row["num"], row["num_right"],
+                        f"{value} >= {low!r}{upper}"))
+    return bars
+
+
+def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
+    """Bars side by side, right ones below; `link` gives the address for a condition."""
+    up = value_scale([float(bar.num) for bar in bars], HEIGHT - BOTTOM, TOP)
+    wide = (WIDTH - LEFT - RIGHT) / len(bars)
+    marks = rulers(up)
+    for place, bar in enumerate(bars):
+        x = LEFT + place * wide
+        said = f"{bar.name}: {bar.num:,} completions, {bar.num_right:,} right"
+        parts = [f'<rect class="ground" x="{x:.1f}" y="{TOP}" width="{wide:.1f}" '
+                 f'height="{HEIGHT - BOTTOM - TOP}"/>']
+        below = 0
+        for tone, num in ((3, bar.num_right), (2, bar.num - bar.num_right)):
+            top, bottom = up(below + num), up(below)
+            parts.append(f'<rect class="bar t{tone}" x="{x + wide * .08:.1f}" y="{top}" '
+                         f'width="{wide * .84:.1f}" height="{max(bottom - top, 0):.1f}"/>')
+            below += num
+        marks.append(f'<a href="{escape(link(bar.where))}" aria-label="{escape(said)}">'
+                     f"<title>{escape(said)}</title>{''.join(parts)}</a>")
+        if place % max(1, round(len(bars) / 6)) == 0:
+            marks.append(text_at(x + wide / 2, HEIGHT - 8, bar.name.partition(" to ")[0]))
+    return svg_of(marks, HEIGHT).replace('role="img"', 'role="group"', 1)
+
+
+def error_bars(ask: Asking, where: str) -> list[dict[str, Any]]:
+    """How often each kind of failure is among completions, and one message."""
+    return ask.checked(f"""\
+SELECT coalesce(error_class, 'none') AS kind, error_class, error_name, count(*) AS num,
+       count(*) / sum(count(*)) OVER () AS share, min(error_message) AS example
+FROM samples WHERE {where} GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")

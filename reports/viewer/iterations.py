@@ -1,0 +1,152 @@
+"""Pages of one iteration, of all tasks, and of one task: what changed, how values spread, who solved it."""
+
+import json
+from typing import Any
+
+from markupsafe import Markup
+
+from reports.drawing import Series, line_chart
+from reports.figure import thin_columns
+from reports.grids import GridSheet
+from reports.viewer import links
+from reports.viewer.distributions import bars_of, error_bars, histogram
+from reports.viewer.find import listing
+from reports.viewer.overview import signals
+from reports.viewer.query import Query
+from reports.viewer.render import Page
+from reports.viewer.session import Asking, View
+from warehouse.inspect.advice import SETTING_CHANGES
+from warehouse.inspect.show import grid_pairs
+from warehouse.sql.catalog import quoted
+from warehouse.store.errors import StageError, shell_quote
+
+MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@k"), ("reward_mean", "mean reward"),
+            ("truncated_share", "truncated"), ("valid_code_share", "with code"),
+            ("failed_share", "programs failed"), ("loop_share", "loops"), ("tokens_mean", "tokens"),
+            ("nll_sampled", "sampled NLL"), ("distinct_outputs_share", "different outputs"),
+            ("zero_variance_share", "groups without spread"), ("mismatch_kl", "mismatch"))
+TWO_SQL = """\
+SELECT * FROM iteration_stats WHERE purpose = $2 AND iteration <= $1 ORDER BY iteration DESC LIMIT 2"""
+RAISED_SQL = """\
+SELECT signal, value, level, above, fired, meaning FROM raised_signals
+WHERE iteration = $1 AND purpose = $2 ORDER BY NOT fired, signal"""
+MOVED_SQL = """\
+WITH visits AS (SELECT task_id, iteration, n, c, c / n AS rate, reward_mean, tokens_mean, truncated_share,
+                       lag(c / n) OVER (PARTITION BY task_id ORDER BY iteration) AS former,
+                       lag(iteration) OVER (PARTITION BY task_id ORDER BY iteration) AS former_iteration
+                FROM task_results WHERE purpose = $2 AND n > 0 AND iteration <= $1)
+SELECT *, rate - former AS gain FROM visits WHERE iteration = $1
+ORDER BY gain NULLS LAST, rate, task_id LIMIT 2000"""
+ERRORS_MOVED_SQL = """\
+SELECT error_class, sum(share) FILTER (iteration = $1) AS now, sum(share) FILTER (iteration = $3) AS former
+FROM errors WHERE purpose = $2 AND iteration IN ($1, $3) GROUP BY error_class
+ORDER BY coalesce(now, 0) - coalesce(former, 0) DESC"""
+HISTORY_SQL = """\
+SELECT task_id, visits, first_solved, last_solved, last_iteration, best_rate, last_rate, forgotten
+FROM task_history ORDER BY forgotten DESC, best_rate - last_rate DESC, task_id LIMIT 5000"""
+VISITS_SQL = """\
+SELECT iteration, purpose, policy_version, n, c, reward_mean, tokens_mean, truncated_share
+FROM task_results WHERE task_id = $1 ORDER BY iteration DESC, purpose"""
+GROUPS_SQL = """\
+SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean, distinct_outputs
+FROM groups WHERE task_id = $1 ORDER BY iteration DESC, purpose, group_id LIMIT 400"""
+FIRST_SQL = """\
+SELECT iteration, purpose, sample_index, policy_version, num_completion_tokens, code
+FROM samples WHERE task_id = $1 AND correct
+     AND iteration = (SELECT min(iteration) FROM task_results WHERE task_id = $1 AND c > 0)
+QUALIFY row_number() OVER (PARTITION BY code ORDER BY sample_index) = 1
+ORDER BY num_completion_tokens, sample_index LIMIT 6"""
+
+
+def iteration_page(view: View, ask: Asking, query: Query) -> Page:
+    """One iteration: what changed since the one before, how values spread, its tasks and completions."""
+    number, purpose = query.number("iteration"), query.text("purpose", "train")
+    where, order = query.text("where", ""), query.text("order", "")
+    stats = ask.rows(TWO_SQL, [number, purpose])
+    if not stats or stats[0]["iteration"] != number:
+        raise StageError(f"Iteration {number}, purpose {purpose}, is not scored, or was put aside meanwhile. "
+                         f"`warehouse summary {shell_quote(view.warehouse.root)}` lists what is.")
+    before = stats[1] if len(stats) > 1 else None
+    held = f"iteration = {number} AND purpose = {quoted(purpose)}"
+    chosen = f"{held} AND ({where}\n)" if where else held
+    signals(view, ask)
+    around = ask.rows("SELECT max(iteration) FILTER (iteration < $1) AS former, min(iteration) FILTER "
+                      "(iteration > $1) AS next FROM iteration_stats WHERE purpose = $2", [number, purpose])[0]
+    purposes = ask.rows("SELECT DISTINCT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
+    return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
+        "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
+        "around": around, "purposes": [row["purpose"] for row in purposes],
+        "measures": [(name, stats[0][key], before[key] if before else None) for key, name in MEASURES],
+        "before": before["iteration"] if before else None,
+        "raised": ask.rows(RAISED_SQL, [number, purpose]),
+        "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",
+                            [number]) if purpose == "train" else [],
+        "errors_moved": ask.rows(ERRORS_MOVED_SQL, [number, purpose, before["iteration"]]) if before else [],
+        "tasks": ask.rows(MOVED_SQL, [number, purpose]),
+        "spreads": spreads(ask, number, purpose, where, chosen),
+        "errors": error_bars(ask, chosen), "found": listing(ask, chosen, order)})
+
+
+def spreads(ask: Asking, number: int, purpose: str, where: str, chosen: str) -> list[dict[str, Any]]:
+    """Histograms of the completions that are chosen; a bar narrows the choice down."""
+    def link(condition: str) -> str:
+        both = f"({where}\n) AND {condition}" if where else condition
+        return links.iteration(number, purpose, where=both)
+
+    trained = (f"(SELECT train_samples.advantage, samples.* FROM train_samples JOIN samples USING (iteration, "
+               f"purpose, task_id, sample_index) WHERE trained_iteration = {number})")
+    keys = (f"(SELECT task_id, sample_index FROM train_samples WHERE trained_iteration = {number} AND "
+            f"iteration = {number} AND purpose = {quoted(purpose)} AND ")
+    made = []
+    for title, value, rows in (("Reward", "reward", "samples"), ("Length, tokens", "num_completion_tokens",
+                               "samples"), ("Advantage", "advantage", trained)):
+        if bars := bars_of(ask, value, chosen, rows=rows):
+            if value == "advantage":
+                bars = [bar._replace(where=f"(task_id, sample_index) IN {keys}{bar.where})") for bar in bars]
+            made.append({"title": title, "svg": Markup(histogram(bars, link))})
+    return made
+
+
+def tasks_page(_view: View, ask: Asking, query: Query) -> Page:
+    """Every task: when it was solved, what it reached, which were forgotten."""
+    rows = ask.rows(HISTORY_SQL)
+    return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
+                                        "at": query.number("iteration", 0)})
+
+
+def task_page(view: View, ask: Asking, query: Query) -> Page:
+    """One task: what was asked, its curve, its groups, and the programs that solved it first."""
+    name = query.text("task")
+    known = ask.rows("SELECT * FROM tasks WHERE task_id = $1", [name])
+    if not known:
+        raise StageError(f"There is no task '{name}' in this run. `warehouse tasks list "
+                         f"{shell_quote(view.warehouse.root)}` lists those that there are.")
+    task, sheet, groups = known[0], GridSheet(), ask.rows(GROUPS_SQL, [name])
+    payload = json.loads(task["payload"] or "{}")
+    pairs = [(title, Markup(sheet.draw(given, longest=160)), Markup(sheet.draw(wanted, longest=160)))
+             for title, given, wanted, _ in grid_pairs(payload, None)]
+    asked = ask.rows("SELECT prompt, messages FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
+                     "group_id = $3", [groups[0][key] for key in ("iteration", "purpose", "group_id")]
+                     ) if groups else []
+    visits = ask.rows(VISITS_SQL, [name])
+    return Page("task.html", f"Task {name}", {
+        "task": task, "pairs": pairs, "groups": groups, "visits": visits, "curve": curve(visits),
+        "payload": "" if pairs else json.dumps(payload, indent=1, ensure_ascii=False),
+        "prompt": asked[0]["prompt"] if asked else "", "messages": task["messages"],
+        "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())}, can_stand_alone=True)
+
+
+def curve(visits: list[dict[str, Any]]) -> Markup:
+    """The share that was right at every visit, training as a line, evaluations as rings."""
+    known = [row for row in visits if row["n"]]
+    xs = sorted({row["iteration"] for row in known})
+    if not xs:
+        return Markup("")
+    series = {}
+    for purpose in sorted({row["purpose"] for row in known}, key=lambda name: (name != "train", name))[:6]:
+        at = {row["iteration"]: row["c"] / row["n"] for row in known if row["purpose"] == purpose}
+        series[purpose] = [at.get(x) for x in xs]
+    places, columns = thin_columns(xs, series, 400)
+    chart = line_chart(places, [Series(purpose, values, dots=purpose != "train")
+                                for purpose, values in columns.items()], share=True)
+    return Markup(chart.svg)

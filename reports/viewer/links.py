@@ -1,0 +1,76 @@
+"""Addresses of pages, and where a click on a figure leads."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from warehouse.sql.catalog import quoted
+from warehouse.store.names import completion_name
+
+GAPS = ("mismatch", "ess", "ratios")
+# What a series of a figure holds, as a condition on the completions of the iteration that was clicked.
+HOLDS = {
+    ("shares", "truncated"): "truncated", ("shares", "no closed code block"): "NOT valid_code",
+    ("shares", "no legal outputs"): "NOT valid_outputs",
+    ("repetition", "ends in a loop"): "loop_tokens >= 32",
+    ("length-split", "right"): "correct", ("length-split", "wrong"): "NOT correct",
+    ("reward", "truncated"): "truncated", ("reward", "finished"): "NOT truncated",
+}
+FIRST_BY = {"lengths": "num_completion_tokens DESC", "entropy": "nll_sampled DESC",
+            "repetition": "ngram4_unique_ratio", "reward": "reward DESC", "by-length": "reward DESC",
+            "length-split": "num_completion_tokens DESC"}
+
+
+def address(page: str, **query: Any) -> str:
+    """A page of a run with its query; what is None or empty is left out."""
+    known = {key: value for key, value in query.items() if value not in (None, "")}
+    return f"{page}?{urlencode(known)}" if known else page
+
+
+def completion(iteration: int, purpose: str, task_id: str, index: int, **query: Any) -> str:
+    """The page of a completion."""
+    return address("completion", name=completion_name(iteration, purpose, task_id, index), **query)
+
+
+def group(iteration: int, purpose: str, group_id: str, **query: Any) -> str:
+    """The page of a group."""
+    return address("group", iteration=iteration, purpose=purpose, group=group_id, **query)
+
+
+def task(task_id: str) -> str:
+    """The page of a task."""
+    return address("task", task=task_id)
+
+
+def iteration(number: int, purpose: str = "train", **query: Any) -> str:
+    """The page of an iteration."""
+    return address("iteration", iteration=number, purpose=purpose, **query)
+
+
+def find(where: str, order: str = "") -> str:
+    """The list of completions that a condition holds for."""
+    return address("find", where=where, order=order)
+
+
+def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
+    """Where a click on a figure leads: at iteration x, on a row of a heat map or on a series."""
+    if figure == "tasks" and row:
+        return task(row)
+    if figure in GAPS:
+        return address("gaps", iteration=x)
+    if figure == "alarms" and row:
+        signal, _, purpose = row.partition(" ")
+        return address("alarm", signal=signal, purpose=purpose or "train", iteration=x)
+    if figure == "forgetting":
+        return address("tasks", iteration=x)
+    purpose = series.partition(", ")[2].replace("training", "train") if figure in ("passes", "reach") else ""
+    where = HOLDS.get((figure, series), "")
+    if figure == "errors" and series and series != "others":
+        where = f"error_class = {quoted(series)}"
+    if figure == "by-length" and " to " in row:
+        low, _, high = row.partition(" to ")
+        where = f"num_completion_tokens BETWEEN {int(low)} AND {int(high)}"
+    if figure == "groups" and series in ("all right", "all wrong"):
+        kind = "all_correct" if series == "all right" else "none_correct"
+        where = (f"group_id IN (SELECT group_id FROM groups WHERE {kind} AND iteration = {int(x)} "
+                 "AND purpose = 'train')")
+    return iteration(x, purpose or "train", where=where, order=FIRST_BY.get(figure, ""))

@@ -1,0 +1,101 @@
+"""What is going on in a run now: stages that are not complete, how far they are, the machine."""
+
+import shutil
+import subprocess
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from reports.scale import duration, number
+from reports.viewer import render
+from reports.viewer.query import Query
+from reports.viewer.session import Asking, View
+from warehouse.inspect.summary import stage_due
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+QUIET = 600             # seconds without a write, after which a stage may have been ended
+GPU_SECONDS = 5
+GPU_ASKS = ("nvidia-smi", "--query-gpu=name,utilization.gpu,memory.used,memory.total",
+            "--format=csv,noheader,nounits")
+
+
+def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
+    """The version of what is complete, and what is going on as HTML."""
+    disk = shutil.disk_usage(view.warehouse.root)
+    html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
+                           due=stage_due(view.inventory), gpus=gpus(round(time.time() / GPU_SECONDS)),
+                           disk=f"{number(disk.free)}B free of {number(disk.total)}B")
+    return {"version": view.version, "html": html}
+
+
+def unfinished(view: View) -> list[Stage]:
+    """Stages that were begun and are not complete; of scores those of the newest iterations."""
+    return [stage for stage in view.warehouse.stages() if not stage.is_complete()][-8:]
+
+
+def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
+    """How far a stage is, by the rows of its parts and of what is spilled beside them."""
+    keys = stage.identity
+    settings = stage.folder / "settings.json"
+    began = settings.stat().st_mtime if settings.exists() else None
+    facts = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}
+    table = {"rollout": "completions", "score": "samples"}.get(stage.name)
+    if table:
+        files = sorted(stage.folder.glob("part-*.parquet*"))
+        done, tokens = map(sum, zip(*(rows_and_tokens(file, *_state(file)) for file in files), strict=True)
+                           ) if files else (0, 0)
+        planned = planned_rows(warehouse, keys["iteration"], keys["purpose"])
+        newest = max((file.stat().st_mtime for file in files if file.exists()), default=began)
+        facts |= {"rows": f"{done:,} of {planned:,} completions" if planned else f"{done:,} completions",
+                  "share": round(100 * min(done / planned, 1)) if planned else None}
+        if began and newest and newest > began and tokens:
+            facts["rate"] = f"{number(tokens / (newest - began))} tokens/s since it began"
+    else:
+        newest = max((path.stat().st_mtime for path in stage.folder.iterdir()), default=began)
+    if newest:
+        age = max(0.0, time.time() - newest)
+        facts["last"] = f"last write {duration(age)} ago" + (": it may have been ended" if age > QUIET else "")
+    return facts
+
+
+def planned_rows(warehouse: Warehouse, iteration: int, purpose: str) -> int:
+    """Completions that the plan of a rollout asks for; 0 where it is not made yet."""
+    parts = warehouse.parts("prompts", iteration=iteration, purpose=purpose)
+    return sum(sum_of(part, *_state(part)) for part in parts)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def rows_and_tokens(path: Path, _size: int, _time: int) -> tuple[int, int]:
+    """How many finished completions a part or spill holds, and their tokens."""
+    table = pq.read_table(path, columns=["num_completion_tokens", "finish_reason"])
+    finished = table.filter(table["finish_reason"].is_valid())
+    return len(finished), sum(filter(None, finished["num_completion_tokens"].to_pylist()))
+
+
+@lru_cache(maxsize=4096)
+def sum_of(path: Path, _size: int, _time: int) -> int:
+    """Completions that a part of prompts asks for."""
+    return sum(filter(None, pq.read_table(path, columns=["group_size"])["group_size"].to_pylist()))
+
+
+@lru_cache(maxsize=1)
+def gpus(_moment: int) -> list[str]:
+    """How busy each GPU of this machine is; [] without any."""
+    if not shutil.which(GPU_ASKS[0]):
+        return []
+    try:
+        told = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ["nvidia-smi does not answer"]
+    lines = [line.split(", ") for line in told.splitlines()]
+    return [f"{name}: {busy} % busy, {used} of {total} MiB" for name, busy, used, total in
+            (line for line in lines if len(line) == 4)]

@@ -1,0 +1,187 @@
+"""Pages about whole runs: the list of them, one with its figures, its settings and its history, several."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from reports.build import (
+    EVENTS_SQL,
+    FIGURES,
+    SECTIONS,
+    STATS_SQL,
+    change,
+    draw_figure,
+    headline,
+    stats_table,
+)
+from reports.compare import check_comparable, comparison
+from reports.drawing import Chart
+from reports.page import alarm_notice, figure_block, tiles
+from reports.viewer import find, links, render
+from reports.viewer.query import Query
+from reports.viewer.render import Page
+from reports.viewer.session import Asking, Session, View
+from warehouse.inspect.advice import SETTING_CHANGES, advice_lines, judged_lines
+from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, raised_alarms
+from warehouse.inspect.story import story_lines
+from warehouse.sql.database import Connection, rows_of
+from warehouse.store.config_file import read_config
+from warehouse.store.errors import StageError
+
+CURVE_SQL = "SELECT iteration, pass_at_1 FROM iteration_stats WHERE purpose = 'train' ORDER BY iteration"
+SETTINGS_SQL = """\
+SELECT stage, name, value FROM (
+    SELECT stage, unnest(json_keys(settings)) AS name, settings ->> name AS value
+    FROM (SELECT stage, settings FROM stages WHERE coalesce(purpose, 'train') = 'train'
+          QUALIFY row_number() OVER (PARTITION BY stage ORDER BY iteration DESC, finished_at DESC) = 1))
+ORDER BY ALL"""
+HISTORY_SQL = """\
+SELECT finished_at, stage, iteration, purpose, scorer, seconds, bytes, host, rollhouse_version
+FROM stages ORDER BY finished_at DESC LIMIT 500"""
+FORGOTTEN_SQL = """\
+SELECT task_id, best_rate, last_rate, last_solved, last_iteration FROM task_history
+WHERE forgotten ORDER BY best_rate DESC, task_id LIMIT 8"""
+LONGEST_VALUE = 200
+
+
+class Line(NamedTuple):
+    """What the list of runs says of one."""
+
+    story: str
+    curve: str
+    alarms: str
+    passes: str
+    iterations: int
+    settings: dict[str, str]
+
+
+def signals(view: View, ask: Connection) -> Connection:
+    """The connection, once the signals of this view are computed: many ask for them, and it takes a while."""
+    view.once("signals", lambda: view.connection.cursor().execute(
+        "CREATE TABLE IF NOT EXISTS held_signals AS FROM signals; "
+        "CREATE OR REPLACE VIEW signals AS FROM held_signals"))
+    return ask
+
+
+def alarms_of(view: View) -> list[Alarm]:
+    """What fired or was raised since the last rollback, with completions that show it."""
+    return view.once("alarms", lambda: raised_alarms(signals(view, view.asking()),
+                                                     since=last_rollback(view.warehouse)))
+
+
+def line_of(view: View) -> Line:
+    """A run in a line."""
+    def make() -> Line:
+        ask, alarms = view.asking(), alarms_of(view)
+        stats = ask.rows(CURVE_SQL)
+        settings = {f"{row['stage']} {row['name']}": row["value"] for row in ask.rows(SETTINGS_SQL)}
+        passes = change(stats, "pass_at_1") if stats else ""
+        told = alarm_count_lines(view.warehouse, alarms)
+        return Line(story_lines(view.warehouse, ask, alarms)[0],
+                    spark([row["pass_at_1"] for row in stats]),
+                    told[0].partition(": ")[0] if told else "", passes, len(stats), settings)
+    return view.once("line", make)
+
+
+def spark(shares: Sequence[float | None]) -> str:
+    """Shares as a small line from 0 to 1."""
+    points = [(i, share) for i, share in enumerate(shares) if share is not None]
+    wide = max(len(shares) - 1, 1)
+    path = "L".join(f"{120 * i / wide:.1f} {23 - 22 * share:.1f}" for i, share in points)
+    return (f'<svg class="spark t1" viewBox="0 0 120 24" role="img" aria-label="pass@1 over iterations">'
+            f'<path class="line" d="M{path}"/></svg>') if points else ""
+
+
+def runs_page(sessions: Sequence[Session]) -> Page:
+    """Every run in a line, those that are still being opened named."""
+    views = {session.name: session.peek() for session in sessions}
+    lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
+    known = [line.settings for line in lines.values()]
+    names = sorted({name for settings in known for name in settings})
+    differ = [name for name in names if len({settings.get(name) for settings in known}) > 1
+              and not name.endswith(("sha256", "version"))]
+    rows = [{"name": session.name, "path": session.path, "line": lines.get(session.name),
+             "problem": session.problem,
+             "settings": [(name, short(lines[session.name].settings.get(name))) for name in differ]
+             if session.name in lines else []} for session in sessions]
+    waiting = any(row["line"] is None and not row["problem"] for row in rows)
+    return Page("runs.html", "Runs", {"rows": rows, "waiting": waiting})
+
+
+def short(value: Any) -> str:
+    """A setting's value in a line."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE - 1] + "…"
+
+
+def run_page(view: View, _ask: Asking, _query: Query) -> Page:
+    """A run: its parts and figures are asked for one by one, and again when there is more."""
+    sections = [(title, [(figure.name, figure.title) for figure in group]) for title, group in SECTIONS]
+    saved = read_config(view.warehouse.root / "config.toml").get("links", {})
+    return Page("run.html", view.warehouse.root.name, {
+        "subtitle": f"base {view.warehouse.base_name} · run {view.warehouse.run_id[:8]} · "
+                    f"{view.warehouse.root}",
+        "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
+
+
+def part_answer(view: View, ask: Asking, query: Query) -> dict[str, str]:
+    """A part of the run's page that takes a while."""
+    name = query.text("part")
+    if name != "story":
+        raise StageError(f"There is no part '{name}' of a run's page. Load the page again.")
+    return {"html": view.once("story", lambda: story(view, ask)), "version": view.version}
+
+
+def story(view: View, ask: Asking) -> str:
+    """What a person would say, the numbers asked for first, alarms with the completions that show them."""
+    alarms, stats = alarms_of(view), rows_of(ask, STATS_SQL)
+    if not stats:
+        return render.fragment("story.html", lines=story_lines(view.warehouse, ask, alarms), parts=[], lost=[])
+    notice = alarm_notice(alarms, advice_lines(view.warehouse, ask, alarms),
+                          judged_lines(ask, last_rollback(view.warehouse)),
+                          lambda alarm, task, index: links.completion(
+                              alarm.first_iteration, alarm.purpose, task, index))
+    return render.fragment("story.html", lines=story_lines(view.warehouse, ask, alarms),
+                           lost=ask.rows(FORGOTTEN_SQL),
+                           parts=[Markup(tiles(headline(ask, stats))), Markup(notice)],
+                           numbers=Markup(stats_table(stats)))
+
+
+def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
+    """A figure of the report, with what its readout shows."""
+    name = query.text("figure")
+    figure = next((figure for figure in FIGURES if figure.name == name), None)
+    if figure is None:
+        raise StageError(f"There is no figure '{name}'. Load the page again.")
+
+    def make() -> Chart | None:
+        events = view.once("events", lambda: rows_of(signals(view, ask), EVENTS_SQL))
+        return draw_figure(ask, figure, events)
+    chart = view.once(f"figure {name}", make)
+    return {"html": figure_block(figure, chart), "facts": chart.hover if chart else None,
+            "version": view.version}
+
+
+def settings_page(_view: View, ask: Asking, _query: Query) -> Page:
+    """What the stages were told last, and where it changed."""
+    changes = [row | {"value": short(row["value"]), "former": short(row["former"])}
+               for row in ask.rows(f"{SETTING_CHANGES} ORDER BY iteration DESC, stage, name")]
+    now = [row | {"value": short(row["value"])} for row in ask.rows(SETTINGS_SQL)]
+    return Page("settings.html", "Settings", {"changes": changes, "now": now})
+
+
+def history_page(_view: View, ask: Asking, _query: Query) -> Page:
+    """Which stage finished when. What `warehouse log` tells of commands belongs above these rows."""
+    return Page("history.html", "History", {"rows": ask.rows(HISTORY_SQL)})
+
+
+def compare_page(sessions: Sequence[Session]) -> Page:
+    """Several runs side by side, as `reports compare` writes them."""
+    if len(sessions) < 2:
+        raise StageError("Two runs or more can be compared. Choose them on the first page.")
+    views = [session.view() for session in sessions]
+    check_comparable([view.warehouse for view in views])
+    made = comparison([view.warehouse for view in views], [view.asking() for view in views])
+    return Page("compare.html", made.title, {"subtitle": made.subtitle, "body": Markup(made.body),
+                                             "data": made.data})

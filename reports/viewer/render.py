@@ -1,0 +1,90 @@
+"""Pages as HTML: templates filled in, and one page alone as a file that needs nothing else."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from reports.page import content_policy, data_island, page_style
+from reports.scale import number
+from reports.viewer import links
+from warehouse.inspect.render import printable
+
+MOST_SHOWN = 20_000     # characters of a text in a page; the whole is a link
+
+
+class Page(NamedTuple):
+    """A page to be made: its template, its title, and what the template shows."""
+
+    template: str
+    title: str
+    context: dict[str, Any]
+    can_stand_alone: bool = False
+
+
+class Text(NamedTuple):
+    """A text as it may be shown, and how many characters of it are left out in the middle."""
+
+    shown: str
+    left_out: int
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates; whatever they show is escaped."""
+    made = jinja2.Environment(loader=jinja2.PackageLoader("reports.viewer", "pages"), autoescape=True,
+                              undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"number": number, "printable": printable, "text": text_to_show, "island": island}
+    made.globals |= {"links": links}
+    return made
+
+
+def text_to_show(text: str | None) -> Text:
+    """A text of a model: control and direction characters spelled out, cut in its middle if very long."""
+    text = text or ""
+    half = MOST_SHOWN // 2
+    if len(text) > MOST_SHOWN:
+        shown = f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}"
+        return Text(shown, len(text) - MOST_SHOWN)
+    return Text(printable(text), 0)
+
+
+def island(data: object) -> Markup:
+    """Data for a script of the page."""
+    return Markup(data_island(data))
+
+
+def style() -> str:
+    """The style sheet: that of reports, and what the viewer adds."""
+    return page_style() + asset("viewer.css")
+
+
+def asset(name: str) -> str:
+    """A file of the viewer, or of reports where it is theirs."""
+    folder = "reports" if name == "charts.js" else "reports.viewer"
+    return files(folder).joinpath(name).read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """What runs in a page."""
+    return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
+
+
+def html(page: Page, **frame: Any) -> str:
+    """A page with its frame: `run`, `asked` (its SQL) and `here` (its address)."""
+    context = {"alone": False, **frame, **page.context, "title": page.title}
+    return environment().get_template(page.template).render(context)
+
+
+def html_alone(page: Page, **frame: Any) -> str:
+    """The same as one file: style and script inside, no links to other pages, nothing loaded."""
+    inner, code = style(), script()
+    return html(page, **frame | {"alone": True, "style": Markup(inner), "script": Markup(code),
+                                 "policy": content_policy(inner, code)})
+
+
+def fragment(name: str, **context: Any) -> str:
+    """A part of a page."""
+    return environment().get_template(name).render({"alone": False, **context})

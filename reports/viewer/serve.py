@@ -1,0 +1,75 @@
+"""Listen on this machine alone, and print the address with its token."""
+
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from reports.viewer.session import Session
+from warehouse.store.errors import StageError
+
+
+def serve_runs(runs: Sequence[Path], port: int, at: str = "") -> None:
+    """Serve the runs until Ctrl-C; `at` is the page that the printed address opens."""
+    try:
+        import uvicorn
+
+        from reports.viewer.app import make_app
+    except ImportError as error:
+        raise StageError(f"The viewer needs another package ({error}). Install it: "
+                         "pip install 'rollhouse[viewer]'") from error
+    sessions = named_sessions(runs)
+    listener = listen(port)
+    token = secrets.token_urlsafe(24)
+    place = at.lstrip("/") or (f"{quote(sessions[0].name)}/" if len(sessions) == 1 else "")
+    joint = "&" if "?" in place else "?"
+    port = listener.getsockname()[1]
+    click.echo(f"http://127.0.0.1:{port}/{place}{joint}token={token}")
+    click.echo("Ctrl-C ends it.", err=True)
+    for session in sessions:      # the first page need not wait for it
+        threading.Thread(target=open_early, args=(session,), daemon=True).start()
+    config = uvicorn.Config(make_app(sessions, token), log_level="warning", access_log=False,
+                            timeout_graceful_shutdown=1, server_header=False)
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def named_sessions(runs: Sequence[Path]) -> list[Session]:
+    """A session per run, by the name of its folder; a number behind it where two have the same."""
+    sessions: list[Session] = []
+    for run in runs:
+        name = (str(run).rstrip("/").rpartition("/")[2] or "run") if "://" in str(run) else (
+            Path(run).resolve().name or "run")
+        taken = {session.name for session in sessions} | {"static", "compare"}
+        names = (name if number == 1 else f"{name}-{number}" for number in range(1, len(runs) + 3))
+        sessions.append(Session(run, next(each for each in names if each not in taken)))
+    for session in sessions:
+        session.check()
+    return sessions
+
+
+def open_early(session: Session) -> None:
+    """Have a run ready when its page is asked for; what is wrong with it that page says."""
+    from reports.viewer.overview import line_of
+    try:
+        line_of(session.view())
+    except StageError as error:
+        click.echo(f"warning: {error}", err=True)
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that this machine alone reaches; StageError where the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise StageError(f"Port {port} cannot be had ({error.strerror}). Name another with --port, or leave "
+                         "it out; `ss -ltnp` says who has it.") from error
+    listener.listen(64)
+    return listener

@@ -1,0 +1,166 @@
+"""A run that is shown: one locked connection to what is complete now, and another once that changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from warehouse.objects.bucket import is_address
+from warehouse.objects.place import sync_copy
+from warehouse.sql.catalog import quoted
+from warehouse.sql.database import Connection, check_asks, connect, lock, rows_of, within
+from warehouse.sql.inventory import Inventory
+from warehouse.sql.rollup import keep_rolled_up
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+MEMORY_MIB = 512
+MOST_SECONDS = 20.0     # of a question, before it is cancelled
+LOOK_AGAIN = 0.5        # seconds between two looks at what is complete
+SYNC_AGAIN = 30         # and at what an object store holds
+STAGES = ("completions", "samples", "train", "policies")
+Made = TypeVar("Made")
+
+
+class View(NamedTuple):
+    """What was complete at one moment: a connection to it, and what was made of it so far."""
+
+    warehouse: Warehouse
+    inventory: Inventory
+    connection: Connection
+    version: str
+    made: dict[str, Any]
+    locks: defaultdict[str, threading.Lock]
+
+    def asking(self, seconds: float = MOST_SECONDS) -> Asking:
+        """A connection of its own, for one page."""
+        return Asking(self.connection.cursor(), seconds)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for this view."""
+        with self.locks[name]:
+            if name not in self.made:
+                self.made[name] = make()
+            return self.made[name]
+
+
+class Asking:
+    """A connection that keeps what it was asked, and cancels what takes too long."""
+
+    def __init__(self, cursor: Connection, seconds: float) -> None:
+        self._cursor, self._seconds = cursor, seconds
+        self.asked: list[str] = []
+
+    def execute(self, query: str, parameters: Any = None) -> Connection:
+        """Run a query as DuckDB's connection does."""
+        self.asked.append(with_values(query, parameters))
+        with within(self._cursor, self._seconds):
+            return self._cursor.execute(query, parameters or [])
+
+    def rows(self, query: str, parameters: Any = None) -> list[dict[str, Any]]:
+        """All rows as dictionaries."""
+        return rows_of(self, query, parameters)
+
+    def checked(self, query: str) -> list[dict[str, Any]]:
+        """Rows of a query that a person wrote a part of."""
+        check_asks(self._cursor, query)
+        return self.rows(query)
+
+    def cancel(self) -> None:
+        """End what is asked now."""
+        self._cursor.interrupt()
+
+
+def with_values(query: str, parameters: Any) -> str:
+    """A query as it can be pasted: its parameters in their places."""
+    named = parameters if isinstance(parameters, dict) else dict(enumerate(parameters or [], start=1))
+    for name in sorted(named, key=lambda name: -len(str(name))):
+        value = named[name]
+        shown = quoted(value) if isinstance(value, str) else "NULL" if value is None else str(value)
+        query = query.replace(f"${name}", shown)
+    return query.strip()
+
+
+class Session:
+    """One of the runs that are served, by its name in addresses."""
+
+    def __init__(self, path: str | Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.root = sync_copy(path).absolute()
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self.problem = ""       # why it could not be opened
+        self.is_address, self._look_at = is_address(path), 0.0
+        self._sync_at = time.monotonic() + SYNC_AGAIN
+
+    def check(self) -> None:
+        """StageError if this is no run that can be opened."""
+        open_warehouse(self.root)
+
+    def peek(self) -> View | None:
+        """What was complete at the last look; None while the run is being opened."""
+        return self._view
+
+    def view(self) -> View:
+        """What is complete now; StageError where the run is gone or cannot be read.
+
+        While another thread looks whether there is more, what was complete at the last look.
+        """
+        view = self._view
+        if not self._lock.acquire(blocking=view is None):
+            assert view is not None
+            return view
+        try:
+            view = self._newest()
+        except StageError as error:
+            self.problem = str(error)
+            raise
+        finally:
+            self._lock.release()
+        self.problem = ""
+        return view
+
+    def _newest(self) -> View:
+        started = time.monotonic()
+        if self._view and started < self._look_at:
+            return self._view
+        if self.is_address and started > self._sync_at:
+            sync_copy(self.path)
+            self._sync_at = time.monotonic() + SYNC_AGAIN
+        if not self.root.exists():
+            self._view = None
+            raise StageError(f"{self.path} is gone: it was moved or removed. Put it back, or serve the "
+                             "folder that it is in now.")
+        version = state_of(self.root)
+        if self._view is None or self._view.version != version:
+            self._view = open_view(self.root, version)
+        took = time.monotonic() - started
+        self._look_at = time.monotonic() + max(LOOK_AGAIN, took)
+        return self._view
+
+
+def open_view(root: Path, version: str) -> View:
+    """Connect to what is complete, and lock the connection to the run."""
+    warehouse = open_warehouse(root)
+    inventory = keep_rolled_up(warehouse)
+    connection = connect(warehouse, inventory=inventory)
+    lock(connection, warehouse.root, memory_mib=MEMORY_MIB)
+    return View(warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))
+
+
+def state_of(root: Path) -> str:
+    """Changes where a stage, its choice or a policy does: how many documents say so, and the newest."""
+    newest, count = 0, 0
+    for top in STAGES:
+        for folder, _, names in os.walk(root / top):
+            for name in ("manifest.json", "policy.json"):
+                if name in names:
+                    count += 1
+                    newest = max(newest, os.stat(f"{folder}/{name}").st_mtime_ns)
+    config = root / "config.toml"
+    return f"{count}-{newest}-{config.stat().st_mtime_ns if config.exists() else 0}"

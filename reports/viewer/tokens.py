@@ -1,0 +1,122 @@
+"""The tokens of a completion and everything that is stored of each, a stretch at a time."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from reports.scale import number
+from reports.viewer.session import Asking
+from warehouse.inspect.render import printable
+
+WINDOW = 1500       # tokens of a page
+STEPS = 8           # shades on either side of zero
+Key = tuple[int, str, str, int]
+
+# Lists of the completion and of one training of it, cut to the stretch $6 .. $7 (from 1).
+TOKENS_SQL = """\
+SELECT ids[$6:$7] AS ids, mu[$6:$7] AS mu, old[$6:$7] AS old, drift[$6:$7] AS drift, clipped[$6:$7] AS clipped,
+       advantage, len(ids) AS num
+FROM (SELECT completion_ids AS ids, behaviour_logprobs AS mu FROM completions
+      WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4) AS sampled
+LEFT JOIN (SELECT old_logprobs AS old, advantage FROM train_samples
+           WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
+             AND trained_iteration = $5) AS trained ON true
+LEFT JOIN (SELECT log_drift AS drift, clipped FROM train_tokens
+           WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
+             AND trained_iteration = $5) AS stepped ON true"""
+WORDS_SQL = "SELECT token_id, token FROM vocabulary WHERE token_id IN (SELECT unnest($1::INTEGER[]))"
+FARTHEST_SQL = """\
+WITH gaps AS (SELECT unnest(old)::DOUBLE - unnest(mu) AS gap, generate_subscripts(mu, 1) - 1 AS position
+              FROM (SELECT behaviour_logprobs AS mu FROM completions
+                    WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4) AS sampled,
+                   (SELECT old_logprobs AS old FROM train_samples
+                    WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
+                      AND trained_iteration = $5) AS trained)
+SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT 5"""
+
+
+class Quantity(NamedTuple):
+    """What tokens are coloured by: its name, what it is, its values, and the value of the darkest shade."""
+
+    key: str
+    name: str
+    meaning: str
+    values: list[float | None]
+    full: float
+
+
+class Stretch(NamedTuple):
+    """Tokens first .. first + len(words) - 1 of `total`."""
+
+    first: int
+    total: int
+    words: list[str]
+    ids: list[int]
+    quantities: list[Quantity]
+
+    def shades(self, key: str) -> list[str]:
+        """A class per token: how far its value is to one side of zero."""
+        chosen = next((each for each in self.quantities if each.key == key), None)
+        return [shade(value, chosen.full) for value in chosen.values] if chosen else [""] * len(self.words)
+
+    def data(self) -> dict[str, Any]:
+        """What the script needs to recolour, and to tell a token's values."""
+        return {"first": self.first, "ids": self.ids, "quantities": [
+            {"key": each.key, "name": each.name, "meaning": each.meaning, "shades": self.shades(each.key),
+             "values": [number(value) for value in each.values]} for each in self.quantities]}
+
+
+def shade(value: float | None, full: float) -> str:
+    """The class of a value: p1 .. p8 above zero, m1 .. m8 below."""
+    if value is None or not math.isfinite(value) or full <= 0:
+        return ""
+    step = min(STEPS, math.ceil(abs(value) / full * STEPS - 1e-9))
+    return f"{'p' if value > 0 else 'm'}{step}" if step else ""
+
+
+def stretch_of(ask: Asking, key: Key, trained: int | None, first: int) -> Stretch | None:
+    """The tokens from `first` on; None where they were pruned. `trained` is a training that read them."""
+    rows = ask.rows(TOKENS_SQL, [*key, -1 if trained is None else trained, first + 1, first + WINDOW])
+    if not rows or rows[0]["ids"] is None:
+        return None
+    row = rows[0]
+    ids = row["ids"]
+    words = {each["token_id"]: each["token"] for each in ask.rows(WORDS_SQL, [ids])}
+    shown = [printable(words.get(token, f"<{token}>"), kept="\n") for token in ids]
+    return Stretch(first, row["num"], shown, ids, quantities_of(row))
+
+
+def quantities_of(row: dict[str, Any]) -> list[Quantity]:
+    """What is stored of the tokens, and what follows from it; what is not stored is left out."""
+    size = len(row["ids"])
+    mu, old, drift = (padded(row[name], size) for name in ("mu", "old", "drift"))
+    clipped, advantage = padded(row["clipped"], size), row["advantage"]
+    gap = [None if a is None or b is None else a - b for a, b in zip(old, mu, strict=True)]
+    pull = [None if d is None or advantage is None else 0.0 if c else advantage * math.exp(min(d, 20.0))
+            for d, c in zip(drift, clipped, strict=True)]
+    total = sum(abs(value) for value in pull if value is not None)
+    share = [value and value / total if total else value for value in pull]
+    made = [
+        Quantity("logprob", "Logprob, engine", "log mu: of the distribution it was drawn from, nats", mu, 5.0),
+        Quantity("old", "Logprob, trainer", "log pi_old: before the first gradient, nats", old, 5.0),
+        Quantity("gap", "Engine against trainer", "log pi_old - log mu, nats", gap, spread(gap, 0.05)),
+        Quantity("rho", "Importance ratio", "log of pi_old / mu, held within 1 nat", gap, 1.0),
+        Quantity("ratio", "Ratio at its step", "log pi - log pi_old at the step that used it", drift,
+                 spread(drift, 0.05)),
+        Quantity("clip", "Clipped", "1 where the clip took the token's gradient", clipped, 1.0),
+        Quantity("pull", "Gradient share", "advantage x ratio of tokens that were not clipped, as a share of "
+                 "the sum of its sizes over this stretch", share, spread(share, 1e-9)),
+        Quantity("advantage", "Advantage", "of the whole completion",
+                 [advantage if value is not None else None for value in old], abs(advantage or 0) or 1.0)]
+    return [each for each in made if any(value is not None for value in each.values)]
+
+
+def padded(values: Sequence[float] | None, size: int) -> list[float | None]:
+    """A list of one value per token, of None where there are none."""
+    known: list[float | None] = list(values or [])
+    return known[:size] + [None] * (size - len(known))
+
+
+def spread(values: Sequence[float | None], least: float) -> float:
+    """The largest size of the values, so that it has the darkest shade; `least` at least."""
+    return max([least, *(abs(value) for value in values if value is not None and math.isfinite(value))])

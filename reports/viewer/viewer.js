@@ -1,0 +1,211 @@
+// Figures that follow the run, rows that are fetched as they are scrolled to, a search that streams.
+const island = document.getElementById("data");
+if (island) {
+  const data = JSON.parse(island.textContent);
+  for (const figure of document.querySelectorAll("figure[data-figure]")) {
+    addChart(figure, data.figures[figure.dataset.figure]);
+  }
+}
+
+async function ask(address) {
+  const answer = await fetch(address + (address.includes("?") ? "&" : "?") + "json=1");
+  const told = await answer.json().catch(() => ({ error: "The viewer has ended. Start `reports serve` again." }));
+  if (!answer.ok) throw new Error(told.error || answer.statusText);
+  return told;
+}
+
+function say(place, error) {
+  const line = document.createElement("p");
+  line.className = "notice";
+  line.setAttribute("role", "alert");
+  line.textContent = error.message;
+  place.replaceChildren(line);
+}
+
+// The page of a run: its parts, then its figures as they come into sight; again when there is more.
+const slots = [...document.querySelectorAll("[data-figure-name]")];
+const seen = new Set();
+let version = "";
+
+async function draw(slot) {
+  const name = slot.dataset.figureName;
+  try {
+    const told = await ask("figure?figure=" + encodeURIComponent(name));
+    const open = slot.querySelector("details[open]") !== null;
+    slot.innerHTML = told.html;
+    const figure = slot.firstElementChild;
+    if (open) figure.querySelector("details").open = true;
+    for (let i = charts.length - 1; i >= 0; i--) if (!charts[i].figure.isConnected) charts.splice(i, 1);
+    addChart(figure, told.facts, (x, row, series) => {
+      location.href = "behind?" + new URLSearchParams({ figure: name, x, row, series });
+    });
+  } catch (error) { say(slot, error); }
+}
+
+async function tellStory(part) {
+  try {
+    part.innerHTML = (await ask("part?part=" + part.dataset.part)).html;
+  } catch (error) { say(part, error); }
+  part.removeAttribute("aria-busy");
+}
+
+const now = document.getElementById("now");
+let pending = Promise.resolve();
+
+// One after the other: the server has few cores, and what is on top is looked at first.
+function queue(work) { pending = pending.then(work); return pending; }
+
+async function look() {
+  try {
+    const told = await ask("now");
+    if (now.innerHTML !== told.html) now.innerHTML = told.html;
+    if (version && version !== told.version) {
+      for (const slot of slots) if (seen.has(slot)) queue(() => draw(slot));
+      for (const part of document.querySelectorAll("[data-part]")) queue(() => tellStory(part));
+    }
+    version = told.version;
+  } catch (error) { say(now, error); }
+  setTimeout(look, document.hidden ? 5000 : 1000);
+}
+
+if (now) {
+  for (const part of document.querySelectorAll("[data-part]")) queue(() => tellStory(part));
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !seen.has(entry.target)) {
+        seen.add(entry.target);
+        watcher.unobserve(entry.target);
+        queue(() => draw(entry.target));
+      }
+    }
+  }, { rootMargin: "400px" });
+  slots.forEach((slot) => watcher.observe(slot));
+  look();
+}
+
+const waiting = document.querySelector("[data-waiting]");
+if (waiting) setTimeout(() => location.reload(), 1500);
+
+// A list: only the rows in sight are in the page.
+const HEIGHT = 28, STRETCH = 200, TALLEST = 2e7;
+
+function rowOf(told, index) {
+  const line = document.createElement("div");
+  line.className = "row";
+  line.setAttribute("role", "row");
+  if (index >= 0) line.setAttribute("aria-rowindex", index + 2);
+  told.cells.forEach((text, i) => {
+    const cell = document.createElement("span");
+    cell.setAttribute("role", "cell");
+    if (i === 0) {
+      const link = document.createElement("a");
+      link.href = told.href;
+      link.textContent = text;
+      cell.append(link);
+    } else cell.textContent = text;
+    line.append(cell);
+  });
+  return line;
+}
+
+for (const list of document.querySelectorAll(".list[data-total]")) {
+  const total = Number(list.dataset.total);
+  const pane = list.querySelector(".window");
+  const begun = [...pane.children];
+  if (total <= begun.length) continue;
+  const known = new Map(), asked = new Set();
+  const tall = Math.min(total * HEIGHT, TALLEST);
+  const space = document.createElement("div");
+  space.style.height = tall + "px";
+  const shown = new Map();
+  pane.replaceChildren(space);
+  pane.style.height = "560px";
+  pane.tabIndex = 0;
+
+  const fill = async (stretch) => {
+    if (asked.has(stretch)) return;
+    asked.add(stretch);
+    try {
+      const told = await ask(`${list.dataset.source}&offset=${stretch * STRETCH}&limit=${STRETCH}`);
+      told.rows.forEach((each, i) => known.set(stretch * STRETCH + i, each));
+      place();
+    } catch (error) {
+      asked.delete(stretch);
+      say(document.getElementById("total"), error);
+    }
+  };
+  const place = () => {
+    // In a list taller than browsers can scroll, a pixel stands for more than its share of a row.
+    const visible = Math.ceil(pane.clientHeight / HEIGHT);
+    const range = Math.max(1, tall - pane.clientHeight);
+    const top = Math.round(pane.scrollTop / range * Math.max(0, total - visible));
+    const first = Math.max(0, top - 10), last = Math.min(total - 1, top + visible + 10);
+    for (const [index, line] of shown) {
+      if (index < first || index > last) { line.remove(); shown.delete(index); }
+    }
+    for (let index = first; index <= last; index++) {
+      if (!known.has(index)) { fill(Math.floor(index / STRETCH)); continue; }
+      let line = shown.get(index);
+      if (!line) {
+        line = rowOf(known.get(index), index);
+        line.classList.add("placed");
+        shown.set(index, line);
+        const next = [...shown.keys()].filter((other) => other > index).sort((a, b) => a - b)[0];
+        pane.insertBefore(line, next === undefined ? null : shown.get(next));
+      }
+      line.style.top = pane.scrollTop + (index - top) * HEIGHT + "px";
+    }
+  };
+  pane.addEventListener("scroll", () => requestAnimationFrame(place));
+  place();
+}
+
+document.addEventListener("keydown", (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const line = step && document.activeElement && document.activeElement.closest(".list .row");
+  if (!line) return;
+  event.preventDefault();
+  const links = [...line.closest(".list").querySelectorAll(".row a")];
+  const next = links[links.indexOf(document.activeElement) + step];
+  if (next) next.focus();
+});
+
+// A search: hits as they come, until there are no more or somebody stops it.
+const hits = document.getElementById("hits");
+if (hits) {
+  const stop = new AbortController();
+  const progress = document.getElementById("progress");
+  const button = document.getElementById("cancel");
+  button.addEventListener("click", () => stop.abort());
+  const read = async () => {
+    const answer = await fetch(hits.dataset.search, { signal: stop.signal });
+    if (!answer.ok) throw new Error(await answer.text());
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "", found = 0;
+    for (;;) {
+      const { done, value } = await reader.read();
+      const lines = (rest + (value || "")).split("\n");
+      rest = lines.pop();
+      for (const line of lines.filter(Boolean)) {
+        const told = JSON.parse(line);
+        if (told.error) throw new Error(told.error);
+        if (told.cells) {
+          const made = rowOf(told, -1);
+          const around = document.createElement("span");
+          around.className = "around";
+          around.textContent = told.around;
+          made.classList.add("hit");
+          made.append(around);
+          hits.append(made);
+          found += 1;
+        } else progress.textContent = `${found} found, ${told.looked} of ${told.of} rollouts looked at`;
+      }
+      if (done) break;
+    }
+    progress.textContent = `${found} found, all looked at` + (found >= 1000 ? " until there were 1,000" : "");
+  };
+  read().catch((error) => {
+    if (error.name === "AbortError") progress.textContent += "; stopped";
+    else say(progress, error);
+  }).finally(() => { button.hidden = true; });
+}
