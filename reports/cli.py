@@ -87,9 +87,10 @@ def grid(run: Path, name: str, output: Path) -> None:
 
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN..", type=RunFolder())
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; a free one by default.")
-@click.option("--at", default="", metavar="PAGE", help="Page that the printed address opens, as the foot of "
-              "every page names it.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0,
+              help="Port to listen on; a free one by default.")
+@click.option("--at", default="", metavar="PAGE", help="Page of the first RUN that the printed address "
+              "opens, as the foot of every page names it.")
 @shows_errors
 def serve(runs: tuple[str, ...], port: int, at: str) -> None:
     """Show each RUN in the browser, on this machine alone, until Ctrl-C.
@@ -97,4 +98,4 @@ def serve(runs: tuple[str, ...], port: int, at: str) -> None:
     Needs the extra `viewer`: pip install 'rollhouse[viewer]'.
     """
     from reports.viewer.serve import serve_runs
-    serve_runs([Path(run) if "://" not in run else run for run in runs], port, at)
+    serve_runs(runs, port, at)

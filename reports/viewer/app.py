@@ -8,8 +8,14 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.responses import StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -96,7 +102,7 @@ def answered(session: Session, name: str, query: Query) -> Response:
     if name in ANSWERS:
         return JSONResponse(ANSWERS[name](view, ask, query))
     page = PAGES[name](view, ask, query)
-    here = links.address(f"/{quote(session.name)}/{name}", **query.all())
+    here = links.address(name, **query.all())
     return HTMLResponse(render.html(page, run=session.name, asked=ask.asked, here=here, name=name,
                                     query=query.all()))
 

@@ -23,8 +23,8 @@ MOST_TURNS = 20
 MOST_LINES = 600        # of a program that is compared
 MOST_UNITS = 200        # tests that are listed
 MEMBERS_SQL = """\
-SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, error_class, error_name,
-       error_message, outputs, code, fingerprint, advantage, drop_reason
+SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, error_class,
+       error_name, error_message, outputs, code, fingerprint, advantage, drop_reason
 FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended,
              policy_version AS drawn_by
       FROM completions WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS sampled
@@ -37,8 +37,8 @@ LEFT JOIN (SELECT task_id, sample_index, arg_max(advantage, trained_iteration) A
 ORDER BY reward DESC NULLS LAST, sample_index LIMIT 256"""
 PROMPT_SQL = "SELECT * FROM prompts WHERE iteration = $1 AND purpose = $2 AND group_id = $3"
 TRAINED_SQL = """\
-SELECT trained_iteration, staleness, optimizer_step, scorer, reward, advantage, num_trainable_tokens, drop_reason,
-       log_ratio_abs_max, mismatch_kl, importance_weight_mean, kept_fraction, entropy
+SELECT trained_iteration, staleness, optimizer_step, scorer, reward, advantage, num_trainable_tokens,
+       drop_reason, log_ratio_abs_max, mismatch_kl, importance_weight_mean, kept_fraction, entropy
 FROM train_samples WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
 ORDER BY trained_iteration"""
 MADE_BY_SQL = """\
@@ -47,6 +47,8 @@ FROM stages WHERE (stage = 'rollout' AND iteration = $1 AND purpose = $2)
       OR (stage = 'score' AND iteration = $1 AND purpose = $2 AND scorer = $3)
       OR (stage = 'train' AND iteration IN (SELECT unnest($4::INTEGER[])))
 ORDER BY stage, iteration"""
+TRAININGS_SQL = """\
+SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
 ANSWERS_SQL = """\
 SELECT DISTINCT prompts.iteration, prompts.purpose, prompts.group_id FROM prompts
 WHERE parent_iteration = $1 AND parent_purpose = $2 AND task_id = $3 AND parent_sample_index = $4"""
@@ -63,26 +65,26 @@ class Turn(NamedTuple):
 
 def row_of(ask: Asking, name: str) -> dict[str, Any]:
     """The row of the completion `name`; StageError where there is none."""
-    row = next((row for key in parse_name(name) if (row := find_completion(ask, *key))), None)
+    row = next((row for key in parse_name(name) if (row := find_completion(ask.connection, *key))), None)
     if row is None:
-        raise StageError(f"There is no completion {name} in complete stages: it was put aside, pruned or rolled "
-                         "back meanwhile, or never there. Look for it under Find.")
+        raise StageError(f"There is no completion {name} in complete stages: it was put aside, pruned or "
+                         "rolled back meanwhile, or never there. Look for it under Find.")
     return row
 
 
 def gaps_page(view: View, ask: Asking, query: Query) -> Page:
     """The tokens of a training iteration on which engine and trainer disagree most, in their text."""
     asked = query.number("iteration") if query.text("iteration", "") else None
-    gaps = worst_gaps(view.warehouse, ask, asked, MOST_GAPS)
+    gaps = worst_gaps(view.warehouse, ask.connection, asked, MOST_GAPS)
     iteration = gaps[0].row["trained_iteration"]
-    rows = [{"gap": gap, "before": printable(gap.before[-60:], kept=""), "token": printable(gap.token, kept=""),
-             "after": printable(gap.after[:60], kept=""),
+    rows = [{"gap": gap, "before": printable(gap.before[-60:], kept=""),
+             "token": printable(gap.token, kept=""), "after": printable(gap.after[:60], kept=""),
              "href": links.address("completion", name=gap.name, colour="gap", trained=iteration,
                                    first=gap.row["position"] // WINDOW * WINDOW, at=gap.row["position"])}
             for gap in gaps]
     spread = ask.rows("FROM gaps_by_position($1)", [iteration])
     origins = ask.rows("FROM gaps_by_origin($1)", [iteration])
-    others = ask.rows("SELECT DISTINCT trained_iteration AS number FROM train_samples ORDER BY 1 DESC LIMIT 200")
+    others = ask.rows(TRAININGS_SQL)
     return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
         "rows": rows, "by_position": spread, "by_origin": origins, "iteration": iteration,
         "others": [row["number"] for row in others]})
@@ -90,24 +92,25 @@ def gaps_page(view: View, ask: Asking, query: Query) -> Page:
 
 def group_page(_view: View, ask: Asking, query: Query) -> Page:
     """All completions of a group side by side, and what differs between two of them."""
-    keys = [query.number("iteration"), query.text("purpose", "train"), query.text("group")]
-    members = ask.rows(MEMBERS_SQL, keys)
+    iteration, group = query.number("iteration"), query.text("group")
+    purpose = query.text("purpose", "train")
+    members = ask.rows(MEMBERS_SQL, [iteration, purpose, group])
     if not members:
-        raise StageError(f"There is no group {keys[2]} in iteration {keys[0]}, purpose {keys[1]}: it was put "
+        raise StageError(f"There is no group {group} in iteration {iteration}, purpose {purpose}: it was put "
                          "aside or pruned meanwhile, or never there. Go there from its task.")
     task, sheet = members[0]["task_id"], GridSheet()
     payload = payload_of(ask, task)
     for member in members:
-        member["name"] = completion_name(keys[0], keys[1], task, member["sample_index"])
+        member["name"] = completion_name(iteration, purpose, task, member["sample_index"])
         member["pairs"] = drawn(sheet, payload, parsed(member["outputs"]), longest=84)
     first = query.number("a", members[0]["sample_index"])
     second = query.number("b", members[-1]["sample_index"])
     programs = {member["sample_index"]: member["code"] or member["completion"] or "" for member in members}
     if not {first, second} <= programs.keys():
         raise StageError(f"The group has no completions {first} and {second}. Choose two of its own.")
-    prompt = ask.rows(PROMPT_SQL, keys)
-    return Page("group.html", f"Group {keys[2]}", {
-        "iteration": keys[0], "purpose": keys[1], "group": keys[2], "task": task, "members": members,
+    prompt = ask.rows(PROMPT_SQL, [iteration, purpose, group])
+    return Page("group.html", f"Group {group}", {
+        "iteration": iteration, "purpose": purpose, "group": group, "task": task, "members": members,
         "a": first, "b": second, "difference": difference(programs[first], programs[second]),
         "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())},
         can_stand_alone=True)
@@ -149,12 +152,12 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[Turn]:
-    """The turns before a completion, the first one first, each with what was said to it; [] of a first turn."""
+    """The turns before a completion, the first one first, each with what was said to it."""
     turns: list[Turn] = []
     while prompt.get("parent_iteration") is not None and len(turns) < MOST_TURNS:
         key = (prompt["parent_iteration"], prompt["parent_purpose"], row["task_id"],
                prompt["parent_sample_index"])
-        parent = find_completion(ask, *key)
+        parent = find_completion(ask.connection, *key)
         if parent is None:
             break
         told = prompt["prompt"] or ""
@@ -170,7 +173,8 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
 def units(payload: Any, outputs: Any) -> list[dict[str, str]]:
     """What each test of a task without grids asked and what the program said; [] for grids."""
     given = outputs.get("test") if isinstance(outputs, dict) else None
-    asked = next((payload[key] for key in ("cases", "tests") if isinstance(payload.get(key), list)), [])
+    asked: list[Any] = next((payload[key] for key in ("cases", "tests")
+                             if isinstance(payload.get(key), list)), [])
     if not isinstance(given, list) or any(isinstance(pair, dict) and "input" in pair and "output" in pair
                                           for pair in payload.get("test") or []):
         return []

@@ -11,7 +11,7 @@ from reports.grids import GridSheet
 from reports.viewer import links
 from reports.viewer.distributions import bars_of, error_bars, histogram
 from reports.viewer.find import listing
-from reports.viewer.overview import signals
+from reports.viewer.overview import with_signals
 from reports.viewer.query import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
@@ -27,6 +27,9 @@ MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@k"), ("reward_mean"
             ("zero_variance_share", "groups without spread"), ("mismatch_kl", "mismatch"))
 TWO_SQL = """\
 SELECT * FROM iteration_stats WHERE purpose = $2 AND iteration <= $1 ORDER BY iteration DESC LIMIT 2"""
+AROUND_SQL = """\
+SELECT max(iteration) FILTER (iteration < $1) AS former, min(iteration) FILTER (iteration > $1) AS next
+FROM iteration_stats WHERE purpose = $2"""
 RAISED_SQL = """\
 SELECT signal, value, level, above, fired, meaning FROM raised_signals
 WHERE iteration = $1 AND purpose = $2 ORDER BY NOT fired, signal"""
@@ -48,8 +51,14 @@ VISITS_SQL = """\
 SELECT iteration, purpose, policy_version, n, c, reward_mean, tokens_mean, truncated_share
 FROM task_results WHERE task_id = $1 ORDER BY iteration DESC, purpose"""
 GROUPS_SQL = """\
-SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean, distinct_outputs
+SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean,
+       distinct_outputs
 FROM groups WHERE task_id = $1 ORDER BY iteration DESC, purpose, group_id LIMIT 400"""
+TRAINED_SQL = """\
+SELECT advantage, judged.*
+FROM (SELECT iteration, purpose, task_id, sample_index, advantage FROM train_samples
+      WHERE trained_iteration = {number}) AS trained
+JOIN (FROM samples WHERE iteration = {number}) AS judged USING (iteration, purpose, task_id, sample_index)"""
 FIRST_SQL = """\
 SELECT iteration, purpose, sample_index, policy_version, num_completion_tokens, code
 FROM samples WHERE task_id = $1 AND correct
@@ -69,10 +78,9 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     before = stats[1] if len(stats) > 1 else None
     held = f"iteration = {number} AND purpose = {quoted(purpose)}"
     chosen = f"{held} AND ({where}\n)" if where else held
-    signals(view, ask)
-    around = ask.rows("SELECT max(iteration) FILTER (iteration < $1) AS former, min(iteration) FILTER "
-                      "(iteration > $1) AS next FROM iteration_stats WHERE purpose = $2", [number, purpose])[0]
-    purposes = ask.rows("SELECT DISTINCT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
+    with_signals(view, ask)
+    around = ask.rows(AROUND_SQL, [number, purpose])[0]
+    purposes = ask.rows("SELECT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
         "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
         "around": around, "purposes": [row["purpose"] for row in purposes],
@@ -93,8 +101,7 @@ def spreads(ask: Asking, number: int, purpose: str, where: str, chosen: str) -> 
         both = f"({where}\n) AND {condition}" if where else condition
         return links.iteration(number, purpose, where=both)
 
-    trained = (f"(SELECT train_samples.advantage, samples.* FROM train_samples JOIN samples USING (iteration, "
-               f"purpose, task_id, sample_index) WHERE trained_iteration = {number})")
+    trained = f"({TRAINED_SQL.format(number=number)})"
     keys = (f"(SELECT task_id, sample_index FROM train_samples WHERE trained_iteration = {number} AND "
             f"iteration = {number} AND purpose = {quoted(purpose)} AND ")
     made = []

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
+from warehouse.inspect.alarms import BY_MISMATCH, BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
 from warehouse.sql.catalog import quoted
 from warehouse.store.names import completion_name
 
@@ -51,6 +52,22 @@ def find(where: str, order: str = "") -> str:
     return address("find", where=where, order=order)
 
 
+def shows(signal: str, purpose: str, x: int) -> str:
+    """Where the completions are that show a signal of an iteration best."""
+    purpose = purpose or "train"
+    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    if signal in MISMATCH_SIGNALS:
+        return address("gaps", iteration=x)
+    if table == "samples":
+        where = "" if condition == "true" else condition.replace("$1", str(x)).replace("$2", quoted(purpose))
+        return iteration(x, purpose, where=where, order=order)
+    where = ("(task_id, sample_index) IN (SELECT task_id, sample_index "
+             f"FROM {table} WHERE trained_iteration = {x} AND iteration = {x} "
+             f"AND purpose = {quoted(purpose)} AND {condition.replace('$1', str(x))} "
+             f"ORDER BY {order} LIMIT 50)")
+    return iteration(x, purpose, where=where)
+
+
 def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     """Where a click on a figure leads: at iteration x, on a row of a heat map or on a series."""
     if figure == "tasks" and row:
@@ -58,8 +75,7 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     if figure in GAPS:
         return address("gaps", iteration=x)
     if figure == "alarms" and row:
-        signal, _, purpose = row.partition(" ")
-        return address("alarm", signal=signal, purpose=purpose or "train", iteration=x)
+        return shows(*row.partition(" ")[::2], x)
     if figure == "forgetting":
         return address("tasks", iteration=x)
     purpose = series.partition(", ")[2].replace("training", "train") if figure in ("passes", "reach") else ""

@@ -27,7 +27,7 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     """The version of what is complete, and what is going on as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
-                           due=stage_due(view.inventory), gpus=gpus(round(time.time() / GPU_SECONDS)),
+                           due=stage_due(view.inventory), gpus=gpus(int(time.time() / GPU_SECONDS)),
                            disk=f"{number(disk.free)}B free of {number(disk.total)}B")
     return {"version": view.version, "html": html}
 
@@ -42,7 +42,7 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
     keys = stage.identity
     settings = stage.folder / "settings.json"
     began = settings.stat().st_mtime if settings.exists() else None
-    facts = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}
+    facts: dict[str, Any] = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}
     table = {"rollout": "completions", "score": "samples"}.get(stage.name)
     if table:
         files = sorted(stage.folder.glob("part-*.parquet*"))
@@ -58,7 +58,8 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
         newest = max((path.stat().st_mtime for path in stage.folder.iterdir()), default=began)
     if newest:
         age = max(0.0, time.time() - newest)
-        facts["last"] = f"last write {duration(age)} ago" + (": it may have been ended" if age > QUIET else "")
+        ended = ": it may have been ended" if age > QUIET else ""
+        facts["last"] = f"last write {duration(age)} ago{ended}"
     return facts
 
 

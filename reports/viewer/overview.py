@@ -56,17 +56,17 @@ class Line(NamedTuple):
     settings: dict[str, str]
 
 
-def signals(view: View, ask: Connection) -> Connection:
+def with_signals(view: View, ask: Asking) -> Connection:
     """The connection, once the signals of this view are computed: many ask for them, and it takes a while."""
     view.once("signals", lambda: view.connection.cursor().execute(
         "CREATE TABLE IF NOT EXISTS held_signals AS FROM signals; "
         "CREATE OR REPLACE VIEW signals AS FROM held_signals"))
-    return ask
+    return ask.connection
 
 
 def alarms_of(view: View) -> list[Alarm]:
     """What fired or was raised since the last rollback, with completions that show it."""
-    return view.once("alarms", lambda: raised_alarms(signals(view, view.asking()),
+    return view.once("alarms", lambda: raised_alarms(with_signals(view, view.asking()),
                                                      since=last_rollback(view.warehouse)))
 
 
@@ -78,7 +78,7 @@ def line_of(view: View) -> Line:
         settings = {f"{row['stage']} {row['name']}": row["value"] for row in ask.rows(SETTINGS_SQL)}
         passes = change(stats, "pass_at_1") if stats else ""
         told = alarm_count_lines(view.warehouse, alarms)
-        return Line(story_lines(view.warehouse, ask, alarms)[0],
+        return Line(story_lines(view.warehouse, ask.connection, alarms)[0],
                     spark([row["pass_at_1"] for row in stats]),
                     told[0].partition(": ")[0] if told else "", passes, len(stats), settings)
     return view.once("line", make)
@@ -135,16 +135,17 @@ def part_answer(view: View, ask: Asking, query: Query) -> dict[str, str]:
 
 def story(view: View, ask: Asking) -> str:
     """What a person would say, the numbers asked for first, alarms with the completions that show them."""
-    alarms, stats = alarms_of(view), rows_of(ask, STATS_SQL)
+    alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
     if not stats:
-        return render.fragment("story.html", lines=story_lines(view.warehouse, ask, alarms), parts=[], lost=[])
-    notice = alarm_notice(alarms, advice_lines(view.warehouse, ask, alarms),
-                          judged_lines(ask, last_rollback(view.warehouse)),
+        return render.fragment("story.html", parts=[], lost=[],
+                               lines=story_lines(view.warehouse, ask.connection, alarms))
+    notice = alarm_notice(alarms, advice_lines(view.warehouse, ask.connection, alarms),
+                          judged_lines(ask.connection, last_rollback(view.warehouse)),
                           lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))
-    return render.fragment("story.html", lines=story_lines(view.warehouse, ask, alarms),
+    return render.fragment("story.html", lines=story_lines(view.warehouse, ask.connection, alarms),
                            lost=ask.rows(FORGOTTEN_SQL),
-                           parts=[Markup(tiles(headline(ask, stats))), Markup(notice)],
+                           parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
                            numbers=Markup(stats_table(stats)))
 
 
@@ -156,8 +157,8 @@ def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
         raise StageError(f"There is no figure '{name}'. Load the page again.")
 
     def make() -> Chart | None:
-        events = view.once("events", lambda: rows_of(signals(view, ask), EVENTS_SQL))
-        return draw_figure(ask, figure, events)
+        events = view.once("events", lambda: rows_of(with_signals(view, ask), EVENTS_SQL))
+        return draw_figure(ask.connection, figure, events)
     chart = view.once(f"figure {name}", make)
     return {"html": figure_block(figure, chart), "facts": chart.hover if chart else None,
             "version": view.version}
@@ -182,6 +183,6 @@ def compare_page(sessions: Sequence[Session]) -> Page:
         raise StageError("Two runs or more can be compared. Choose them on the first page.")
     views = [session.view() for session in sessions]
     check_comparable([view.warehouse for view in views])
-    made = comparison([view.warehouse for view in views], [view.asking() for view in views])
+    made = comparison([view.warehouse for view in views], [view.asking().connection for view in views])
     return Page("compare.html", made.title, {"subtitle": made.subtitle, "body": Markup(made.body),
                                              "data": made.data})

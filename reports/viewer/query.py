@@ -23,7 +23,8 @@ class Query:
         if value is None:
             raise StageError(f"The address lacks '{name}'. Go there by a link of another page.")
         if len(value) > LONGEST or "\x00" in value:
-            raise StageError(f"'{name}' of the address is no text of up to {LONGEST:,} characters. Shorten it.")
+            raise StageError(f"'{name}' of the address is no text of up to {LONGEST:,} characters. "
+                             "Shorten it.")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:

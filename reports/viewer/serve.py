@@ -11,10 +11,11 @@ from urllib.parse import quote
 import click
 
 from reports.viewer.session import Session
+from warehouse.objects.bucket import is_address
 from warehouse.store.errors import StageError
 
 
-def serve_runs(runs: Sequence[Path], port: int, at: str = "") -> None:
+def serve_runs(runs: Sequence[str], port: int, at: str = "") -> None:
     """Serve the runs until Ctrl-C; `at` is the page that the printed address opens."""
     try:
         import uvicorn
@@ -26,7 +27,7 @@ def serve_runs(runs: Sequence[Path], port: int, at: str = "") -> None:
     sessions = named_sessions(runs)
     listener = listen(port)
     token = secrets.token_urlsafe(24)
-    place = at.lstrip("/") or (f"{quote(sessions[0].name)}/" if len(sessions) == 1 else "")
+    place = f"{quote(sessions[0].name)}/{at.lstrip('/')}" if at or len(sessions) == 1 else ""
     joint = "&" if "?" in place else "?"
     port = listener.getsockname()[1]
     click.echo(f"http://127.0.0.1:{port}/{place}{joint}token={token}")
@@ -39,15 +40,14 @@ def serve_runs(runs: Sequence[Path], port: int, at: str = "") -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def named_sessions(runs: Sequence[Path]) -> list[Session]:
+def named_sessions(runs: Sequence[str]) -> list[Session]:
     """A session per run, by the name of its folder; a number behind it where two have the same."""
     sessions: list[Session] = []
     for run in runs:
-        name = (str(run).rstrip("/").rpartition("/")[2] or "run") if "://" in str(run) else (
-            Path(run).resolve().name or "run")
+        name = run.rstrip("/").rpartition("/")[2] if is_address(run) else Path(run).resolve().name
         taken = {session.name for session in sessions} | {"static", "compare"}
-        names = (name if number == 1 else f"{name}-{number}" for number in range(1, len(runs) + 3))
-        sessions.append(Session(run, next(each for each in names if each not in taken)))
+        names = [name, *(f"{name or 'run'}-{number}" for number in range(2, len(runs) + 3))]
+        sessions.append(Session(run, next(each for each in names if each and each not in taken)))
     for session in sessions:
         session.check()
     return sessions

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from warehouse.objects.bucket import is_address
 from warehouse.objects.place import sync_copy
@@ -62,9 +62,14 @@ class Asking:
         with within(self._cursor, self._seconds):
             return self._cursor.execute(query, parameters or [])
 
+    @property
+    def connection(self) -> Connection:
+        """Itself, for functions that ask a connection of DuckDB's."""
+        return cast(Connection, self)
+
     def rows(self, query: str, parameters: Any = None) -> list[dict[str, Any]]:
         """All rows as dictionaries."""
-        return rows_of(self, query, parameters)
+        return rows_of(self.connection, query, parameters)
 
     def checked(self, query: str) -> list[dict[str, Any]]:
         """Rows of a query that a person wrote a part of."""
@@ -140,7 +145,7 @@ class Session:
         if self._view is None or self._view.version != version:
             self._view = open_view(self.root, version)
         took = time.monotonic() - started
-        self._look_at = time.monotonic() + max(LOOK_AGAIN, took)
+        self._look_at = time.monotonic() + LOOK_AGAIN * max(1.0, 2 * took)
         return self._view
 
 

@@ -14,8 +14,8 @@ Key = tuple[int, str, str, int]
 
 # Lists of the completion and of one training of it, cut to the stretch $6 .. $7 (from 1).
 TOKENS_SQL = """\
-SELECT ids[$6:$7] AS ids, mu[$6:$7] AS mu, old[$6:$7] AS old, drift[$6:$7] AS drift, clipped[$6:$7] AS clipped,
-       advantage, len(ids) AS num
+SELECT ids[$6:$7] AS ids, mu[$6:$7] AS mu, old[$6:$7] AS old, drift[$6:$7] AS drift,
+       clipped[$6:$7] AS clipped, advantage, len(ids) AS num
 FROM (SELECT completion_ids AS ids, behaviour_logprobs AS mu FROM completions
       WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4) AS sampled
 LEFT JOIN (SELECT old_logprobs AS old, advantage FROM train_samples
@@ -97,7 +97,7 @@ def quantities_of(row: dict[str, Any]) -> list[Quantity]:
     total = sum(abs(value) for value in pull if value is not None)
     share = [value and value / total if total else value for value in pull]
     made = [
-        Quantity("logprob", "Logprob, engine", "log mu: of the distribution it was drawn from, nats", mu, 5.0),
+        Quantity("logprob", "Logprob, engine", "log mu, of the distribution it was drawn from", mu, 5.0),
         Quantity("old", "Logprob, trainer", "log pi_old: before the first gradient, nats", old, 5.0),
         Quantity("gap", "Engine against trainer", "log pi_old - log mu, nats", gap, spread(gap, 0.05)),
         Quantity("rho", "Importance ratio", "log of pi_old / mu, held within 1 nat", gap, 1.0),

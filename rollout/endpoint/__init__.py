@@ -1,1 +1,1 @@
-"""vLLM servers or an API as an engine: the only room that speaks HTTP; imports neither vLLM nor torch."""
+"""vLLM servers or an API as an engine: the only room that asks by HTTP; imports neither vLLM nor torch."""

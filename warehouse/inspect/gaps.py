@@ -12,10 +12,12 @@ from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 WORST = """
-SELECT $1::INTEGER AS trained_iteration, task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
+SELECT $1::INTEGER AS trained_iteration,
+       task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
        policy_version, engine, host
 FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
 """
+KEY = ("iteration", "purpose", "task_id", "sample_index")
 CONTEXT = 12  # tokens on each side
 AROUND = f"""
 SELECT completion_ids[greatest($5 - {CONTEXT} + 1, 1):$5] AS before,
@@ -34,7 +36,7 @@ class Gap(NamedTuple):
     @property
     def name(self) -> str:
         """Its completion, as `warehouse show` takes it."""
-        return completion_name(*(self.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
+        return completion_name(*(self.row[key] for key in KEY))
 
 
 def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int) -> list[Gap]:
@@ -47,8 +49,7 @@ def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | No
         raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
     decode, gaps = decoder(warehouse, connection), []
     for row in rows:
-        [around] = rows_of(connection, AROUND, [row[key] for key in (
-            "iteration", "purpose", "task_id", "sample_index", "position")])
+        [around] = rows_of(connection, AROUND, [row[key] for key in (*KEY, "position")])
         gaps.append(Gap(row, decode(around["before"]), decode([row["token_id"]]), decode(around["after"])))
     return gaps
 

@@ -1,0 +1,218 @@
+"""The site: who may ask, what every page shows, and what is said of a bad question or a run that changes."""
+
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+from urllib.parse import urlencode
+
+import duckdb
+import pytest
+from starlette.testclient import TestClient
+
+import warehouse
+from reports.build import FIGURES
+from reports.viewer.session import View
+from tests.building.runs import copy_run
+from tests.building.weather import build_run
+from tests.reports.test_build import replace_completions
+from tests.reports.viewer.conftest import TOKEN, client_of
+from warehouse.sql.database import lock
+from warehouse.store.run_folder import Warehouse
+
+HOSTILE = "</pre><script>window.owned = 1</script>\u202e<img src=x onerror='window.owned = 2'>\x1b[2J"
+
+
+def notice(client: TestClient, address: str) -> str:
+    """The sentence of a page that says what is wrong."""
+    text = client.get(address).text
+    found = re.search(r'class="notice"[^>]*><p>(.*?)</p>', text, re.DOTALL)
+    assert found, text[:300]
+    return found[1]
+
+
+def test_nobody_gets_in_without_the_token(client: TestClient) -> None:
+    for cookies in ({}, {"rollhouse-8000": "another"}, {"rollhouse-8001": TOKEN}):
+        stranger = TestClient(client.app, base_url="http://127.0.0.1:8000", cookies=cookies)
+        assert stranger.get("/").status_code == 403
+        assert stranger.get("/static/style.css").status_code == 403
+    assert TestClient(client.app, base_url="http://127.0.0.1:8000").get("/?token=wrong").status_code == 403
+
+
+def test_the_token_goes_from_the_address_into_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
+    visitor = TestClient(client.app, base_url="http://127.0.0.1:8000", follow_redirects=False)
+    answer = visitor.get(f"/blow-up/find?where=correct&token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/blow-up/find?where=correct")
+    assert "httponly" in answer.headers["set-cookie"].lower() and "samesite=strict" in answer.headers[
+        "set-cookie"].lower()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""])
+def test_another_name_for_this_machine_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"host": host}).status_code == 421
+
+
+def test_nothing_is_written_and_no_script_but_ours_may_run(client: TestClient) -> None:
+    assert client.post("/").status_code == 405
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+
+
+@pytest.mark.parametrize("page", [
+    "", "tasks", "settings", "history", "gaps", "find", "iteration?iteration=7", "task?task=task-003",
+    "iteration?iteration=7&purpose=eval", "group?iteration=7&group=7/train/task-003/0",
+    "completion?name=3/task-003/4", "completion?name=7/eval/task-003/4"])
+def test_every_page_has_its_sql_and_an_address_to_send(client: TestClient, page: str) -> None:
+    answer = client.get(f"/blow-up/{page}")
+    assert answer.status_code == 200, answer.text[-500:]
+    assert "--at" in answer.text and "<script>" not in answer.text and "style=" not in answer.text
+    assert not page or "SQL of this page" in answer.text
+
+
+def test_the_sql_of_a_page_can_be_pasted(client: TestClient, run: Warehouse) -> None:
+    text = client.get("/blow-up/completion?name=3/task-003/4").text
+    asked = re.findall(r"<pre tabindex=\"0\">(.*?)</pre>", text.partition("SQL of this page")[2], re.DOTALL)
+    connection = warehouse.open(run.root)
+    assert len(asked) >= 6
+    assert all(connection.execute(unescape(query)).description for query in asked)
+
+
+@pytest.mark.parametrize("where", [
+    "true); DROP VIEW samples; --", "(SELECT count(*) FROM read_text('/etc/passwd')) > 0",
+    "EXISTS (FROM glob('/etc/*'))", "nonsense", "reward >", "true; SET threads = 1", "\x00"])
+def test_a_condition_that_writes_or_reads_elsewhere_is_a_sentence(client: TestClient, where: str) -> None:
+    assert notice(client, "/blow-up/find?" + urlencode({"where": where}))
+    assert client.get("/blow-up/rows", params={"where": where}).status_code == 400
+    assert client.get("/blow-up/rows?where=correct").json()["rows"]
+
+
+def test_a_condition_that_never_ends_is_cancelled(client: TestClient,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View.asking, "__defaults__", (0.3,))
+    endless = "(SELECT count(*) FROM range(1000000000) AS a, range(1000000)) > 0"
+    assert "was cancelled" in notice(client, "/blow-up/find?" + urlencode({"where": endless}))
+
+
+def test_the_connection_reads_the_run_alone_and_keeps_its_settings(run: Warehouse, tmp_path: Path) -> None:
+    connection = warehouse.open(run.root)
+    lock(connection, run.root, memory_mib=256)
+    (tmp_path / "other.csv").write_text("a\n1\n")
+    for query in (f"FROM read_csv('{tmp_path}/other.csv')", f"ATTACH '{tmp_path}/new.db'", "SET threads = 1",
+                  f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", "SET enable_external_access = true"):
+        with pytest.raises(duckdb.Error):
+            connection.execute(query)
+    assert connection.execute("SELECT count(*) FROM samples").fetchall()[0][0] > 0
+
+
+@pytest.mark.parametrize(("address", "said"), [
+    ("completion?name=3/nobody/4", "no completion 3/nobody/4"), ("completion?name=what", "does not name"),
+    ("task?task=nobody", "no task"), ("group?iteration=1&group=none", "no group none"),
+    ("iteration?iteration=99", "not scored"), ("iteration?iteration=x", "no whole number"),
+    ("iteration", "no whole number"), ("task", "lacks"), ("gaps?iteration=99", "No old logprobs"),
+    ("export?page=find", "can be taken as a file"), ("figure?figure=none", "no figure"),
+    ("rows?offset=-1", "no whole number")])
+def test_a_bad_address_is_answered_with_a_sentence(client: TestClient, address: str, said: str) -> None:
+    answer = client.get(f"/blow-up/{address}")
+    assert answer.status_code == 400 and said in answer.text
+
+
+def test_a_search_streams_what_holds_the_text_and_the_condition(client: TestClient) -> None:
+    lines = [json.loads(line) for line in client.get(
+        "/blow-up/search", params={"text": "fliplr", "where": "correct"}).text.splitlines()]
+    hits = [line for line in lines if "cells" in line]
+    assert hits and all(hit["cells"][2] == "right" and "fliplr" in hit["around"] for hit in hits)
+    assert lines[-1]["looked"] == lines[-1]["of"] == 10
+
+
+def test_bars_and_figures_lead_to_what_they_are_made_of(client: TestClient) -> None:
+    text = client.get("/blow-up/iteration?iteration=7").text
+    bars = [unescape(link) for link in re.findall(r'<a href="(iter[^"]*)" aria-label="[^"]*: \d', text)]
+    assert len(bars) > 10
+    counts = [int(number) for number in re.findall(r'aria-label="[^:"]*: (\d+) completions', text)]
+    for link, num in list(zip(bars, counts, strict=True))[::7]:
+        total = re.search(r'data-total="(\d+)"', client.get(f"/blow-up/{link}").text)
+        assert total and int(total[1]) == num, link
+    for figure, x, row, series, page in (
+            ("tasks", 3, "task-001", "", "task?task=task-001"), ("ratios", 5, "", "", "gaps?iteration=5"),
+            ("passes", 7, "", "pass@1, eval", "iteration?iteration=7&purpose=eval"),
+            ("errors", 6, "", "no_code", "no_code"), ("alarms", 5, "truncation", "", "truncated"),
+            ("alarms", 5, "step_kl", "", "train_tokens"), ("alarms", 5, "mismatch", "", "gaps?iteration=5")):
+        clicked = {"figure": figure, "x": x, "row": row, "series": series}
+        answer = client.get("/blow-up/behind", params=clicked, follow_redirects=False)
+        assert page in answer.headers["location"]
+        assert client.get(f"/blow-up/{answer.headers['location']}").status_code == 200
+
+
+def test_every_figure_of_the_report_is_drawn(client: TestClient) -> None:
+    for figure in FIGURES:
+        told = client.get(f"/blow-up/figure?figure={figure.name}").json()
+        assert "<svg" in told["html"] and told["facts"], figure.name
+
+
+def test_a_hostile_completion_is_text_alone(run: Warehouse, tmp_path: Path) -> None:
+    copy = copy_run(run, tmp_path / "copy")
+    replace_completions(copy, HOSTILE + "x" * 200_000)
+    with client_of(copy.root) as client:
+        for address in ("completion?name=0/task-003/4", "group?iteration=0&group=0/train/task-003/0",
+                        "task?task=task-003", "find?text=owned", "export?page=completion&name=0/task-003/4"):
+            text = client.get(f"/copy/{address}").text
+            assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
+            assert len(text) < 1_000_000
+        whole = client.get("/copy/text?name=0/task-003/4")
+        assert whole.headers["content-type"].startswith("text/plain") and HOSTILE[:20] in whole.text
+        assert "attachment" in whole.headers["content-disposition"]
+
+
+def test_a_run_that_grows_and_vanishes_while_it_is_shown(run: Warehouse, tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.viewer.session.LOOK_AGAIN", 0)
+    copy = copy_run(run, tmp_path / "copy")
+    shutil.move(copy.root / "samples" / "iteration=7", tmp_path / "kept")
+    with client_of(copy.root) as client:
+        before = client.get("/copy/now").json()["version"]
+        assert client.get("/copy/iteration?iteration=7").status_code == 400
+        shutil.move(tmp_path / "kept", copy.root / "samples" / "iteration=7")
+        client.get("/copy/now")
+        assert client.get("/copy/now").json()["version"] != before
+        assert client.get("/copy/iteration?iteration=7").status_code == 200
+        shutil.rmtree(copy.root)
+        assert "is gone" in notice(client, "/copy/iteration?iteration=7")
+
+
+def test_a_stage_under_way_is_told_with_its_share(run: Warehouse, tmp_path: Path) -> None:
+    copy = copy_run(run, tmp_path / "copy")
+    folder = copy.root / "completions" / "iteration=7" / "purpose=train"
+    (folder / "manifest.json").unlink()
+    next(iter(sorted(folder.glob("part-*.parquet")))).unlink()
+    with client_of(copy.root) as client:
+        told = client.get("/copy/now").json()["html"]
+    assert "rollout of iteration 7" in told and "64 of 128 completions" in told and 'value="50"' in told
+
+
+def test_a_page_as_one_file_loads_nothing_and_links_nowhere(client: TestClient) -> None:
+    for page in ("export?page=completion&name=3/task-003/4", "export?page=task&task=task-003",
+                 "export?page=group&iteration=3&group=3/train/task-003/0"):
+        answer = client.get(f"/blow-up/{page}")
+        assert "attachment" in answer.headers["content-disposition"]
+        assert "<link" not in answer.text and " src=" not in answer.text and "<a href" not in answer.text
+        assert "default-src 'none'" in answer.text
+
+
+def test_an_older_run_is_shown(tmp_path: Path) -> None:
+    fixture = Path(__file__).parents[2] / "fixtures" / "run-0.2.0"
+    shutil.copytree(fixture, tmp_path / "old")
+    with client_of(tmp_path / "old") as client:
+        for page in ("", "part?part=story", "iteration?iteration=0", "tasks", "gaps", "history", "settings"):
+            assert client.get(f"/old/{page}").status_code == 200, page
+        row = client.get("/old/rows?where=true").json()["rows"][0]
+        assert client.get(f"/old/{row['href']}").status_code == 200
+
+
+def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path) -> None:
+    other = build_run(tmp_path / "blow-up", iterations=3)
+    with client_of(run.root, other.root) as client:
+        for name in ("blow-up", "blow-up-2"):
+            assert client.get(f"/{name}/tasks").status_code == 200
+        assert "Tasks in pairs" in client.get("/compare?run=blow-up&run=blow-up-2").text
+        assert "Two runs or more" in notice(client, "/compare?run=blow-up")
