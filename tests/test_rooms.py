@@ -24,7 +24,6 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
          "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/saving.py",
                           "rollout/endpoint/tokenizer.py"),
          "starlette": ("reports/viewer/app.py",), "uvicorn": ("reports/viewer/serve.py",),
-         "jinja2": ("reports/viewer/render.py",),
          "aiohttp": ("rollout/endpoint/server.py",),
          "accelerate": ("train/steps/accelerator.py",)}
 

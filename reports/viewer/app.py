@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reports.viewer import completions, find, iterations, links, live, overview, render
-from reports.viewer.query import Query
+from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, Session, View
 from warehouse.store.errors import StageError

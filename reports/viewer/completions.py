@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from reports.grids import GridSheet
 from reports.viewer import links
-from reports.viewer.query import Query
+from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from reports.scale import number
 from reports.viewer import links
-from reports.viewer.query import Query
+from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
 from warehouse.sql.catalog import quoted

@@ -11,8 +11,8 @@ from reports.grids import GridSheet
 from reports.viewer import links
 from reports.viewer.distributions import bars_of, error_bars, histogram
 from reports.viewer.find import listing
+from reports.viewer.links import Query
 from reports.viewer.overview import with_signals
-from reports.viewer.query import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
 from warehouse.inspect.advice import SETTING_CHANGES

@@ -1,12 +1,15 @@
-"""Addresses of pages, and where a click on a figure leads."""
+"""Addresses of pages: what they ask for, and where a click on a figure leads."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from warehouse.inspect.alarms import BY_MISMATCH, BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
 from warehouse.sql.catalog import quoted
+from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
 
+LONGEST = 10_000        # characters of a value
 GAPS = ("mismatch", "ess", "ratios")
 # What a series of a figure holds, as a condition on the completions of the iteration that was clicked.
 HOLDS = {
@@ -90,3 +93,31 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
         where = (f"group_id IN (SELECT group_id FROM groups WHERE {kind} AND iteration = {int(x)} "
                  "AND purpose = 'train')")
     return iteration(x, purpose or "train", where=where, order=FIRST_BY.get(figure, ""))
+
+
+class Query:
+    """The values behind the ? of an address."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def all(self) -> dict[str, str]:
+        """Every value by its name."""
+        return dict(self._values)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A text; StageError where it is missing and has no default."""
+        value = self._values.get(name, default)
+        if value is None:
+            raise StageError(f"The address lacks '{name}'. Go there by a link of another page.")
+        if len(value) > LONGEST or "\x00" in value:
+            raise StageError(f"'{name}' of the address is no text of up to {LONGEST:,} characters. "
+                             "Shorten it.")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number from 0; StageError for what is none."""
+        value = self._values.get(name, "" if default is None else str(default))
+        if not (value.isdecimal() and value.isascii() and len(value) < 10):
+            raise StageError(f"'{name}' of the address is '{value[:40]}', no whole number. Correct it.")
+        return int(value)

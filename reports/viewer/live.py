@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from reports.scale import duration, number
 from reports.viewer import render
-from reports.viewer.query import Query
+from reports.viewer.links import Query
 from reports.viewer.session import Asking, View
 from warehouse.inspect.summary import stage_due
 from warehouse.store.run_folder import Warehouse

@@ -19,7 +19,7 @@ from reports.compare import check_comparable, comparison
 from reports.drawing import Chart
 from reports.page import alarm_notice, figure_block, tiles
 from reports.viewer import find, links, render
-from reports.viewer.query import Query
+from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, Session, View
 from warehouse.inspect.advice import SETTING_CHANGES, advice_lines, judged_lines
