@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 from warehouse.store.errors import StageError
+from warehouse.tasks.graders import check_generator
 
 MAX_GRID_SIDE = 30
 MATCHES = ("exact", "numeric", "choice")
@@ -38,7 +39,7 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
         _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
         _field(where, payload, "tolerance", NUMBER, 0)
     elif kind == "reasoning-gym":
-        _field(where, payload, "dataset", str)
+        check_generator(_field(where, payload, "dataset", str), where)
         _field(where, payload, "entry", dict)
     elif kind == "verifiers":
         _field(where, payload, "taskset", str)

@@ -156,11 +156,22 @@ def test_what_stands_between_the_last_tags_is_the_answer() -> None:
 
 @pytest.mark.parametrize(("source", "sentence"), [
     ("reasoning-gym:zebra_puzzles", "is not reasoning-gym:NAME:COUNT"),
-    ("reasoning-gym:countdown:5", "countdown is not among the generators"),
+    ("reasoning-gym:countdown:5", "'countdown' is not among the generators"),
 ])
 def test_what_is_no_generator_of_the_list_is_refused(source: str, sentence: str) -> None:
     with pytest.raises(StageError, match=sentence):
         read_source(parse_source(source, heldout=False))
+
+
+@pytest.mark.parametrize("name", ["countdown", "spiral_matrix", "propositional_logic", "composite"])
+def test_a_task_file_names_no_other_generators_than_the_source(tmp_path: Path, name: str) -> None:
+    task = {"task_id": "t", "kind": "reasoning-gym", "messages": [{"role": "user", "content": "?"}],
+            "payload": {"dataset": name, "entry": {"question": "?", "answer": "1", "metadata": {}}}}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
+    with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
+        read_source(parse_source(str(tmp_path / "tasks.jsonl"), heldout=False))
+    with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
+        load_task("t", "reasoning-gym", task["payload"])
 
 
 def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
