@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from warehouse.consent import GuardedOption
 from warehouse.options import (
     FiniteRange,
     TitledCommand,
@@ -38,7 +39,7 @@ def prepare_to_load() -> None:
 @click.option("--max-tokens", type=click.IntRange(min=1), default=1024, help="Limit on completion tokens.")
 @click.option("--temperature", type=FiniteRange(min=0), default=1.0,
               help="Sampling temperature; 0 is greedy.")
-@click.option("--prompt-format", default="chat", metavar="NAME|FILE.py:NAME",
+@click.option("--prompt-format", cls=GuardedOption, default="chat", metavar="NAME|FILE.py:NAME",
               help="Prompt format of grid tasks, with or without '@version', or a function of your own.")
 @click.option("--eval", "evaluate", is_flag=True,
               help="Evaluate: sample each of the held-out splits, not to train on.")
@@ -73,7 +74,7 @@ def prepare_to_load() -> None:
 @click.option("--parents-per-task", type=click.IntRange(min=1), default=None,
               help="Completions of a task to answer, each by a group. [default: 1; with --from all it gives]",
               show_default=False)
-@click.option("--feedback", default="tests", metavar="NAME|FILE.py:NAME",
+@click.option("--feedback", cls=GuardedOption, default="tests", metavar="NAME|FILE.py:NAME",
               help="What an answer says: tests (train pairs, or the first failing test), error (no test), "
               "or a function of your own.")
 @click.option("--max-turns", type=click.IntRange(min=1), default=4, help="Turns beyond this are refused.")
@@ -108,12 +109,12 @@ def prepare_to_load() -> None:
 @click.option("--endpoint", default=None, metavar="URL[,URL..]", envvar="ROLLOUT_ENDPOINT",
               help="Sample from these running vLLM servers instead of starting an engine. The variable "
               "ROLLOUT_ENDPOINT says it too.")
-@click.option("--model", default=None, metavar="NAME",
+@click.option("--model", cls=GuardedOption, default=None, metavar="NAME",
               help="Ask this model of another maker, through the OpenAI-compatible API at --endpoint; needs "
               "--eval or --distil.")
 @click.option("--distil", is_flag=True,
               help="Gather what --model says to the training tasks, for `train --loss nll`.")
-@click.option("--api-key-variable", default="OPENAI_API_KEY", metavar="NAME",
+@click.option("--api-key-variable", cls=GuardedOption, default="OPENAI_API_KEY", metavar="NAME",
               help="Environment variable that holds the API's key.")
 @click.option("--cache", type=click.Path(path_type=Path), default=None,
               help="Folder that keeps the answers of --model: nothing is asked twice, in any run.")

@@ -17,6 +17,7 @@ from score.inspect.commands import (
     tier_options,
     try_program,
 )
+from warehouse.consent import GuardedOption
 from warehouse.options import (
     FiniteRange,
     TitledCommand,
@@ -71,9 +72,9 @@ judges canonical solutions, `score doctor` says what isolation this machine offe
               help="How measures become a reward. [default: that of each kind of task]")
 @click.option("--parameter", multiple=True, metavar="NAME=VALUE",
               help="Parameter of the reward, for example shaping=0.2; may be repeated.")
-@click.option("--reward-file", default=None, metavar="FILE.py:NAME",
+@click.option("--reward-file", cls=GuardedOption, unless="reward", default=None, metavar="FILE.py:NAME",
               help="A reward function of your own, with TRL's signature, instead of --reward.")
-@click.option("--scorer", default=None, hidden=True)          # what --reward-file was called
+@click.option("--scorer", cls=GuardedOption, unless="reward", default=None, hidden=True)   # now --reward-file
 @click.option("--weight", multiple=True, metavar="TERM=FACTOR",
               help="Factor of a term of the reward, for example pixel_score=0; may be repeated.")
 @click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")

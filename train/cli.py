@@ -9,6 +9,7 @@ import click
 
 from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
+from warehouse.consent import GuardedOption
 from warehouse.options import (
     FiniteRange,
     RunFolder,
@@ -104,7 +105,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
               help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
-@click.option("--advantages", metavar="FILE.py:NAME",
+@click.option("--advantages", cls=GuardedOption, metavar="FILE.py:NAME",
               help="Your own advantages: a function of all rows that gives each a number, or one per token.")
 @click.option("--credit", type=click.Choice(CREDITS),
               help="Reward of a turn: its own, the best of that and of the turns that follow from it, or "

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from warehouse.consent import GuardedOption
 from warehouse.options import (
     RunFolder,
     TitledCommand,
@@ -31,9 +32,10 @@ lane_options = option_group(
     "What programs may import, and lanes that run them",
     click.option("--allow-import", multiple=True, metavar="MODULE",
                  help="Further module that programs may import, for example scipy; may be repeated."),
-    click.option("--import-path", multiple=True, type=click.Path(exists=True, file_okay=False),
+    click.option("--import-path", cls=GuardedOption, multiple=True,
+                 type=click.Path(exists=True, file_okay=False),
                  help="Folder with modules of your own named by --allow-import."),
-    click.option("--preload", multiple=True, metavar="MODULE",
+    click.option("--preload", cls=GuardedOption, multiple=True, metavar="MODULE",
                  help="Import once per lane instead of once per program that mentions it."),
     click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
                  help="Programs running at a time. [default: one per usable core]"))
@@ -41,7 +43,7 @@ tier_options = option_group(
     "Isolation",
     click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
                  help="Isolation to insist on. [default: the best there is]"),
-    click.option("--unsafe-no-sandbox", is_flag=True,
+    click.option("--unsafe-no-sandbox", cls=GuardedOption, is_flag=True,
                  help="Run foreign programs without isolation; every row then says so."))
 
 

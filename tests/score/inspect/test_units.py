@@ -45,7 +45,7 @@ def test_a_failed_test_is_shown_with_what_was_expected_and_what_came(folder: Pat
     assert lines[1:end] == shown
 
 
-def test_try_loads_what_score_would_load(folder: Path) -> None:
+def test_try_loads_what_score_would_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "own").mkdir()
     (folder / "own" / "mine.py").write_text("ONE = 1\n")
     (folder / "uses.py").write_text("import mine\ndef add(a, b):\n    return a + b + mine.ONE - 1\n")
@@ -55,6 +55,8 @@ def test_try_loads_what_score_would_load(folder: Path) -> None:
     assert "test 1: right" in CliRunner().invoke(score, [*words, *options]).output
     (folder / "run/config.toml").write_text(
         f'[score]\nallow-import = "mine"\nimport-path = ["{folder}/own"]\nreward = "tests-share"\n')
+    assert "config.toml sets --import-path" in CliRunner().invoke(score, words).output
+    monkeypatch.setenv("ROLLHOUSE_TRUST", str(folder))
     assert "reward 0.3333" in CliRunner().invoke(score, words).output
 
 

@@ -1,0 +1,62 @@
+"""What a run's config.toml may not set by itself, because the run may be somebody else's."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rollout.cli import rollout
+from score.cli import score
+from tests.building.runs import new_run
+from train.cli import train
+from warehouse.consent import is_trusted
+
+HARMFUL = [
+    (score, "unsafe-no-sandbox = true"), (score, 'reward-file = "mine.py:f"'),
+    (score, 'scorer = "mine.py:f"'), (score, 'import-path = ["."]'), (score, 'preload = ["os"]'), (rollout, 'prompt-format = "mine.py:f"'),
+    (rollout, 'feedback = "mine.py:f"'), (rollout, 'api-key-variable = "AWS_SECRET_ACCESS_KEY"'),
+    (rollout, 'model = "gpt"'), (train, 'advantages = "mine.py:f"')]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return new_run(tmp_path_factory.mktemp("consent") / "run").root
+
+
+def told(command: click.Command, run: Path, setting: str, *words: str) -> str:
+    """What a command says where the run's config.toml holds a setting."""
+    (run / "config.toml").write_text(f"[{command.name}]\n{setting}\n")
+    result = CliRunner().invoke(command, [str(run), *words, "--time-limit", "nan"])      # which none takes
+    assert result.exit_code
+    return result.output
+
+
+@pytest.mark.parametrize(("command", "setting"), HARMFUL, ids=[setting.split()[0] for _, setting in HARMFUL])
+def test_a_config_file_alone_sets_nothing_that_could_harm(command: click.Command, setting: str, run: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "config.toml").write_text(f"[{command.name}]\n{setting}\n")
+    option = f"--{setting.split()[0]}"
+    result = CliRunner().invoke(command, [str(run)])
+    assert result.exit_code == 1
+    assert f"{run}/config.toml sets {option}, which could harm you" in result.output
+    monkeypatch.setenv("ROLLHOUSE_TRUST", f"/elsewhere,{run.parent}")
+    assert "could harm you" not in told(command, run, setting)
+
+
+@pytest.mark.parametrize(("command", "setting", "words"), [
+    (score, 'reward-file = "mine.py:f"', ("--reward", "exact")),
+    (score, 'reward-file = "mine.py:f"', ("--reward-file", "other.py:g")),
+    (score, "unsafe-no-sandbox = false", ()),
+    (rollout, 'prompt-format = "chat"', ()), (rollout, 'feedback = "error"', ()),
+])
+def test_what_is_typed_or_harmless_needs_no_trust(command: click.Command, setting: str,
+                                                  words: tuple[str, ...], run: Path) -> None:
+    assert "could harm you" not in told(command, run, setting, *words)
+
+
+def test_trust_is_of_whole_folders(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for entry, trusts in ((str(run), True), (f"{run}/", True), ("/", True), ("", False),
+                          (str(run)[:-1], False)):
+        monkeypatch.setenv("ROLLHOUSE_TRUST", entry)
+        assert is_trusted(run) is trusts, entry

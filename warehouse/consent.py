@@ -1,0 +1,54 @@
+"""Options that run code, lower a guard or send a key: a run's config.toml sets them only where it is trusted.
+
+A run folder may come from somebody else, and so may its config.toml; the word of trust lies outside of it.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from warehouse.store.commit import by_address
+from warehouse.store.errors import shell_quote
+
+VARIABLE = "ROLLHOUSE_TRUST"       # folders or addresses with commas between: of runs, or above them
+
+
+class GuardedOption(click.Option):
+    """An option that is refused from the config.toml of a run that is not trusted.
+
+    An option that another one, if it is typed, takes the place of names that one in `unless`.
+    """
+
+    def __init__(self, *arguments: Any, unless: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.unless = unless
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """The value and where it comes from; an error where that is a config.toml without trust."""
+        value, source = super().consume_value(ctx, opts)
+        run = ctx.params.get("run") or ctx.params.get("where", "")     # where tasks are may be a file, too
+        is_name = "|FILE.py" in str(self.metavar) and ".py:" not in str(value)
+        if (source is not ParameterSource.DEFAULT_MAP or not value or is_name
+                or not Path(run).is_dir() or is_trusted(run)):
+            return value, source
+        if self.unless in opts:
+            return None, ParameterSource.DEFAULT
+        place = by_address(str(Path(run).resolve()))
+        raise click.ClickException(
+            f"{place}/config.toml sets {self.opts[0]}, which could harm you if the run is somebody else's. "
+            f"Type {self.opts[0]} on the command line, or, if you have read that file, trust it: export "
+            f"{VARIABLE}={shell_quote(place)}")
+
+
+def is_trusted(run: str | Path) -> bool:
+    """True if the user named the run's folder or address, or one above it, in ROLLHOUSE_TRUST."""
+    folder = Path(run).resolve()
+    address = by_address(str(folder))
+    for entry in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        if f"{address}/".startswith(f"{entry.rstrip('/')}/") or folder.is_relative_to(Path(entry).resolve()):
+            return True
+    return False
