@@ -14,9 +14,8 @@ from reports.figure import Figure
 from reports.grids import GridSheet
 from reports.samples import PICKS, Sample, shorten
 from warehouse.inspect.alarms import Alarm
-from warehouse.inspect.render import printable
 from warehouse.inspect.show import grid_pairs
-from warehouse.store.errors import counted
+from warehouse.store.errors import counted, printable
 
 SCRIPTS = ("charts.js", "page.js")
 Link = Callable[[Alarm, str, int], str]

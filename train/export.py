@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from train.model.loading import DTYPES, load_lora
-from train.model.saving import copy_tokenizer
+from train.model.saving import copy_tokenizer, set_modes
 from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -50,6 +50,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(str(unfinished))
     copy_tokenizer(warehouse.model, unfinished)
+    set_modes(unfinished)
     unfinished.replace(folder)
     moved = (torch.cat(expected) - torch.cat(of_base)).abs().mean()
     return (f"policy {version} written to {folder} in {dtype}; its logprobs differ from base and adapter by "

@@ -19,7 +19,7 @@ from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, first_line, printable
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
@@ -202,7 +202,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
             # What to run next is named as it may be run anywhere; files are named where they were looked at.
-            shown = click.ClickException(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error)))
+            shown = click.ClickException(
+                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:

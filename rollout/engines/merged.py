@@ -1,5 +1,6 @@
 """A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
 
+import fcntl
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from typing import Any
 from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
-SCRATCH = "rollhouse-merged-"                   # followed by the process that uses it
+SCRATCH, LOCK = "rollhouse-merged-", ".in-use"     # a folder's name begins so; its user has its file locked
 UNSUPPORTED = {"bias": "none", "use_dora": False, "fan_in_fan_out": False, "modules_to_save": None,
                "rank_pattern": {}, "alpha_pattern": {}}
 
@@ -28,7 +29,9 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
     """
     sweep()
     base = base_folder(model, revision)
-    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
         if shutil.disk_usage(folder).free < 2 * size:
@@ -40,6 +43,7 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
@@ -143,8 +147,19 @@ def base_folder(model: str, revision: str | None) -> Path:
 
 
 def sweep() -> None:
-    """Remove what processes that no longer live left behind."""
+    """Remove what processes that no longer live left behind.
+
+    A lock tells, also of other containers and machines that share the folder, whose process ids say nothing.
+    """
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
-        process = left.name.removeprefix(SCRATCH).partition("-")[0]
-        if not Path("/proc", process).exists():
+        try:
+            lock = os.open(left / LOCK, os.O_RDWR)
+        except OSError:
+            continue                 # somebody else's, or made just now
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
+        except OSError:
+            pass                     # in use
+        finally:
+            os.close(lock)

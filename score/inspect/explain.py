@@ -6,9 +6,9 @@ from typing import Any
 
 from score.inspect.units import unit_lines
 from score.tasks.together import mode_of
-from warehouse.inspect.render import printable
 from warehouse.inspect.show import no_completion, pair_lines, parse_name
 from warehouse.store.chosen_scorer import choose_scorer
+from warehouse.store.errors import printable
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MODES = {"apart": "apart: in a process of their own, which sees plain data alone",

@@ -11,7 +11,7 @@ from score.tasks.kinds import load_task
 from score.tasks.script import ScriptTask
 from score.tasks.script import is_expected as is_expected_text
 from score.tasks.together import calls_of_tests
-from warehouse.inspect.render import printable
+from warehouse.store.errors import printable
 
 FAILED_AT = re.compile(r"line (\d+)(?: of the setup)?(?:, (.*))?", re.DOTALL)    # as lanes say it
 LONGEST = 400                       # characters of a value

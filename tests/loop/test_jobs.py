@@ -203,3 +203,18 @@ def test_a_share_whose_rollout_vanished_is_made_up_for_by_learn(undisturbed: War
 def _scorer(warehouse: Warehouse) -> str:
     [folder] = (warehouse.root / "samples" / "iteration=0" / "purpose=train").iterdir()
     return folder.name.removeprefix("scorer=")
+
+
+def test_a_slurm_task_of_an_array_requeues_itself_alone(tmp_path: Path) -> None:
+    """The task that runs under the array's own job id is among them: 700 names all tasks, 700_3 the one."""
+    said = tmp_path / "said"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {said}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "examples" / "jobs").mkdir(parents=True)
+    (tmp_path / "examples" / "jobs" / "work.sh").write_text("exit 75\n")
+    for array in ({"SLURM_ARRAY_JOB_ID": "700", "SLURM_ARRAY_TASK_ID": "3"}, {}):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path),
+                       "SLURM_JOB_ID": "700", "REQUEUE_WAIT": "0", **array}
+        words = ["bash", str(JOBS / "slurm" / "stage.sbatch"), "rollout", "run", "0", "4"]
+        assert subprocess.run(words, env=environment, check=False).returncode == 75
+    assert said.read_text().splitlines() == ["requeue 700_3", "requeue 700"]

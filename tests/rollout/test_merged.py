@@ -1,6 +1,8 @@
 """Policies served merged into their base: the sum is PEFT's own, and nothing of it stays behind."""
 
+import fcntl
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rollout.engines.engine import Sampling
-from rollout.engines.merged import SCRATCH, kept_by_rounding, merge, merged_weights
+from rollout.engines.merged import LOCK, SCRATCH, kept_by_rounding, merge, merged_weights
 from rollout.run import run_rollout
 from tests.building.runs import arc_file
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine, default_options
@@ -57,11 +59,17 @@ def test_the_scratch_folder_is_gone_afterwards_and_so_are_those_of_the_dead(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lora = adapter(tmp_path / "lora")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"{SCRATCH}999999999-x").mkdir()
+    for name in ("dead", "elsewhere", "fresh"):
+        (tmp_path / f"{SCRATCH}{name}").mkdir()
+    (tmp_path / f"{SCRATCH}dead" / LOCK).touch()
+    held = os.open(tmp_path / f"{SCRATCH}elsewhere" / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)            # by a process of which only the lock can be seen here
     with merged_weights(str(BASE), None, lora, "float32") as folder:
         assert (Path(folder) / "tokenizer.json").exists() and Path(folder).parent == tmp_path
-        assert [path.name for path in tmp_path.glob(f"{SCRATCH}*")] == [Path(folder).name]
-    assert not list(tmp_path.glob(f"{SCRATCH}*"))
+        kept = {f"{SCRATCH}elsewhere", f"{SCRATCH}fresh"}
+        assert {path.name for path in tmp_path.glob(f"{SCRATCH}*")} == {Path(folder).name, *kept}
+    os.close(held)
+    assert {path.name for path in tmp_path.glob(f"{SCRATCH}*")} == kept
 
 
 @pytest.mark.parametrize(("change", "sentence"), [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
 from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
+from rollout.prompts.prompt_encoder import PromptEncoder
 from tests.building.runs import TURN
 from tests.building.scripted import ScriptedEncoder
 from warehouse.store.errors import StageError
@@ -138,3 +139,14 @@ def test_colour_permutations_keep_black_nine_times_in_ten() -> None:
 def test_no_augmentation_is_the_identity() -> None:
     assert draw_augmentation(random.Random(0), "none") == {
         "flip": False, "rotations": 0, "color_map": list(range(10))}
+
+
+def test_a_chat_template_that_loops_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Looping:
+        def apply_chat_template(self, *_arguments: object, **_options: object) -> str:
+            while True:
+                pass
+    monkeypatch.setattr("rollout.prompts.prompt_encoder.RENDERING", 1)
+    encoder = PromptEncoder(Looping(), {"max_position_embeddings": 8})
+    with pytest.raises(StageError, match="renders a prompt for more than 1 seconds"):
+        encoder([{"role": "user", "content": "?"}], "")

@@ -1,5 +1,6 @@
 """`train export` writes a plain model with the logprobs of base and adapter."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,10 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
         base(row[None]).logits.log_softmax(-1)[0, :-1], 1, row[1:, None])
         for row in probe_rows(run, 1, VOCABULARY) for change in [merged(row[None]).logits]]
     assert f"where the adapter moved them by {torch.cat(moved).abs().mean():.1e} on average" in result.stdout
+    umask = os.umask(0o022)
+    os.umask(umask)
+    files = [*(tmp_path / "merged").glob("*.safetensors"), *run.policy_dir(1).glob("*.safetensors")]
+    assert {path.stat().st_mode & 0o444 for path in files} == {0o444 & ~umask}
 
 
 @pytest.mark.parametrize("table", ["completions", "prompts"])

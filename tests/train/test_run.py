@@ -139,7 +139,8 @@ def test_the_next_iteration_starts_from_the_policy_and_its_optimizer(trained, tm
     sample_rows(run, 1)
     assert run_train(run).exit_code == 0
     moments = torch.load(run.policy_dir(2) / "optimizer.pt", weights_only=True)["state"]
-    skipped = sum(run.stage("train", iteration=number).manifest()["facts"]["num_skipped"] for number in (0, 1))
+    skipped = sum(run.stage("train", iteration=number).manifest()["facts"]["num_skipped"]
+                  for number in (0, 1))
     assert {float(state["step"]) for state in moments.values()} == {6.0 - skipped}
     assert run.policy(2)["parent"] == 1 and run.policy(2)["global_step"] == 6
 

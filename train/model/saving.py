@@ -1,6 +1,7 @@
 """Policy folders: adapter in PEFT format or full weights, their hash, and the files that go with them."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,6 +54,15 @@ def save_policy(policy: Policy, folder: Path, *, base: str, weights: dict[str, T
     else:
         policy.model.save_pretrained(str(folder), state_dict=weights)  # type: ignore[operator]
         copy_tokenizer(base, folder)
+    set_modes(folder)
+
+
+def set_modes(folder: Path) -> None:
+    """Give files the rights that new ones have: safetensors makes its own for their owner alone."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~umask)
 
 
 def copy_tokenizer(base: str, folder: Path) -> None:

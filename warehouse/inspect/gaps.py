@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.inspect.render import printable, short_number
+from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.vocabulary import load_tokenizer
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 

@@ -16,7 +16,7 @@ from warehouse.sql.database import (
     unwritable,
 )
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, printable
 from warehouse.store.run_folder import Warehouse
 
 SHOWN_ROWS = 200
@@ -37,7 +37,7 @@ def write_answers(warehouse: Warehouse, connection: Connection, script: str, **o
                 raise StageError("SQL changes no row of the run, and what this makes is gone when the "
                                  "command ends. Select from it in the same script.")
             if text := write_answer(warehouse, connection, statement, **options):
-                print(text, flush=True)
+                print(printable(text) if sys.stdout.isatty() else text, flush=True)
         except StageError as error:
             if len(statements) == 1:
                 raise

@@ -11,6 +11,8 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
+from warehouse.store.errors import printable
+
 LONGEST_CELL = 60
 MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
 
@@ -71,12 +73,6 @@ def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> st
 
 WRITERS: dict[str, Callable[..., str]] = {"table": as_table, "markdown": as_markdown, "csv": as_csv,
                                           "json": as_json}
-
-
-def printable(text: str, *, kept: str = "\n\t") -> str:
-    """Text of a model made safe for a terminal: control characters but those `kept` are spelled out."""
-    return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1]
-                   for letter in text)
 
 
 def short_number(value: float) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from warehouse.inspect.render import printable, short_number
+from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError, printable, shell_quote
 from warehouse.store.names import begins_purpose
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
@@ -74,14 +74,15 @@ def completion_lines(connection: Connection, run: Path, name: str, *, color: boo
     task, index = row["task_id"], row["sample_index"]
     verdict = "not scored" if row["reward"] is None and row["scorer"] is None else (
         f"{'right' if row['correct'] else 'wrong'}, reward {_shown(row['reward'])}")
-    lines = [f"{task}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
+    title = printable(task, kept="")
+    lines = [f"{title}  iteration {iteration}  {purpose}  sample {index}: {verdict}", ""]
     lines += [f"  {fact:<22} {_shown(row[fact])}" for fact in FACTS if row[fact] is not None]
     lines += _group_lines(connection, row)
     if row["error_class"]:
         error = f"{row['error_class']} {row['error_name'] or ''} {row['error_message'] or ''}"
         lines.append(f"  {'error':<22} {printable(error)}")
     asked = rows_of(connection, ASKED_SQL, [iteration, purpose, row["group_id"]])
-    lines += [f"  {'answers to':<22} {each['parent']}, told by {each['feedback_format']}"
+    lines += [f"  {'answers to':<22} {printable(each['parent'], kept='')}, told by {each['feedback_format']}"
               for each in asked if each["parent"]]
     if prompt:
         lines += ["", "prompt", *_indent(asked[0]["prompt"] if asked else "(not stored)")]
@@ -94,7 +95,7 @@ def completion_lines(connection: Connection, run: Path, name: str, *, color: boo
 
 
 def _shown(value: Any) -> Any:
-    return short_number(value) if isinstance(value, float) else value
+    return short_number(value) if isinstance(value, float) else printable(str(value), kept="")
 
 
 ASKED_SQL = """

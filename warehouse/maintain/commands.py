@@ -6,7 +6,7 @@ import click
 
 from warehouse.options import open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import counted
+from warehouse.store.errors import counted, printable
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                               help="Only this iteration.")
@@ -117,7 +117,7 @@ def tasks() -> None:
 def list_command(run: Path, splits: tuple[str, ...]) -> None:
     """Print a line per task: id, split, kind, source, changes."""
     from warehouse.maintain.tasks import list_tasks
-    click.echo("\n".join(list_tasks(open_run(run), splits)))
+    click.echo(printable("\n".join(list_tasks(open_run(run), splits))))
 
 
 @tasks.command("add")

@@ -15,6 +15,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:400].rstrip('.')}"
 
 
+def printable(text: str, *, kept: str = "\n\t") -> str:
+    """Foreign text made safe for a terminal: marks that steer it, but those `kept`, are spelled out."""
+    return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1]
+                   for letter in text)
+
+
 def counted(number: int, noun: str, style: str = "") -> str:
     """`1 task`, `2 tasks`; with the style `,` `1,000 tasks`."""
     return f"{number:{style}} {noun}{'' if number == 1 else 's'}"

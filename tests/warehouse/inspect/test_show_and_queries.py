@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.building.runs import TURN, new_run
 from tests.building.texts import SAME, add_rollout, fenced
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.cli import cli
+from warehouse.inspect.queries import write_answers
 from warehouse.inspect.results import result_table
 from warehouse.inspect.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
@@ -269,3 +271,12 @@ def test_what_show_suggests_works(run: Warehouse) -> None:
         assert words[:2] == ["warehouse", "sql"]
         listed = warehouse(*words[1:])
         assert listed.exit_code == 0 and "task-001" in listed.stdout, listed.stderr
+
+
+def test_what_is_printed_on_a_terminal_cannot_steer_it(run: Warehouse, monkeypatch: pytest.MonkeyPatch,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select chr(27) || '[31m' || chr(8238) as marks"
+    for on_terminal, shown in ((True, "\\x1b[31m\\u202e"), (False, "\x1b[31m\u202e")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda value=on_terminal: value)
+        write_answers(run, connect(run), query, style="csv")
+        assert capsys.readouterr().out == f"marks\n{shown}\n"

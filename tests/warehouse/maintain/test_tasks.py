@@ -137,3 +137,10 @@ def test_to_add_needs_a_source(run: Path) -> None:
 def test_one_is_one() -> None:
     assert [counted(number, "task") for number in (0, 1, 2)] == ["0 tasks", "1 task", "2 tasks"]
     assert counted(1000, "held-out task", ",") == "1,000 held-out tasks"
+
+
+def test_ids_and_sources_cannot_steer_the_terminal(run: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"\x1b[31mred\u202e": json.loads(arc_file(tmp_path, ["d"]).read_text())["d"]}))
+    assert said("add", run, "--tasks", own).exit_code == 0
+    assert "\\x1b[31mred\\u202e" in said("list", run).output

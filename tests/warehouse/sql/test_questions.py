@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 
 from tests.building.weather import build_run, empty_run
 from warehouse.cli import cli
-from warehouse.inspect.render import as_table, printable
+from warehouse.inspect.render import as_table
 from warehouse.inspect.summary import sparkline
 from warehouse.sql.database import interruptible
+from warehouse.store.errors import printable
 from warehouse.store.run_folder import Warehouse
 
 
