@@ -20,6 +20,7 @@ from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
 
+SHORTEST_WAIT = 0.1              # seconds, whatever the service says
 LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
 LONGEST_SILENCE = 900.0          # seconds of nothing but that
 ANSWERING = 1800.0               # seconds that an answer may take
@@ -139,10 +140,13 @@ class ForeignEngine:
         if now - self.last_answer > LONGEST_SILENCE:
             raise StageError(f"{self.url} has answered nothing for {LONGEST_SILENCE / 60:.0f} minutes: "
                              f"{error}. What was finished is kept: run the same command again later.")
+        if error.after is not None and error.after > LONGEST_SILENCE:
+            raise StageError(f"{self.url} wants to be left alone for {error.after / 60:,.0f} minutes: "
+                             f"{error}. What was finished is kept: run the same command again then.")
         if self.resting_until <= now:
             silent = now - self.last_answer
-            self.resting_until = now + (error.after if error.after is not None
-                                        else min(max(1.0, silent), LONGEST_WAIT))
+            least = max(1.0, silent) if error.after is None else max(SHORTEST_WAIT, error.after, silent / 2)
+            self.resting_until = now + max(error.after or 0.0, min(least, LONGEST_WAIT))
         await asyncio.sleep(self.resting_until - now)
 
     def _sampled(self, request: Request, answer: Answer, cost: float | None) -> Sampled:
@@ -168,9 +172,8 @@ class ForeignEngine:
             "the rollout, and sample the others with --tasks-sql (a --cache keeps what was paid for).")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
-        """The service's refusal without the key, and the way out where it is known."""
-        said = str(refusal).replace(self.key, "***") if self.key else str(refusal)
-        way_out = KEPT
+        """The service's refusal, and the way out where it is known."""
+        said, way_out = str(refusal), KEPT
         if refusal.status in OF_THE_KEY:
             state = "holds one that it does not take" if self.key else "is empty"
             way_out = (f"The key is read from the variable {self.key_variable}, which {state}; "
@@ -192,7 +195,11 @@ def _read(told: Any) -> Answer:
     """The single choice of an answer; Unavailable for what is no answer, or only its beginning."""
     try:
         choice, usage = told["choices"][0], told.get("usage") or {}
-        text, reason = choice["message"]["content"] or "", choice["finish_reason"]
+        message = choice["message"]
+        text, reason = message["content"] or "", choice["finish_reason"]
+        thoughts = message.get("reasoning_content") or message.get("reasoning")
+        if thoughts and isinstance(thoughts, str) and isinstance(text, str):
+            text = f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"      # as models write them
         counts = [count if isinstance(count := usage.get(name), int) and count >= 0 else None
                   for name in ("prompt_tokens", "completion_tokens")]
     except (TypeError, KeyError, IndexError, AttributeError) as error:

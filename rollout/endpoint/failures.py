@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import math
 import time
 from email.utils import parsedate_to_datetime
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, printable
 
 OF_THE_KEY = (401, 403)
 
@@ -17,7 +18,7 @@ class Unavailable(Exception):
     """
 
     def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message, kept=""))
         self.status, self.after = status, after
 
 
@@ -25,7 +26,7 @@ class Refused(StageError):
     """The server understood and will not, with the `status` of its answer."""
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
+        super().__init__(printable(message, kept=""))
         self.status = status
 
 
@@ -34,8 +35,9 @@ def seconds_to_wait(told: str | None) -> float | None:
     if not told:
         return None
     with contextlib.suppress(ValueError):
-        return max(0.0, float(told))
-    with contextlib.suppress(ValueError):
+        seconds = float(told)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    with contextlib.suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
     return None
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from rollout.endpoint.bodies import MOST_BYTES, read_lines, read_text
 from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
 from rollout.endpoint.gate import LOCAL
 from rollout.endpoint.work import Draw
@@ -18,7 +19,9 @@ from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.stopping import REASONS, Drawn, draw_parameters, likely, next_draw
 from warehouse.store.errors import StageError
 
+TOKEN_BYTES = 512                # that a token with its logprob may take in an answer
 IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
+SHORTEST_KEY = 8                 # characters; what is shorter keeps nothing secret, and may be a word
 PATIENCE = 20.0                  # seconds after which a small question counts as not answered
 
 
@@ -53,28 +56,35 @@ class Server:
         self.under_way: set[asyncio.Task[Any]] = set()
 
     async def ask(self, path: str, body: Any = None, *, seconds: float | None = None,
-                  hear: Callable[[Any], None] = lambda _told: None) -> Any:
+                  hear: Callable[[Any], None] = lambda _told: None, most: int = MOST_BYTES) -> Any:
         """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses.
 
-        An answer that comes in pieces is given to `hear` piece by piece.
+        An answer that comes in pieces is given to `hear` piece by piece. No more than `most` bytes are
+        read of an answer, or of a piece; where it names the key, the key is left out.
         """
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PATIENCE)
         method = "GET" if body is None else "POST"
         try:
-            async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
+            async with self.session.request(method, self.url + path, json=body, timeout=timeout,
+                                            allow_redirects=False) as answer:
+                chunks = aiter(answer.content.iter_any())
                 if answer.content_type == "text/event-stream":
-                    async for line in answer.content:
-                        if line.startswith(b"data: {"):
-                            hear(json.loads(line.removeprefix(b"data: ")))
+                    async for line in read_lines(chunks, most):
+                        if line.startswith("data: {"):
+                            hear(json.loads(self._without_key(line.removeprefix("data: "))))
                     return None
-                text = await answer.text()
+                text = self._without_key(await read_text(
+                    chunks, answer.headers.get("Content-Encoding"), most))
         except aiohttp.ClientConnectorError as error:
             raise Unavailable(_unreachable(error)) from error
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
             raise Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if answer.status >= 500 or answer.status in (404, 408, 429):
             raise Unavailable(f"{answer.status} for {path}: {message_of(text)}", status=answer.status,
                               after=seconds_to_wait(answer.headers.get("Retry-After")))
+        if 300 <= answer.status < 400:
+            raise Refused(f"{self.url} sends {path} elsewhere, to {answer.headers.get('Location')}. Name "
+                          "that address.", answer.status)
         if answer.status >= 400:
             raise Refused(f"{self.url} refuses {path}: {message_of(text)}", answer.status)
         try:
@@ -82,6 +92,10 @@ class Server:
             return json.loads(text) if told else text
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"its answer to {path} is no JSON, or half of one: {text[:100]}") from error
+
+    def _without_key(self, text: str) -> str:
+        key = self.session.headers.get("Authorization", "").removeprefix("Bearer ")
+        return text.replace(key, "***") if len(key) >= SHORTEST_KEY else text
 
     async def introduce(self) -> None:
         """Take down what it says of itself; StageError where it does not tell."""
@@ -179,7 +193,8 @@ class Server:
         token_ids, seed, max_tokens = next_draw(draw.request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
             "model": self.serving, "token_ids": token_ids, "stream": stream,
-            "sampling_params": draw_parameters(sampling, seed, max_tokens)}, hear=draw.hear))
+            "sampling_params": draw_parameters(sampling, seed, max_tokens)}, hear=draw.hear,
+            most=MOST_BYTES + max_tokens * (1 + sampling.num_likely()) * TOKEN_BYTES))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
@@ -215,7 +230,8 @@ class Server:
 
 async def open_session(key: str) -> aiohttp.ClientSession:
     """Connections to any number of servers, with the key that they want, if any."""
-    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"} if key else {},
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    return aiohttp.ClientSession(headers=headers, auto_decompress=False,
                                  connector=aiohttp.TCPConnector(limit=0))
 
 

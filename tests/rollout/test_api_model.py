@@ -1,9 +1,11 @@
 """Models behind an OpenAI-compatible API: rows without logprobs, nothing asked twice, troubles survived."""
 
+import asyncio
+import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from click.testing import CliRunner
 
 from rollout.cli import default_options, rollout
 from rollout.endpoint import api_model, work
+from rollout.endpoint.failures import Unavailable, seconds_to_wait
+from rollout.endpoint.server import Server, open_session
 from rollout.engines.engine import Sampling
 from rollout.run import run_rollout
 from score.cli import score
@@ -302,3 +306,78 @@ def test_a_refusal_of_what_another_worker_has_begun_leaves_it(warehouse: Warehou
     with pytest.raises(StageError, match="the name 'wise-1'"):
         ask(warehouse, service, shard=Shard(1, 2))
     assert warehouse.stage("rollout", iteration=0, purpose="distil").settings()
+
+
+def chat(**message: Any) -> web.Response:
+    return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    with suppress(ConnectionError):
+        while True:
+            await answer.write(b" " * 2**20)
+    return answer
+
+
+@pytest.mark.parametrize("body", ["bomb", "endless", "events"])
+def test_no_more_is_read_of_an_answer_than_fits(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if body == "bomb":
+            return web.Response(body=gzip.compress(b" " * 2**26), headers={"Content-Encoding": "gzip"})
+        if body == "events":
+            return web.Response(text=f"data: {{{' ' * 2**24}}}\n\n", content_type="text/event-stream")
+        return await endless(request)
+
+    async def ask_once() -> None:
+        application = web.Application()
+        application.router.add_get("/", answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        session = await open_session("")
+        try:
+            await Server(f"http://127.0.0.1:{runner.addresses[0][1]}", session).ask("/", most=2**22)
+        finally:
+            await session.close()
+            await runner.cleanup()
+    with pytest.raises(Unavailable, match="its answer is longer than 4 MiB"):
+        asyncio.run(ask_once())
+
+
+@pytest.mark.parametrize(("told", "seconds"), [
+    ("nan", None), ("inf", None), ("-5", 0.0), ("2.5", 2.5), ("soon", None), (None, None)])
+def test_a_time_to_wait_is_a_number(told: str | None, seconds: float | None) -> None:
+    assert seconds_to_wait(told) == seconds
+
+
+def test_who_wants_to_be_left_alone_for_years_ends_the_stage(warehouse: Warehouse, serve: Serve) -> None:
+    service = serve(lambda number, request: web.json_response(
+        {}, status=429, headers={"Retry-After": "1e12"}))
+    with pytest.raises(StageError, match="wants to be left alone for 16,666,666,667 minutes"):
+        ask(warehouse, service)
+
+
+def test_an_error_shows_neither_the_key_nor_marks_that_steer_the_terminal(
+        warehouse: Warehouse, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "FIRST_PAUSE", 0.001)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    service = serve(lambda number, request: web.Response(status=500, text=f"\x1b[31m{KEY} failed"))
+    with pytest.raises(StageError, match=r"\\x1b\[31m\*\*\* failed") as failure:
+        ask(warehouse, service)
+    assert KEY not in str(failure.value) and "\x1b" not in str(failure.value)
+
+
+def test_a_redirect_is_refused_with_its_address(warehouse: Warehouse, serve: Serve) -> None:
+    service = serve(lambda number, request: web.Response(status=302, headers={"Location": "http://other/v1"}))
+    with pytest.raises(StageError, match=r"elsewhere, to http://other/v1. Name that address"):
+        ask(warehouse, service)
+    assert len(service.asked) <= 16
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_the_thoughts_of_a_reasoner_are_kept(warehouse: Warehouse, serve: Serve, name: str) -> None:
+    ask(warehouse, serve(lambda number, request: chat(content="42", **{name: "six times seven\n"})))
+    assert {row["completion"] for row in rows(warehouse)} == {"<think>\nsix times seven\n</think>\n\n42"}
