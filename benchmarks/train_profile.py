@@ -29,7 +29,7 @@ def main(model: str, lora_rank: int, dtype: str, tokens_per_batch: int, shape: s
     folder.mkdir(exist_ok=True)
     make_model(folder, model, lora_rank)
     policy = new_policy(folder, folder / "adapter", dtype)
-    click.echo(f"attention {policy.attention} {policy.why_copied}, autocast {policy._autocast}")
+    click.echo(f"attention {policy.attention} {policy.why_not_shared}, autocast {policy._autocast}")
     prompt, size, length = map(int, shape.split("x"))
     number = tokens_per_batch // (prompt + size * length) + 2
     stored = make_groups(policy, Shape(prompt, size, length, number), 1)

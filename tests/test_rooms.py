@@ -21,7 +21,8 @@ HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duck
 # The door to each heavy library: the only files of the rooms that import it.
 DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
          "obstore": ("warehouse/objects/bucket.py",),
-         "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/saving.py",
+         "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/prompt_cache.py",
+                          "train/model/saving.py", "train/model/tiny_copy.py",
                           "rollout/endpoint/tokenizer.py"),
          "starlette": ("reports/viewer/app.py",), "uvicorn": ("reports/viewer/serve.py",),
          "aiohttp": ("rollout/endpoint/server.py",),

@@ -11,10 +11,10 @@ from train.inputs.inputs import Inputs, mismatch_floor, num_rollbacks, stage_set
 from train.inputs.settings import Settings, asks_base
 from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
-from train.model.policy import CACHED_PROMPT, Policy
+from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
 from train.plan import has_nothing, plan_batch, stored_logprobs, without_signal
-from train.start import check_fits, load_optimizer, load_policy, open_processes
+from train.start import check_fits, load_optimizer, load_policy, open_processes, sharing
 from train.steps.accelerator import Processes, Tracker
 from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
@@ -95,8 +95,8 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
             plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
             say: Callable[[str], None]) -> Learner:
     """Policy, optimizer, rows and their split into steps as one."""
-    if policy.attention == CACHED_PROMPT:
-        say(f"prompts are shared through a cache that each row copies, not without: {policy.why_copied}")
+    if policy.attention != SHARED_PROMPT:
+        say(sharing(policy, inputs.groups))
     if len(plan) == 1 and settings.max_drift is not None:
         say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.

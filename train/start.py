@@ -1,15 +1,16 @@
 """The policy and the optimizer that a stage starts from, checked against its rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from train.inputs.groups import Group
 from train.inputs.inputs import Inputs
 from train.inputs.settings import Settings
 from train.model.loading import load_full, load_lora
-from train.model.policy import Policy
+from train.model.policy import CACHED_PROMPT, Policy
 from train.model.sharding import part_like
 from train.steps.accelerator import Processes
 from warehouse.store.checksums import OPTIMIZER
@@ -49,6 +50,18 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
                      rslora=settings.rslora, targets=settings.lora_targets,
                      load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding, loaded=loaded)
+
+
+def sharing(policy: Policy, groups: Sequence[Group]) -> str:
+    """How prompts are shared where it is not the fastest way, why, and what that costs."""
+    if policy.attention == CACHED_PROMPT:
+        return ("prompts are shared through a cache that each row copies, not without: "
+                f"{policy.why_not_shared}")
+    completions = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
+    once = completions + sum(len(group.prompt_ids) for group in groups)
+    whole = completions + sum(len(group.prompt_ids) * len(group.rollouts) for group in groups)
+    return (f"prompts are not shared, each row goes through with its own: {whole / once:.1f} times as many "
+            f"tokens ({policy.why_not_shared})")
 
 
 def check_fits(policy: Policy, inputs: Inputs) -> None:

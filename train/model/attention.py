@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from train.model.flash import Spans, flash, flash_backward
 
-PromptKV = list[tuple[Tensor, Tensor]]
+PromptKV = list[tuple[Tensor, ...]]      # per layer; keys and values first
 Tokens = slice | Tensor       # where tokens lie in a row
 # What a layer may ask of its attention that is not computed here; not None means unsupported.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache", "indices", "block_indices")

@@ -12,11 +12,15 @@ from transformers.utils.logging import disable_progress_bar
 from train.model.attention import is_supported
 from train.model.flash import use_flash_attention_3
 from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_gate
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, Policy
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy
+from train.model.prompt_cache import is_recurrent
 from train.model.sharding import Sharding
+from train.model.tiny_copy import tiny_copy
 from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# How prompts are shared, the fastest first; last, not at all, and with logits by the model's own forward.
+WAYS = ((SHARED_PROMPT, False), (CACHED_PROMPT, False), (WHOLE_TEXTS, False), (WHOLE_TEXTS, True))
 disable_progress_bar()
 # Said of the thread of the first backward, which then takes the context that is there.
 warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
@@ -41,7 +45,8 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
         return _adapter_policy(adapted, dtype, device, sharding)
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
-                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM")
+                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM",
+                        exclude_modules=_not_adaptable(model) if names == "all-linear" else None)
     torch.manual_seed(seed)
     try:
         adapted = get_peft_model(model, config)
@@ -49,6 +54,20 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
         raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
                          "Name modules of the model, or 'all-linear'.") from error
     return _adapter_policy(adapted, dtype, device, sharding)
+
+
+def _not_adaptable(model: nn.Module) -> list[str] | None:
+    """Linear layers that no adapter can stand on: routers that choose experts, and what a scan reads itself.
+
+    A state-space layer may hand the weights of these to its kernel, past any adapter.
+    """
+    names = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models."):
+            names.append(name)
+        if hasattr(module, "A_log") and hasattr(module, "D"):
+            names += [f"{name}.{part}" for part in ("out_proj", "dt_proj") if hasattr(module, part)]
+    return names or None
 
 
 def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
@@ -99,21 +118,23 @@ def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, shardi
 def _choose_attention(policy: Policy) -> Policy:
     """The policy with the first way of sharing prompts that gives the model's own logits on a probe.
 
-    StageError if not even the prompt in a cache, which suits most architectures, gives them.
+    StageError if none does.
     """
     if policy.device.type == "cuda":
         use_flash_attention_3(policy.device)
         if gate := installed_gate():
             fuse_gates(policy.model, gate)
     probe = (torch.arange(12, device=policy.device) * 7 + 1) % policy.vocabulary_size
-    ways = [SHARED_PROMPT, CACHED_PROMPT]
-    if not is_supported(policy.config, policy.device, policy.compute_dtype):
-        ways.remove(SHARED_PROMPT)
-        policy.why_copied = "its attention, the dtype or the device has no kernel for it"
+    reasons: list[str] = []
     with torch.no_grad():
-        expected = policy.full_logits(probe[None])[0, 5:].float()
-        for way in ways:
-            policy.use_attention(way)
+        try:
+            expected = policy.full_logits(probe[None])[0, 5:].float()
+        except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
+            raise StageError(f"{type(policy.model).__name__} cannot be run with what is trained of it: "
+                             f"{first_line(error)}. Name other modules with --lora-targets, or train all "
+                             "weights with --full.") from error
+        for way, gives_logits in WAYS if _goes_on_from_states(policy) else WAYS[-2:]:
+            policy.use_attention(way, gives_logits=gives_logits)
             try:
                 reason = _difference(policy, probe, expected)
             except torch.OutOfMemoryError:
@@ -121,18 +142,38 @@ def _choose_attention(policy: Policy) -> Policy:
             except Exception as error:     # architectures with another cache fail in every way
                 reason = first_line(error)
             if reason is None:
+                policy.why_not_shared = "; ".join(dict.fromkeys(reasons))
                 return policy
-            policy.why_copied = reason
-    raise StageError(f"{type(policy.model).__name__} does not compute the same with its prompt cached "
-                     f"({reason}), so it cannot be trained here. "
-                     "Use a decoder-only model with plain key-value attention, such as Qwen or Llama.")
+            reasons.append(reason)
+    raise StageError(f"{type(policy.model).__name__} does not compute the same for a text alone and among "
+                     f"others ({reasons[-1]}), so it cannot be trained here. Use a decoder-only model, "
+                     "such as Qwen or Llama.")
+
+
+def _goes_on_from_states(policy: Policy) -> bool:
+    """Whether recurrent layers, if there are any, go on from what a prompt left: seen in float32 alone.
+
+    Some architectures keep a state for single tokens only, and half precision hides what is forgotten.
+    """
+    if _is_exact(policy) or not is_recurrent(policy.config):
+        return True
+    copy = Policy(tiny_copy(policy.config), is_adapter=False, device=torch.device("cpu"))
+    return _choose_attention(copy).attention != WHOLE_TEXTS
+
+
+def _is_exact(policy: Policy) -> bool:
+    return policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
 
 
 def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
     """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
-    exact = policy.model.dtype == torch.float32 and policy.compute_dtype == torch.float32
     prompt, row = probe[:5].cpu(), probe[5:].cpu()
-    hidden = [policy.hidden([row], [None], policy.prompt_kv(prompt, []))]
+    if policy.attention == WHOLE_TEXTS:
+        hidden = [policy.hidden([probe.cpu(), row[:1]], [None, None], [])[5:len(probe)]]
+    elif policy.can_pack and not is_supported(policy.config, policy.device, policy.compute_dtype):
+        return "its attention, the dtype or the device has no kernel for it"
+    else:
+        hidden = [policy.hidden([row], [None], policy.prompt_kv(prompt, []))]
     if policy.can_pack:     # two groups, and a row that goes on from a row
         texts: list[tuple[Tensor, int | None]] = [
             (prompt[:3], None), (prompt, None), (row[:1], 0), (row, 1), (row[:4], 1), (row[4:], 4)]
@@ -141,6 +182,6 @@ def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
     for states in hidden:
         difference = policy.logits(states).float() - expected
-        if not difference.norm() <= (1e-3 if exact else 0.1) * spread:
+        if not difference.norm() <= (1e-3 if _is_exact(policy) else 0.1) * spread:
             return f"difference {difference.abs().max():.2g}"
     return None

@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import pad
 from transformers import AttentionInterface
-from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from train.model.attention import Packed, PromptKV, attend
+from train.model.prompt_cache import is_recurrent, new_cache
 from train.model.sharding import Sharding, Shards
 
-SHARED_PROMPT, CACHED_PROMPT = "shared_prompt", "cached_prompt"
+SHARED_PROMPT, CACHED_PROMPT, WHOLE_TEXTS = "shared_prompt", "cached_prompt", "whole_texts"
 FLOAT16_LOSS_SCALE = 2.0**14
+SOFT_CAPS = "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"
 AttentionInterface.register(SHARED_PROMPT, attend)
 
 
@@ -27,6 +28,8 @@ class Policy:
         self.is_adapter, self.device = is_adapter, device
         inner: Any = model.get_base_model() if is_adapter else model  # type: ignore[operator]
         self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
+        if self._decoder is inner:      # what some architectures answer
+            self._decoder = inner.model
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast
@@ -35,12 +38,14 @@ class Policy:
         self._trunk = self._decoder
         self.head_is_frozen = not any(parameter.requires_grad for parameter in self._head.parameters())
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
-        self.why_copied = ""        # why prompts are not shared without copies, for who wonders
+        self.why_not_shared = ""    # in the first way, for who wonders
+        self._gives_logits = False  # of whole texts: by its own forward alone
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         self.loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
         # What some architectures do after the head; `loading` refuses those that do anything else.
-        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._softcap = next(filter(None, (getattr(self.config, name, None) for name in SOFT_CAPS)), None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
+                             * (getattr(self.config, "lm_head_multiplier", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
         if sharding:
             # All weights are gathered in the dtype they are computed in: nothing is left to autocast.
@@ -49,7 +54,7 @@ class Policy:
             self._trunk = self.shards.trunk
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
-        """Keys and values of every layer, each [1, heads, P, head_dim]: `before`, then those of the ids."""
+        """What layers hand on, keys and values [1, heads, P, head_dim] first: of `before` and the ids."""
         if not len(prompt_ids):
             return before
         if self.attention == CACHED_PROMPT:
@@ -62,8 +67,9 @@ class Policy:
             prompt_kv = packed.join(own_kv)
         if self.shards and torch.is_grad_enabled():
             # The way back has to go through all of the last layer, as it does in every other process.
-            keys, values = prompt_kv[-1]
-            prompt_kv[-1] = keys + 0 * hidden.sum(dtype=torch.float32), values
+            last = max(place for place, state in enumerate(prompt_kv) if any(map(len, state)))
+            nothing = 0 * hidden.sum(dtype=torch.float32)
+            prompt_kv[last] = tuple(tensor + nothing for tensor in prompt_kv[last])
         return prompt_kv
 
     @property
@@ -71,21 +77,32 @@ class Policy:
         """Whether texts that go on from each other can go through as one row."""
         return self.attention == SHARED_PROMPT
 
+    @property
+    def can_split(self) -> bool:
+        """Whether a prompt can go through in pieces: states of recurrent layers are of its end alone."""
+        return self.attention != CACHED_PROMPT or not is_recurrent(self.config)
+
     def hidden(self, texts: list[Tensor], parents: list[int | None], prompt_kv: PromptKV) -> Tensor:
         """Last hidden states [T, D] of texts, one after the other.
 
         Each goes on from the text that `parents` gives the number of, or else from the prompt of `prompt_kv`.
         """
-        if self.attention == CACHED_PROMPT:
-            assert not any(parent is not None for parent in parents), "a cache holds one prompt"
-            padded = pad_sequence(texts, batch_first=True)
-            real = torch.arange(padded.shape[1]) < torch.tensor([len(text) for text in texts])[:, None]
-            return self._forward_cached(padded, prompt_kv)[0][real.to(self.device)]
+        if not self.can_pack:
+            assert all(parent is None for parent in parents), "only packed texts go on from each other"
+            # One token alone is what a recurrent layer would write over its state for.
+            longest = max(2, *map(len, texts))
+            padded = torch.stack([pad(text, (0, longest - len(text))) for text in texts])
+            real = torch.arange(longest) < torch.tensor([len(text) for text in texts])[:, None]
+            hidden = (self._forward_cached(padded, prompt_kv)[0] if self.attention == CACHED_PROMPT
+                      else self._forward_whole(padded))
+            return hidden[real.to(self.device)]
         packed = Packed([len(text) for text in texts], parents, prompt_kv, self.device)
         return self._forward_packed(texts, packed)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [.., vocabulary] of last hidden states [.., D]."""
+        if self._gives_logits:
+            return hidden
         with self._precision():
             logits = self._head(hidden)
             logits = logits if self._logit_scale == 1 else logits * self._logit_scale
@@ -118,11 +135,15 @@ class Policy:
         return {name: parameter for name, parameter in self.model.named_parameters()
                 if parameter.requires_grad}
 
-    def use_attention(self, name: str) -> None:
-        """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT."""
+    def use_attention(self, name: str, *, gives_logits: bool = False) -> None:
+        """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT, or not.
+
+        WHOLE_TEXTS asks only that the model runs, which `gives` hidden states, or logits where it makes these
+        of them in a way that is not known here.
+        """
         inner: Any = self.model.get_base_model() if self.is_adapter else self.model  # type: ignore[operator]
-        inner.set_attn_implementation(self._plain_attention if name == CACHED_PROMPT else name)
-        self.attention = name
+        inner.set_attn_implementation(name if name == SHARED_PROMPT else self._plain_attention)
+        self.attention, self._gives_logits = name, gives_logits
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -143,46 +164,21 @@ class Policy:
         """Last hidden states [B, T, D] of rows that each copy the prompt's keys, values; and all of these."""
         if self.shards:
             self.shards.turn()
-        cache = _cache(prompt_kv, len(input_ids))
+        cache = new_cache(self.config, prompt_kv, len(input_ids))
         with self._precision():
             output = self._trunk(input_ids=input_ids.to(self.device), past_key_values=cache, use_cache=True)
-        return output.last_hidden_state, [layer.take_joined() for layer in cache.layers]
+        return output.last_hidden_state, [layer.take() for layer in cache.layers]
+
+    def _forward_whole(self, input_ids: Tensor) -> Tensor:
+        """Last hidden states [B, T, D], or logits, by the model's own forward."""
+        if self.shards:
+            self.shards.turn()
+        with self._precision():
+            if self._gives_logits:
+                return self.model(input_ids=input_ids.to(self.device), use_cache=False).logits
+            return self._trunk(input_ids=input_ids.to(self.device), use_cache=False).last_hidden_state
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self._autocast)
-
-
-class RepeatableLayer(DynamicLayer):
-    """Keys and values of a prompt in a layer, which stay what they are: a layer may be forwarded again."""
-
-    _joined: tuple[Tensor, Tensor] | None = None
-    _taken = False
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """The prompt's and these, noted until they are taken: a graph must not lead to itself."""
-        joined = key_states, value_states
-        if self.is_initialized:
-            joined = (torch.cat([self.keys, key_states], dim=-2),
-                      torch.cat([self.values, value_states], dim=-2))
-        self._joined = None if self._taken else joined
-        return joined
-
-    def take_joined(self) -> tuple[Tensor, Tensor]:
-        """What the layer was given last, behind the prompt."""
-        joined, self._joined, self._taken = self._joined, None, True
-        return joined or (self.keys, self.values)
-
-
-def _cache(prompt_kv: PromptKV, num_rows: int) -> DynamicCache:
-    """A fresh cache that starts with the prompt's keys and values, shared by all rows without a copy."""
-    cache = DynamicCache()
-    cache.layer_class_to_replicate = RepeatableLayer
-    for keys, values in prompt_kv:
-        layer = RepeatableLayer()
-        layer.lazy_initialization(keys, values)
-        layer.keys = keys.expand(num_rows, -1, -1, -1)
-        layer.values = values.expand(num_rows, -1, -1, -1)
-        cache.layers.append(layer)
-    return cache

@@ -4,10 +4,11 @@ Groups within the budget go through together as one long row without padding: th
 tokens, then rows, each the last prompt token followed by the completion but for its last token. Where a
 prompt goes on from a prompt and a completion that go through too, only what it adds does, behind that row.
 
-A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys and
-values are leaves, cut off the graph: micro-batches of rows add up their gradients there, and one backward
-pass carries the sum through the prompt. Work falls by N (P + C) / (P - 1 + N C) for N completions of C tokens
-after P prompt tokens, memory to one micro-batch.
+A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys,
+values and recurrent states are leaves, cut off the graph: micro-batches of rows add up their gradients there,
+and one backward pass carries the sum through the prompt. Work falls by N (P + C) / (P - 1 + N C) for
+N completions of C tokens after P prompt tokens, memory to one micro-batch. Where not even that works, rows go
+through whole, each with its prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from train.model.attention import PromptKV, tokens_of
+from train.model.attention import PromptKV, Tokens, tokens_of
 from train.model.packs import UNSCORED, PromptGroup, Text, lay_out, micro_batches
-from train.model.policy import CACHED_PROMPT, Policy
+from train.model.policy import CACHED_PROMPT, WHOLE_TEXTS, Policy
 from train.model.sharding import FORWARD, GRADIENT
 from train.model.token_logprobs import Support, token_logprobs
 
@@ -32,7 +33,7 @@ def pack_logprobs(policy: Policy, groups: Sequence[PromptGroup], *, token_budget
     logprobs: list[Tensor] = [torch.empty(0)] * sum(len(group.completions) for group in groups)
     entropies = list(logprobs)
     with torch.no_grad():
-        prompt_kv = prompt_kv_of(policy, pack.prompt, token_budget)
+        prompt_kv = prompt_kv_of(policy, pack.prompt, pack.piece)
         for batch in pack.batches:
             texts, *scores = pack.score(batch, prompt_kv)
             lengths = [len(text.ids) for text in texts]
@@ -52,10 +53,10 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
     """
     pack = _Pack(policy, groups, token_budget)
     # Graphs of two passes at once are not kept where all processes make each pass together.
-    in_one_piece = len(pack.prompt) <= token_budget and policy.shards is None
+    in_one_piece = len(pack.prompt) <= pack.piece and policy.shards is None
     with torch.set_grad_enabled(in_one_piece):
-        prompt_kv = prompt_kv_of(policy, pack.prompt, token_budget)
-    leaves = _leaves(prompt_kv, len(pack.prompt))
+        prompt_kv = prompt_kv_of(policy, pack.prompt, pack.piece)
+    leaves = _leaves(prompt_kv, None)
     for batch in pack.batches:
         texts, *scores = pack.score(batch, leaves)
         lengths = [len(text.ids) for text in texts]
@@ -67,13 +68,13 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
     if in_one_piece:
         _backward_through(prompt_kv, leaves, 0)
     else:
-        _backward_in_pieces(policy, pack.prompt, leaves, token_budget)
+        _backward_in_pieces(policy, pack.prompt, leaves, pack.piece)
 
 
 def passes_of(policy: Policy, groups: Sequence[PromptGroup], token_budget: int, *, backward: bool) -> str:
     """The passes through a sharded model that a pack takes, in order: see train.model.sharding."""
     pack = _Pack(policy, groups, token_budget)
-    pieces = -(-len(pack.prompt) // token_budget)
+    pieces = -(-len(pack.prompt) // pack.piece)
     of_rows = (GRADIENT if backward else FORWARD) * len(pack.batches)
     return FORWARD * pieces + of_rows + GRADIENT * (pieces if backward else 0)
 
@@ -91,8 +92,14 @@ class _Pack:
         else:
             assert len(prompts) == 1, "only what goes on from one prompt may be larger than the budget"
             self.prompt = prompts[0].inputs
+            if policy.attention == WHOLE_TEXTS:
+                self.texts = [text._replace(inputs=torch.cat([self.prompt, text.inputs]), parent=None)
+                              for text in self.texts]
+                self.prompt = UNSCORED
             copied = len(self.prompt) if policy.attention == CACHED_PROMPT else 0     # into each row
             self.batches = micro_batches(self.texts, copied, token_budget)
+        # So many tokens of the prompt go through at a time.
+        self.piece = token_budget if policy.can_split else max(token_budget, len(self.prompt))
 
     def score(self, batch: list[int], prompt_kv: PromptKV) -> tuple[list[Text], Tensor, Tensor]:
         """The texts of a batch that are scored, and logprobs and entropies [T] of their tokens in a row.
@@ -104,7 +111,13 @@ class _Pack:
         hidden = self.policy.hidden([text.inputs for text in texts],
                                     [place.get(text.parent) for text in texts], prompt_kv)
         scored = [number for number, text in enumerate(texts) if text.rows]
-        tokens = tokens_of([len(text.inputs) for text in texts], scored, self.policy.device)
+        if self.policy.attention == WHOLE_TEXTS:
+            of_texts = hidden.split([len(text.inputs) for text in texts])
+            hidden = torch.cat([states[-len(text.ids):]
+                                for text, states in zip(texts, of_texts, strict=True)])
+            tokens: Tokens = slice(None)
+        else:
+            tokens = tokens_of([len(text.inputs) for text in texts], scored, self.policy.device)
         targets = torch.cat([texts[number].ids for number in scored]).to(self.policy.device)
         return [texts[number] for number in scored], *token_logprobs(
             hidden[tokens], self.policy.logits, targets, temperature=self.temperature,
@@ -145,10 +158,10 @@ def _backward_in_pieces(policy: Policy, prompt_ids: Tensor, leaves: PromptKV, to
                     leaf.grad[:, :, :start] += part.grad
 
 
-def _leaves(prompt_kv: PromptKV, length: int) -> PromptKV:
-    """The first `length` positions of keys and values, cut off the graph, to collect gradients."""
-    return [(keys[:, :, :length].detach().requires_grad_(), values[:, :, :length].detach().requires_grad_())
-            for keys, values in prompt_kv]
+def _leaves(prompt_kv: PromptKV, length: int | None) -> PromptKV:
+    """The first `length` positions of a prompt, or all of it, cut off the graph, to collect gradients."""
+    return [tuple(tensor[:, :, :length].detach().requires_grad_() if len(tensor) else tensor
+                  for tensor in state) for state in prompt_kv]
 
 
 def _backward_through(prompt_kv: PromptKV, leaves: PromptKV, start: int) -> None:

@@ -16,7 +16,6 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3MoeConfig,
-    Qwen3NextConfig,
 )
 
 from train.model.loading import load_full, load_lora
@@ -116,19 +115,10 @@ def test_attention_of_another_kind_goes_through_a_cache(config, dtype, tmp_path)
     torch.manual_seed(2)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)      # transformers' own small weights
     policy = load_full(str(tmp_path), dtype=dtype, device=torch.device("cpu"))
-    assert policy.attention == CACHED_PROMPT and policy.why_copied
+    assert policy.attention == CACHED_PROMPT and policy.why_not_shared
     if dtype == "bfloat16":
         return
     assert_scored_right(policy, 40, *group())
-
-
-def test_recurrent_layers_are_refused_in_one_sentence(tmp_path):
-    layers = ["linear_attention", "full_attention", "linear_attention"]
-    config = Qwen3NextConfig(**SIZES, head_dim=8, layer_types=layers, num_experts=0, linear_num_value_heads=2,
-                             linear_num_key_heads=2)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(StageError, match="cannot be trained here"):
-        load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
 
 
 def test_rows_longer_than_the_original_context_of_a_stretched_position_encoding_are_refused():

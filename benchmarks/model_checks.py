@@ -1,0 +1,206 @@
+"""What is checked of one family of models: gradients, adapters, weights written and read, the loop.
+
+`python -m benchmarks.model_checks FAMILY FOLDER` makes a tiny random model of it and prints one line of JSON.
+"""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+from benchmarks.model_families import FAMILIES
+from train.model.loading import load_full, load_lora
+from train.model.packs import PromptGroup, pack_groups
+from train.model.policy import Policy
+from train.model.saving import TOKENIZER_PATTERNS, save_policy
+from train.model.shared_prompt import backward_pack
+from train.model.tiny_copy import tiny_copy
+from warehouse.options import open_run
+from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError, first_line
+
+STARTER = Path(__file__).parents[1] / "examples" / "starter" / "model"
+VOCABULARY, CPU = 326, torch.device("cpu")
+LORA: dict[str, Any] = {"dtype": "float32", "device": CPU, "seed": 3, "rank": 4, "alpha": 8.0,
+                        "rslora": False, "targets": "all-linear"}
+BUDGETS = 20, 1000      # tokens at a time: less than a group, and more than all
+
+
+def make_model(family: str, folder: Path) -> Any:
+    """A tiny random model of a family with the starter's tokenizer, and its config."""
+    config = AutoConfig.for_model(family, **FAMILIES[family])
+    tiny_copy(config, VOCABULARY).save_pretrained(folder)  # type: ignore[operator]
+    for pattern in TOKENIZER_PATTERNS:
+        for source in STARTER.glob(pattern):
+            shutil.copy2(source, folder / source.name)
+    return config
+
+
+def open_policy(folder: Path, kind: str) -> Policy:
+    """All weights, or an adapter that changes something."""
+    if kind == "full":
+        return load_full(str(folder), dtype="float32", device=CPU)
+    policy = load_lora(str(folder), None, **LORA)
+    generator = torch.Generator().manual_seed(4)
+    for parameter in policy.trainable().values():
+        parameter.data.normal_(std=0.05, generator=generator)
+    return policy
+
+
+def some_groups() -> list[PromptGroup]:
+    """Two groups of unequal completions, one of a single token."""
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(length: int) -> Tensor:
+        return torch.randint(4, 97, (length,), generator=generator)
+    return [PromptGroup(draw(prompt), [draw(length) for length in lengths], 0.8)
+            for prompt, lengths in ((23, (9, 1, 14, 3)), (11, (6, 7)))]
+
+
+def gradient_error(policy: Policy) -> float:
+    """How far gradients are from those of rows one by one by the model itself, as a share of their norm."""
+    groups, generator = some_groups(), torch.Generator().manual_seed(6)
+    weights = [torch.randn(len(ids), generator=generator) for group in groups for ids in group.completions]
+    policy.model.zero_grad()
+    _backward_rows(policy, groups, weights)
+    expected = _gradients(policy)
+    size = math.sqrt(sum(float(gradient.square().sum()) for gradient in expected.values()))
+    worst = 0.0
+    for token_budget in BUDGETS:
+        policy.model.zero_grad()
+        _backward_groups(policy, groups, weights, token_budget)
+        found = _gradients(policy)
+        error = math.sqrt(sum(float((found.get(name, torch.zeros(())) - gradient).square().sum())
+                              for name, gradient in expected.items()))
+        worst = max(worst, error / size)
+    return worst
+
+
+def _backward_rows(policy: Policy, groups: Sequence[PromptGroup], weights: Sequence[Tensor]) -> None:
+    """A plain forward and backward of each row by the model itself."""
+    rows = [(group, ids) for group in groups for ids in group.completions]
+    for (group, ids), weight in zip(rows, weights, strict=True):
+        whole = torch.cat([group.prompt_ids, ids])
+        logits = policy.full_logits(whole[None])[0, len(group.prompt_ids) - 1:-1].float() / group.temperature
+        logprobs = logits.log_softmax(dim=-1).gather(1, ids[:, None]).squeeze(1)
+        (logprobs * weight).sum().backward()
+
+
+def _backward_groups(policy: Policy, groups: Sequence[PromptGroup], weights: Sequence[Tensor],
+                     token_budget: int) -> None:
+    starts = [sum(len(group.completions) for group in groups[:number]) for number in range(len(groups))]
+    for pack in pack_groups(policy, groups, token_budget):
+        of_pack = [weights[starts[number] + row] for number in pack
+                   for row in range(len(groups[number].completions))]
+
+        def rows_loss(rows: list[int], logprobs: Tensor, _: Tensor,
+                      of_pack: list[Tensor] = of_pack) -> Tensor:
+            return (logprobs * pad_sequence([of_pack[row] for row in rows], batch_first=True)).sum()
+        backward_pack(policy, [groups[number] for number in pack], rows_loss, token_budget=token_budget)
+
+
+def _gradients(policy: Policy) -> dict[str, Tensor]:
+    return {name: parameter.grad.clone() for name, parameter in policy.trainable().items()
+            if parameter.grad is not None}
+
+
+def saved_error(base: Path, folder: Path) -> float:
+    """How far logits move when an adapter is written and read, and when it is merged, written and read."""
+    policy, ids = open_policy(base, "lora"), torch.arange(40)[None] * 7 % 97
+    folder.mkdir()
+    save_policy(policy, folder, base=str(base))
+    with torch.no_grad():
+        expected = policy.full_logits(ids)
+        again = load_lora(str(base), folder, **LORA)
+        error = float((again.full_logits(ids) - expected).abs().max())
+        again.model.merge_and_unload().save_pretrained(folder / "merged")  # type: ignore[operator]
+        merged = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
+        return max(error, float((merged(input_ids=ids).logits - expected).abs().max()))
+
+
+def loop(model: Path, folder: Path) -> dict[str, Any]:
+    """Two iterations with vLLM: in float32, or where its kernels are for bfloat16 alone, in that."""
+    try:
+        return loop_in(model, folder / "run", "float32")
+    except Exception as error:
+        if "bf16" not in str(error).lower() and "bfloat16" not in str(error).lower():
+            raise
+        return loop_in(model, folder / "run16", "bfloat16")
+
+
+def loop_in(model: Path, run: Path, dtype: str) -> dict[str, Any]:
+    """Two iterations of the commands, and the export; how far engine and trainer were apart."""
+    from rollout.cli import rollout
+    from score.cli import score
+    from train.cli import export, train
+    from warehouse.cli import cli as warehouse
+
+    def call(command: Any, *arguments: str) -> None:
+        result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
+        if result.exception:
+            raise result.exception
+    reward = run.with_name("reward.py")
+    reward.write_text("def even(completion_ids, **_):\n"
+                      "    return [sum(id % 2 == 0 for id in ids) / len(ids) for ids in completion_ids]\n")
+    call(warehouse, "init", str(run), "--model", str(model), "--tasks", "synthetic:4:7")
+    for _ in range(2):
+        call(rollout, str(run), "--num-tasks", "4", "--group-size", "4", "--max-tokens", "12",
+             "--dtype", dtype, "--prompt-format", "compact", "--max-num-seqs", "16")
+        call(score, str(run), "--reward-file", f"{reward}:even")
+        call(train, str(run), "--dtype", dtype, "--learning-rate", "1e-3", "--device", "cpu",
+             "--lora-rank", "8", "--max-mismatch", "1")
+    call(export, str(run), "--output", str(run.with_name(f"exported-{dtype}")))
+    with connect(open_run(str(run))) as connection:
+        rows = rows_of(connection,
+                       "SELECT iteration, mismatch_kl, log_ratio_abs_max FROM mismatch ORDER BY 1")
+    return {"dtype": dtype, "mismatch_kl": [row["mismatch_kl"] for row in rows],
+            "log_ratio": [row["log_ratio_abs_max"] for row in rows]}
+
+
+def tried(check: Any, *arguments: Any) -> Any:
+    """What a check gives, or the sentence with which it fails."""
+    try:
+        return check(*arguments)
+    except Exception as error:      # a library says what it lacks in its own way
+        return str(error) if isinstance(error, StageError) else first_line(error)
+
+
+def check_family(family: str, folder: Path, *, engine: bool) -> dict[str, Any]:
+    """All that is checked of a family."""
+    model, row = folder / "model", dict[str, Any](family=family)
+    config = make_model(family, model)
+    row["recurrent"] = sorted(set(getattr(config, "layer_types", None) or []))
+    for kind in ("lora", "full"):
+        policy = tried(open_policy, model, kind)
+        row[f"{kind}_way"] = policy.attention if isinstance(policy, Policy) else policy
+        if isinstance(policy, Policy):
+            row[f"{kind}_error"] = tried(gradient_error, policy)
+        if kind == "lora" and isinstance(policy, Policy):
+            modules = (name.split(".lora_")[0] for name in policy.trainable())
+            row["targets"] = sorted({name.rpartition(".")[2] for name in modules})
+    row["saved_error"] = tried(saved_error, model, folder / "saved")
+    if engine:
+        row["engine"] = tried(loop, model, folder)
+    return row
+
+
+def main() -> None:
+    """Check a family, the first argument, in a folder, the second; with `engine`, the third, the loop too."""
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    family, folder, *more = sys.argv[1:]
+    print(json.dumps(check_family(family, Path(folder), engine="engine" in more)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Families of models, as transformers names them, and what their default configs leave out."""
+
+from typing import Any
+
+LINEAR, CONV, FULL = ["linear_attention"], ["conv"], ["full_attention"]
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {}, "llama4_text": {}, "qwen2": {}, "qwen3": {}, "qwen3_moe": {}, "qwen3_next": {},
+    "qwen3_5_text": {}, "qwen3_5_moe_text": {}, "mistral": {}, "ministral": {"head_dim": 128},
+    "ministral3": {}, "mixtral": {}, "gemma": {}, "gemma2": {}, "gemma3_text": {}, "gemma3n_text": {},
+    "gemma4_text": {}, "phi": {}, "phi3": {}, "phimoe": {}, "olmo": {}, "olmo2": {}, "olmo3": {},
+    "olmo_hybrid": {}, "olmoe": {}, "smollm3": {}, "gpt_oss": {}, "granite": {}, "granitemoe": {},
+    "granitemoehybrid": {"layer_types": 5 * LINEAR + FULL + 26 * LINEAR},
+    "nemotron": {"num_key_value_heads": 8}, "nemotron_h": {}, "lfm2": {"layer_types": 16 * (CONV + FULL)},
+    "lfm2_moe": {"layer_types": 16 * (CONV + FULL)},
+    "falcon_h1": {"mamba_d_ssm": 8192, "mamba_d_head": 64}, "deepseek_v2": {"num_experts_per_tok": 6},
+    "deepseek_v3": {}, "glm": {}, "glm4": {}, "glm4_moe": {}, "glm4_moe_lite": {}, "kimi_linear": {},
+    "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": {}, "exaone_moe": {}, "seed_oss": {},
+    "bamba": {"attn_layer_indices": [1]}, "jamba": {}, "zamba2": {}, "mamba2": {}, "falcon_mamba": {},
+    "cohere2": {}, "minimax": {}, "minimax_m2": {}, "apertus": {}, "arcee": {},
+    "hunyuan_v1_dense": {"head_dim": 128}, "starcoder2": {}, "stablelm": {}, "gpt_neox": {}, "gpt2": {},
+    "recurrent_gemma": {}, "afmoe": {}, "nanochat": {}, "hy_v3": {}, "longcat_flash": {},
+    "mimo_v2_flash": {}, "minicpm3": {}, "laguna": {}, "solar_open": {}, "cwm": {}}

@@ -1,0 +1,62 @@
+"""Tiny random models of today's families: gradients of plain forwards, adapters that are read and merged.
+
+`python -m benchmarks.models` does this for all of them, and samples with vLLM.
+"""
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from benchmarks.model_checks import CPU, gradient_error, make_model, open_policy, saved_error
+from train.model.loading import load_full
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
+from train.model.prompt_cache import is_recurrent
+from train.model.tiny_copy import tiny_copy
+from warehouse.store.errors import StageError
+
+torch.set_num_threads(1)
+WAYS = {"llama": SHARED_PROMPT, "qwen3_moe": SHARED_PROMPT, "gemma3_text": CACHED_PROMPT,
+        "llama4_text": CACHED_PROMPT, "qwen3_5_text": CACHED_PROMPT, "olmo_hybrid": CACHED_PROMPT,
+        "nemotron_h": CACHED_PROMPT, "lfm2": CACHED_PROMPT, "falcon_h1": CACHED_PROMPT,
+        "falcon_mamba": WHOLE_TEXTS, "minimax": WHOLE_TEXTS, "recurrent_gemma": WHOLE_TEXTS}
+
+
+@pytest.fixture(params=WAYS, scope="module")
+def family(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param) / "model"
+    make_model(request.param, folder)
+    return request.param, folder
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_gradients_are_those_of_plain_forwards_row_by_row(family, kind):
+    name, folder = family
+    policy = open_policy(folder, kind)
+    assert policy.attention == WAYS[name] and bool(policy.why_not_shared) == (WAYS[name] != SHARED_PROMPT)
+    assert gradient_error(policy) < 1e-5
+
+
+def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
+    assert saved_error(family[1], tmp_path / "saved") < 1e-4
+
+
+@pytest.mark.parametrize(("name", "way"), [("qwen3_5_text", CACHED_PROMPT), ("falcon_mamba", WHOLE_TEXTS)])
+def test_half_precision_hides_no_state_that_is_forgotten(name, way, tmp_path):
+    make_model(name, tmp_path)
+    assert load_full(str(tmp_path), dtype="bfloat16", device=CPU).attention == way
+
+
+def test_adapters_leave_out_what_a_kernel_reads_itself_and_what_chooses_experts(tmp_path):
+    for name, without in (("nemotron_h", "mixer.out_proj"), ("llama4_text", "router"), ("jamba", "dt_proj")):
+        make_model(name, tmp_path / name)
+        trained = open_policy(tmp_path / name, "lora").trainable()
+        assert len(trained) > 4 and not any(without in parameter for parameter in trained)
+
+
+def test_a_copy_is_small_and_has_a_layer_of_each_kind():
+    config = AutoConfig.for_model("qwen3_5")        # text and images: the text model is meant
+    copy = tiny_copy(config, 50)
+    assert sum(parameter.numel() for parameter in copy.parameters()) < 10_000_000
+    assert copy.config.layer_types == ["linear_attention", "full_attention"] and is_recurrent(copy.config)
+    with pytest.raises(StageError, match="No tiny copy can be made of a t5 model"):
+        tiny_copy(AutoConfig.for_model("t5"))

@@ -1,0 +1,152 @@
+"""A tiny random model of the same architecture as a large one, to find out what can be done with that.
+
+Of layers one of each kind is kept, widths and counts of heads are divided so that they still fit each other,
+experts are four. Weights are random with activations near 1, so that a wrong computation is seen.
+"""
+
+import re
+from collections.abc import Iterator
+from math import gcd
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from warehouse.store.errors import StageError, first_line
+
+HEADS = re.compile(r"heads$|n_head$|groups$|heads_per_layer$")           # how many
+HEAD_WIDTHS = re.compile(r"head_?dim$|d_head$|kv_channels$")
+INNER_WIDTHS = re.compile(r"intermediate_size|ffn|_rank$|d_ssm|lru_width|ngram_vocab")
+WIDTHS = re.compile(r"hidden_size|d_model|n_embd|embedding_dim|embed_dim")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
+EXPERTS = re.compile(r"experts$")
+CHOSEN_EXPERTS = re.compile(r"experts?_per_tok|moe_topk$|moe_k$|top_k_experts")
+PERIODS = re.compile(r"layer_period$")
+ONE = re.compile(r"layer_offset$|n_group$|topk_group$|expert_group$|first_k_dense|dense_layers$|start_index$"
+                 r"|shared_experts$|window_layers$|kv_shared_layers$")
+NOT_OF_LAYERS = ("moe_layers", "full_attn_idxs")        # numbers of layers, not one value for each
+NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype", "_name_or_path",
+                   "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids")
+MOST_PARAMETERS, CONTEXT, CHUNK = 2**27, 256, 16
+LEAST_HEAD = 32         # wide: vLLM has no narrower kernel
+
+
+def read_config(model: str, revision: str | None = None) -> Any:
+    """The config of a model folder or hub id; StageError if transformers has no such architecture."""
+    try:
+        return AutoConfig.from_pretrained(model, revision=revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StageError(f"transformers cannot read the config of {model}: {first_line(error)}. Install a "
+                         "version that has the architecture, or use another model.") from error
+
+
+def tiny_copy(config: Any, vocabulary_size: int = 128) -> nn.Module:
+    """A causal language model in float32; StageError if none can be made of the config."""
+    reason = "there is no causal language model of this config"
+    for small in _smaller(config.get_text_config(), vocabulary_size):
+        try:
+            with torch.device("meta"):
+                model: Any = _build(small)
+            if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
+                continue
+            model = _build(small)
+            _fill(model)
+            with torch.no_grad():
+                model(torch.arange(12)[None], use_cache=False)
+            return model.eval()
+        except Exception as error:      # an architecture fails in its own way where sizes do not fit
+            reason = first_line(error)
+    raise StageError(f"No tiny copy can be made of a {config.model_type} model: {reason}.")
+
+
+def _smaller(config: Any, vocabulary_size: int) -> Iterator[Any]:
+    """Configs, the smallest first; what comes later keeps more of the proportions."""
+    values = {name: value for name, value in config.to_dict().items() if name not in NOT_GIVEN_AGAIN}
+    layers = _layers_to_keep(values, int(config.num_hidden_layers))
+    whole = {name: value for name, value in values.items() if type(value) is int and value}
+    for most in (8, 4, 2, 1):
+        heads = gcd(most, *(count for name, count in whole.items() if HEADS.search(name) and count > 1))
+        widths = [width for name, width in whole.items() if HEAD_WIDTHS.search(name)]
+        if "hidden_size" in whole and "num_attention_heads" in whole:
+            widths.append(whole["hidden_size"] // whole["num_attention_heads"])
+        head_width = next(by for by in (8, 4, 2, 1) if by == 1 or (by <= most and all(
+            width % by == 0 and width >= LEAST_HEAD * by for width in widths)))
+        changed = {name: _per_layer(value, layers, config.num_hidden_layers)
+                   for name, value in values.items()}
+        changed |= {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
+                    for name, value in whole.items()}
+        if values.get("per_layer_config"):
+            changed["per_layer_config"] = {
+                str(place): {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
+                             for name, value in values["per_layer_config"][f"{layer:02}"].items()}
+                for place, layer in enumerate(layers) if f"{layer:02}" in values["per_layer_config"]}
+        try:
+            yield type(config)(**changed)
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError):
+            continue
+
+
+def _layers_to_keep(values: dict[str, Any], count: int) -> list[int]:
+    """The first layer of each kind, and one more where others share what it computes; two at least."""
+    lists = [value for name, value in values.items() if _is_per_layer(name, value, count)]
+    kinds: dict[str, int] = {}
+    for layer in range(count):
+        kinds.setdefault(str([value[layer] for value in lists]), layer)
+    layers = list(kinds.values())
+    if len(layers) == 1 or values.get("num_kv_shared_layers"):
+        layers += [count - 1] * (count - 1 not in layers)
+    return layers
+
+
+def _is_per_layer(name: str, value: Any, count: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == count and name not in NOT_OF_LAYERS
+
+
+def _per_layer(value: Any, layers: list[int], count: int) -> Any:
+    return [value[layer] for layer in layers] if _is_per_layer("", value, count) else value
+
+
+def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int, vocabulary_size: int) -> Any:
+    """A smaller value of an option of that name."""
+    if type(value) is not int or not value:
+        return value
+    if name in LAYERS:
+        return num_layers
+    if name.startswith("vocab_size"):
+        return vocabulary_size
+    if name.endswith("token_id"):
+        return min(value, 3)
+    if name in ("max_position_embeddings", "n_positions", "model_max_length"):
+        return min(value, CONTEXT)
+    if name in ("chunk_size", "mamba_chunk_size"):
+        return min(value, CHUNK)
+    for pattern, most in ((CHOSEN_EXPERTS, 2), (PERIODS, 2), (ONE, 1), (EXPERTS, 4)):
+        if pattern.search(name):
+            return min(value, most)
+    if HEAD_WIDTHS.search(name):
+        return value // head_width
+    if HEADS.search(name):
+        return max(value // heads, 1)
+    if INNER_WIDTHS.search(name) or WIDTHS.search(name):
+        by = heads * head_width
+        exact = value % by == 0 and (WIDTHS.search(name) or name.endswith("d_ssm"))
+        return value // by if exact else -(-value // (by * 16)) * 16
+    return value
+
+
+def _build(config: Any) -> nn.Module:
+    try:
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    except ValueError as error:
+        if "scaled_dot_product_attention" not in str(error):
+            raise
+        return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
+
+def _fill(model: nn.Module) -> None:
+    """Random matrices that keep the size of what goes through; norms and rates stay as they begin."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2 and not name.endswith("A_log"):
+            parameter.data.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
