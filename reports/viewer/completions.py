@@ -11,7 +11,7 @@ from reports.viewer import links
 from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
-from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of
+from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
 from warehouse.inspect.gaps import worst_gaps
 from warehouse.inspect.render import printable
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
@@ -82,8 +82,9 @@ def gaps_page(view: View, ask: Asking, query: Query) -> Page:
              "href": links.address("completion", name=gap.name, colour="gap", trained=iteration,
                                    first=gap.row["position"] // WINDOW * WINDOW, at=gap.row["position"])}
             for gap in gaps]
-    spread = ask.rows("FROM gaps_by_position($1)", [iteration])
-    origins = ask.rows("FROM gaps_by_origin($1)", [iteration])
+    everything = query.number("spread", 0)      # reads every token
+    spread = ask.rows("FROM gaps_by_position($1)", [iteration]) if everything else []
+    origins = ask.rows("FROM gaps_by_origin($1)", [iteration]) if everything else []
     others = ask.rows(TRAININGS_SQL)
     return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
         "rows": rows, "by_position": spread, "by_origin": origins, "iteration": iteration,
@@ -142,7 +143,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
-        "far": ask.rows(FARTHEST_SQL, [*key, trained]) if trained is not None else [],
+        "far": farthest(ask, key, trained, stretch) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(payload, outputs),
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),

@@ -13,10 +13,10 @@ MOST_KINDS = 12          # different values that have a bar each
 
 VALUES_SQL = """\
 SELECT value, count(*) AS num, count(*) FILTER (correct) AS num_right
-FROM (SELECT {value} AS value, correct FROM {rows} WHERE {where})
+FROM (SELECT {value} AS value, correct FROM {rows})
 WHERE value IS NOT NULL GROUP BY value ORDER BY value LIMIT {most}"""
 BINS_SQL = """\
-WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM {rows} WHERE {where}),
+WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM {rows}),
      edges AS (SELECT min(value) AS low, max(value) AS high FROM held)
 SELECT least(floor((value - low) / nullif(high - low, 0) * {bins}), {bins} - 1)::INTEGER AS bin,
        any_value(low) AS low, any_value(high) AS high, count(*) AS num, count(*) FILTER (correct) AS num_right
@@ -32,14 +32,14 @@ class Bar(NamedTuple):
     where: str
 
 
-def bars_of(ask: Asking, value: str, where: str, *, rows: str = "samples") -> list[Bar]:
-    """Bars of a column: one per value where they are few, else equally wide ones."""
-    asked = {"value": value, "where": where, "rows": rows}
-    kinds = ask.checked(VALUES_SQL.format(**asked, most=MOST_KINDS + 1))
+def bars_of(ask: Asking, value: str, rows: str) -> list[Bar]:
+    """Bars of a column of a table: one per value where they are few, else equally wide ones."""
+    asked = {"value": value, "rows": rows}
+    kinds = ask.rows(VALUES_SQL.format(**asked, most=MOST_KINDS + 1))
     if len(kinds) <= MOST_KINDS:
         return [Bar(number(row["value"]), row["num"], row["num_right"], f"{value} = {row['value']!r}")
                 for row in kinds]
-    bins, bars = ask.checked(BINS_SQL.format(**asked, bins=BINS)), []
+    bins, bars = ask.rows(BINS_SQL.format(**asked, bins=BINS)), []
     for row in bins:
         width = (row["high"] - row["low"]) / BINS
         low, high = row["low"] + row["bin"] * width, row["low"] + (row["bin"] + 1) * width
@@ -73,9 +73,9 @@ def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
     return svg_of(marks, HEIGHT).replace('role="img"', 'role="group"', 1)
 
 
-def error_bars(ask: Asking, where: str) -> list[dict[str, Any]]:
-    """How often each kind of failure is among completions, and one message."""
-    return ask.checked(f"""\
+def error_bars(ask: Asking, rows: str) -> list[dict[str, Any]]:
+    """How often each kind of failure is among the rows of a table, and one message."""
+    return ask.rows(f"""\
 SELECT coalesce(error_class, 'none') AS kind, error_class, error_name, count(*) AS num,
        count(*) / sum(count(*)) OVER () AS share, min(error_message) AS example
-FROM samples WHERE {where} GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")
+FROM {rows} GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")

@@ -16,7 +16,7 @@ from warehouse.store.names import completion_name
 
 KEYS = "iteration, purpose, task_id, sample_index"
 LISTED = f"{KEYS}, reward, correct, error_class, num_completion_tokens, finish_reason, policy_version"
-BY_KEY = f"iteration DESC, purpose <> 'train', {KEYS.partition(', ')[2]}"
+BY_KEY = f"iteration DESC, {KEYS.partition(', ')[2]}"
 MOST_ROWS = 400         # in one answer
 MOST_HITS = 1000        # of a search
 HEADS = ("completion", "reward", "verdict", "tokens", "ended", "error", "policy")
@@ -43,6 +43,8 @@ def rows_sql(where: str, order: str, offset: int, limit: int) -> str:
 
 def count_of(ask: Asking, where: str) -> int:
     """How many completions a condition holds for."""
+    if not where:
+        return int(ask.rows("SELECT coalesce(sum(num_completions), 0) AS num FROM iteration_stats")[0]["num"])
     return int(ask.checked(f"SELECT count(*) AS num FROM samples WHERE ({where or 'true'}\n)")[0]["num"])
 
 

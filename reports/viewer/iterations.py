@@ -54,11 +54,12 @@ GROUPS_SQL = """\
 SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean,
        distinct_outputs
 FROM groups WHERE task_id = $1 ORDER BY iteration DESC, purpose, group_id LIMIT 400"""
-TRAINED_SQL = """\
-SELECT advantage, judged.*
-FROM (SELECT iteration, purpose, task_id, sample_index, advantage FROM train_samples
-      WHERE trained_iteration = {number}) AS trained
-JOIN (FROM samples WHERE iteration = {number}) AS judged USING (iteration, purpose, task_id, sample_index)"""
+CHOSEN_SQL = """\
+SELECT reward, num_completion_tokens, correct, error_class, error_name, error_message, advantage
+FROM (FROM samples WHERE {chosen}) AS judged
+LEFT JOIN (SELECT task_id, sample_index, advantage FROM train_samples
+           WHERE trained_iteration = {number} AND iteration = {number} AND purpose = {purpose}) AS trained
+    USING (task_id, sample_index)"""
 FIRST_SQL = """\
 SELECT iteration, purpose, sample_index, policy_version, num_completion_tokens, code
 FROM samples WHERE task_id = $1 AND correct
@@ -79,6 +80,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     held = f"iteration = {number} AND purpose = {quoted(purpose)}"
     chosen = f"{held} AND ({where}\n)" if where else held
     with_signals(view, ask)
+    ask.hold("chosen", CHOSEN_SQL.format(chosen=chosen, number=number, purpose=quoted(purpose)))
     around = ask.rows(AROUND_SQL, [number, purpose])[0]
     purposes = ask.rows("SELECT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
@@ -91,23 +93,22 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
                             [number]) if purpose == "train" else [],
         "errors_moved": ask.rows(ERRORS_MOVED_SQL, [number, purpose, before["iteration"]]) if before else [],
         "tasks": ask.rows(MOVED_SQL, [number, purpose]),
-        "spreads": spreads(ask, number, purpose, where, chosen),
-        "errors": error_bars(ask, chosen), "found": listing(ask, chosen, order)})
+        "spreads": spreads(ask, number, purpose, where),
+        "errors": error_bars(ask, "chosen"), "found": listing(ask, chosen, order)})
 
 
-def spreads(ask: Asking, number: int, purpose: str, where: str, chosen: str) -> list[dict[str, Any]]:
+def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str, Any]]:
     """Histograms of the completions that are chosen; a bar narrows the choice down."""
     def link(condition: str) -> str:
         both = f"({where}\n) AND {condition}" if where else condition
         return links.iteration(number, purpose, where=both)
 
-    trained = f"({TRAINED_SQL.format(number=number)})"
     keys = (f"(SELECT task_id, sample_index FROM train_samples WHERE trained_iteration = {number} AND "
             f"iteration = {number} AND purpose = {quoted(purpose)} AND ")
     made = []
-    for title, value, rows in (("Reward", "reward", "samples"), ("Length, tokens", "num_completion_tokens",
-                               "samples"), ("Advantage", "advantage", trained)):
-        if bars := bars_of(ask, value, chosen, rows=rows):
+    for title, value in (("Reward", "reward"), ("Length, tokens", "num_completion_tokens"),
+                         ("Advantage", "advantage")):
+        if bars := bars_of(ask, value, "chosen"):
             if value == "advantage":
                 bars = [bar._replace(where=f"(task_id, sample_index) IN {keys}{bar.where})") for bar in bars]
             made.append({"title": title, "svg": Markup(histogram(bars, link))})

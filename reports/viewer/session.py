@@ -76,6 +76,11 @@ class Asking:
         check_asks(self._cursor, query)
         return self.rows(query)
 
+    def hold(self, name: str, query: str) -> None:
+        """Keep the rows of a query, which a person wrote a part of, as a table of this page."""
+        check_asks(self._cursor, query)
+        self.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
     def cancel(self) -> None:
         """End what is asked now."""
         self._cursor.interrupt()

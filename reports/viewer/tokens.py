@@ -9,6 +9,7 @@ from reports.viewer.session import Asking
 from warehouse.inspect.render import printable
 
 WINDOW = 1500       # tokens of a page
+MOST_FAR = 5        # tokens with the largest gaps that are named
 STEPS = 8           # shades on either side of zero
 Key = tuple[int, str, str, int]
 
@@ -25,14 +26,14 @@ LEFT JOIN (SELECT log_drift AS drift, clipped FROM train_tokens
            WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
              AND trained_iteration = $5) AS stepped ON true"""
 WORDS_SQL = "SELECT token_id, token FROM vocabulary WHERE token_id IN (SELECT unnest($1::INTEGER[]))"
-FARTHEST_SQL = """\
+FARTHEST_SQL = f"""\
 WITH gaps AS (SELECT unnest(old)::DOUBLE - unnest(mu) AS gap, generate_subscripts(mu, 1) - 1 AS position
               FROM (SELECT behaviour_logprobs AS mu FROM completions
                     WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4) AS sampled,
                    (SELECT old_logprobs AS old FROM train_samples
                     WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
                       AND trained_iteration = $5) AS trained)
-SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT 5"""
+SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
 
 
 class Quantity(NamedTuple):
@@ -84,6 +85,16 @@ def stretch_of(ask: Asking, key: Key, trained: int | None, first: int) -> Stretc
     words = {each["token_id"]: each["token"] for each in ask.rows(WORDS_SQL, [ids])}
     shown = [printable(words.get(token, f"<{token}>"), kept="\n") for token in ids]
     return Stretch(first, row["num"], shown, ids, quantities_of(row))
+
+
+def farthest(ask: Asking, key: Key, trained: int, stretch: Stretch) -> list[dict[str, Any]]:
+    """The tokens on which engine and trainer disagree most: their positions and gaps."""
+    if len(stretch.words) < stretch.total:
+        return ask.rows(FARTHEST_SQL, [*key, trained])
+    gap = next((each.values for each in stretch.quantities if each.key == "gap"), [])
+    known = [(value, position) for position, value in enumerate(gap) if value is not None]
+    known.sort(key=lambda each: (-abs(each[0]), each[1]))
+    return [{"position": position, "gap": value} for value, position in known[:MOST_FAR]]
 
 
 def quantities_of(row: dict[str, Any]) -> list[Quantity]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warehouse.inspect.render import short_number
+from warehouse.sql.catalog import condition, quoted
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.vocabulary import load_tokenizer
 from warehouse.store.errors import StageError, printable
@@ -15,8 +16,13 @@ WORST = """
 SELECT $1::INTEGER AS trained_iteration,
        task_id, sample_index, iteration, purpose, position, token_id, behaviour_logprob, old_logprob, gap,
        policy_version, engine, host
-FROM token_gaps($1) ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
+FROM token_gaps($1) WHERE {keys} ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
 """
+# The largest gaps are in the completions whose largest gap is largest: no other's tokens are read.
+HOLDERS = """
+SELECT iteration, purpose, task_id, sample_index FROM train_samples
+WHERE trained_iteration = $1 AND log_ratio_abs_max IS NOT NULL
+ORDER BY log_ratio_abs_max DESC, iteration, purpose, task_id, sample_index LIMIT $2"""
 KEY = ("iteration", "purpose", "task_id", "sample_index")
 CONTEXT = 12  # tokens on each side
 AROUND = f"""
@@ -44,7 +50,8 @@ def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | No
     if iteration is None:
         trained = rows_of(connection, "SELECT max(trained_iteration) AS latest FROM train_samples")
         iteration = trained[0]["latest"]
-    rows = rows_of(connection, WORST, [iteration, num]) if iteration is not None else []
+    holders = rows_of(connection, HOLDERS, [iteration, num]) if iteration is not None else []
+    rows = rows_of(connection, WORST.format(keys=among(holders)), [iteration, num]) if holders else []
     if not rows:
         raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
     decode, gaps = decoder(warehouse, connection), []
@@ -52,6 +59,16 @@ def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | No
         [around] = rows_of(connection, AROUND, [row[key] for key in (*KEY, "position")])
         gaps.append(Gap(row, decode(around["before"]), decode([row["token_id"]]), decode(around["after"])))
     return gaps
+
+
+def among(holders: list[dict[str, Any]]) -> str:
+    """The condition that a row is of these completions; by iterations first, which leaves files unread."""
+    def key_of(row: dict[str, Any]) -> str:
+        return ", ".join(quoted(row[name]) if isinstance(row[name], str) else str(row[name]) for name in KEY)
+
+    keys = ", ".join(f"({key_of(row)})" for row in holders)
+    chosen = condition({name: sorted({str(row[name]) for row in holders}) for name in KEY[:2]})
+    return f"{chosen} AND ({', '.join(KEY)}) IN ({keys})"
 
 
 def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
