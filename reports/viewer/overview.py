@@ -99,7 +99,7 @@ def runs_page(sessions: Sequence[Session]) -> Page:
     lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
     known = [line.settings for line in lines.values()]
     names = sorted({name for settings in known for name in settings})
-    differ = [name for name in names if len({settings.get(name) for settings in known}) > 1
+    differ = [name for name in names if len({settings[name] for settings in known if name in settings}) > 1
               and not name.endswith(("sha256", "version"))]
     rows = [{"name": session.name, "path": session.path, "line": lines.get(session.name),
              "problem": session.problem,

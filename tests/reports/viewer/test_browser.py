@@ -175,8 +175,9 @@ def test_a_long_list_scrolls_and_holds_few_rows_at_a_time(site: Site) -> None:
     last = "return [...document.querySelectorAll('.window .row')].at(-1)?.getAttribute('aria-rowindex')"
     site.until(lambda: site.window.script(last) == "1281", "the last row")
     assert site.window.script("return document.querySelectorAll('.window .row').length") < 100
-    site.window.script("document.querySelector('.window .row a').focus(); document.activeElement.dispatchEvent("
-                       "new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true}))")
+    site.window.script("document.querySelector('.window .row a').focus();"
+                       "const key = {key: 'ArrowDown', bubbles: true};"
+                       "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', key))")
     assert site.window.script("return document.activeElement.closest('.row') !== null")
 
 
