@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 # Of each picture: the page, the width of the window, dark, from where down and how far, in pixels.
 PICTURES = {
     "runs": ("", 1000, False, 0, 350),
-    "run": ("blow-up/", 1000, False, 1430, 620),
+    "run": ("blow-up/", 1000, False, 1780, 560),
     "iteration": ("blow-up/iteration?iteration=7", 1000, True, 0, 960),
     "group": ("blow-up/group?iteration=4&group=4/train/task-003/0&a=0&b=1", 1000, False, 380, 700),
     "completion": ("run/completion?name={name}&colour=logprob", 1000, False, 0, 720),
