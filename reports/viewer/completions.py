@@ -13,9 +13,8 @@ from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
 from warehouse.inspect.gaps import worst_gaps
-from warehouse.inspect.render import printable
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 
 MOST_GAPS = 40

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from reports.page import content_policy, data_island, page_style
 from reports.scale import number
 from reports.viewer import links
-from warehouse.inspect.render import printable
+from warehouse.store.errors import printable
 
 MOST_SHOWN = 20_000     # characters of a text in a page; the whole is a link
 

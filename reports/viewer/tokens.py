@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from reports.scale import number
 from reports.viewer.session import Asking
-from warehouse.inspect.render import printable
+from warehouse.store.errors import printable
 
 WINDOW = 1500       # tokens of a page
 MOST_FAR = 5        # tokens with the largest gaps that are named

@@ -18,7 +18,8 @@ from tests.reports.test_build import replace_completions
 from tests.reports.viewer.test_app import HOSTILE
 from warehouse.store.run_folder import Warehouse
 
-pytestmark = pytest.mark.skipif(not is_there(), reason=MISSING)
+pytestmark = [pytest.mark.skipif(not is_there(), reason=MISSING),
+              pytest.mark.slow("drives a browser through servers of its own, a minute of two cores")]
 
 CLICK = "const found = document.querySelector(arguments[0]); if (found) found.click(); return !!found"
 POINT = """
