@@ -20,7 +20,7 @@ HEAD = ("family", "prompts are", "adapter", "all weights", "saved and merged", "
 def check(family: str, engine: bool) -> dict[str, Any]:
     """What benchmarks.model_checks prints of a family, or how it ended."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "benchmarks.model_checks", family, folder, *(["engine"] if engine else [])]
+        words = [sys.executable, "-m", "benchmarks.model_checks", family, folder, *["engine"][:engine]]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
@@ -34,14 +34,14 @@ def table_line(row: dict[str, Any]) -> str:
     told += [f"{row[name]:.1e}" if isinstance(row.get(name), float) else str(row.get(name, ""))
              for name in ERRORS]
     engine = row.get("engine", "")
-    told.append(f"{engine['dtype']}, max log rho {max(engine['log_ratio']):.1e}" if isinstance(engine, dict)
-                else str(engine))
+    told.append(f"{engine['dtype']}, max log rho {max(engine['log_ratio']):.1e}"
+                if isinstance(engine, dict) else str(engine))
     return "| " + " | ".join(told) + " |"
 
 
 @click.command()
 @click.argument("families", nargs=-1)
-@click.option("--engine/--no-engine", default=True, show_default=True, help="Sample two iterations with vLLM.")
+@click.option("--engine/--no-engine", default=True, show_default=True, help="Sample with vLLM, too.")
 def main(families: tuple[str, ...], engine: bool) -> None:
     """Check FAMILIES, all that are known where none is named."""
     click.echo("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
