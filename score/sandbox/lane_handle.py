@@ -154,7 +154,8 @@ class LaneProcess:
 
 def lane_command(config: LaneConfig, socket_number: int) -> list[str]:
     """Command line of a lane: no user site, no bytecode written, nothing of the caller's sys.path."""
-    text = repr({**asdict(config), "scorer": os.getpid(), "socket": socket_number,
+    paths = [str(Path(path).resolve()) for path in config.import_paths]      # a lane runs elsewhere
+    text = repr({**asdict(config), "import_paths": paths, "scorer": os.getpid(), "socket": socket_number,
                  "layers": int(config.layers), "readable": readable_folders(config)})
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from score.lane.main import main; main({text})"
     command = [sys.executable, "-s", "-P", "-B", "-c", start]

@@ -1,0 +1,66 @@
+"""The module that programs after BARC import: what its functions mean, and that programs reach it in a lane."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from score.isolation.lockdown import Layer
+from score.protocol.frames import JobKind, decode_grids, encode_grids, split_result
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.sandbox.program import Program
+
+FOLDER = Path(__file__).parents[3] / "examples" / "barc"
+GRID = np.array([[0, 1, 1, 0], [0, 0, 1, 0], [2, 0, 0, 3], [2, 0, 3, 0]])
+
+
+@pytest.fixture(scope="module")
+def common() -> Any:
+    spec = importlib.util.spec_from_file_location("common", FOLDER / "common.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_objects_are_found_cut_out_and_moved(common: Any) -> None:
+    assert len(common.find_connected_components(GRID)) == 4
+    objects = common.find_connected_components(GRID, connectivity=8)
+    assert [common.object_colors(each) for each in objects] == [[1], [2], [3]]
+    assert common.bounding_box(objects[0]) == (0, 1, 2, 2)
+    assert common.crop(objects[0]).tolist() == [[1, 1], [0, 1]]
+    assert common.translate(objects[0], 2, -1).tolist() == [[0] * 4, [0] * 4, [1, 1, 0, 0], [0, 1, 0, 0]]
+    assert common.object_position(objects[0], anchor="lower right") == (1, 2)
+    assert len(common.detect_objects(GRID, colors=[1, 2], connectivity=4)) == 2
+    assert common.bounding_box(np.zeros((2, 2), int)) == (0, 0, 0, 0)
+
+
+def test_paint_lines_sprites_and_insides(common: Any) -> None:
+    grid = np.zeros((4, 4), int)
+    common.draw_line(grid, 0, 0, end_x=3, end_y=3, color=common.Color.TEAL)
+    common.draw_line(grid, 0, 1, color=1, direction=(1, 0), stop_at_color=[8])
+    assert grid.tolist() == [[8, 1, 0, 0], [0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8]]
+    common.flood_fill(grid, 3, 0, 4)
+    assert (grid == 4).sum() == 6
+    ring = np.array([[5, 5, 5], [5, 0, 5], [5, 5, 5]])
+    assert common.object_interior(ring).all() and not common.object_boundary(ring)[1, 1]
+    assert common.blit(np.ones((3, 3), int), ring)[1, 1] == 0
+    assert common.blit_sprite(np.ones((3, 3), int), ring)[1, 1] == 1
+    assert common.scale_sprite(np.array([[1, 2]]), 2).tolist() == [[1, 1, 2, 2], [1, 1, 2, 2]]
+    near, far = np.array([[1, 0, 0]]), np.array([[0, 0, 1]])
+    assert common.contact(object1=near, object2=far, x2=0, y2=-1) and not common.contact(object1=near, object2=far)
+
+
+def test_programs_import_it_from_a_folder_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER.parents[1])
+    source = ("from common import *\nimport numpy as np\n\ndef transform(grid):\n"
+              "    return crop(find_connected_components(grid)[0])\n")
+    config = LaneConfig(Layer.SECCOMP, imports=("common",), import_paths=("examples/barc",))
+    with LanePool(config, Limits(), 1) as pool:
+        (_, [ending]), = pool.run([Program(JobKind.GRID, source, encode_grids([GRID.astype(np.uint8)]))])
+    status, body = split_result(ending.result)
+    assert (status, decode_grids(body)[0].tolist()) == (1, [[1, 1], [0, 1]])
