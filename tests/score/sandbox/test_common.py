@@ -1,4 +1,4 @@
-"""The module that programs after BARC import: what its functions mean, and that programs reach it in a lane."""
+"""The module that programs after BARC import: what its functions mean, and that lanes reach it."""
 
 import importlib.util
 from pathlib import Path
@@ -52,7 +52,8 @@ def test_paint_lines_sprites_and_insides(common: Any) -> None:
     assert common.blit_sprite(np.ones((3, 3), int), ring)[1, 1] == 1
     assert common.scale_sprite(np.array([[1, 2]]), 2).tolist() == [[1, 1, 2, 2], [1, 1, 2, 2]]
     near, far = np.array([[1, 0, 0]]), np.array([[0, 0, 1]])
-    assert common.contact(object1=near, object2=far, x2=0, y2=-1) and not common.contact(object1=near, object2=far)
+    assert common.contact(object1=near, object2=far, y2=-1)
+    assert not common.contact(object1=near, object2=far)
 
 
 def test_programs_import_it_from_a_folder_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
