@@ -14,14 +14,14 @@ import click
 from benchmarks.model_families import FAMILIES
 
 ERRORS = "lora_error", "full_error", "saved_error"
-HEAD = ("family", "prompts are", "adapter", "all weights", "saved and merged", "two iterations with the engine")
+HEAD = "family", "prompts are", "adapter", "all weights", "saved and merged", "two iterations"
 
 
 def check(family: str, engine: bool) -> dict[str, Any]:
     """What benchmarks.model_checks prints of a family, or how it ended."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "benchmarks.model_checks", family, folder, *["engine"][:engine]]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        words = ["-m", "benchmarks.model_checks", family, folder, *["engine"][:engine]]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return {"family": family, "engine": f"ended with {done.returncode}"}
