@@ -48,10 +48,10 @@ def engine_to_start(job: Job, stop: StopRequest,
         check_addresses(2, "vLLM")
         check_semaphores()
         from rollout.engines import vllm_engine
+        from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_cold, start_kept
         if not warm.stays:
-            yield job, vllm_engine.load_encoder, vllm_engine.VllmEngine
+            yield job, vllm_engine.load_encoder, start_cold
             return
-        from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_kept
         yield (job, lambda model: keep_encoder(model, name_base(job.warehouse)),
                start_kept if keeps_engine(options) else start_alone)
         rest()

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollout.engines.engine import EngineSettings
 from warehouse.store.errors import StageError
 
 # Mean nats between engine and trainer; in float32 1e-5 on a CPU, and .0018 seen on an H200, whose attention
@@ -22,6 +23,7 @@ class Probe(NamedTuple):
     ids: list[int]
     trained: np.ndarray
     before: np.ndarray | None    # the same by the policy before that training
+    dtype: str = "float32"       # of that training
 
 
 def read_probe(path: Path, max_model_len: int) -> Probe | None:
@@ -31,15 +33,27 @@ def read_probe(path: Path, max_model_len: int) -> Probe | None:
     if length < 2:
         return None
     before = stored["logprobs_before"]
+    settings = json.loads((path.parent / "policy.json").read_text(encoding="utf-8")).get("settings", {})
     return Probe(path.parent, stored["prompt_ids"] + stored["completion_ids"][:length],
-                 np.array(stored["logprobs"][:length]), np.array(before[:length]) if before else None)
+                 np.array(stored["logprobs"][:length]), np.array(before[:length]) if before else None,
+                 settings.get("dtype", "float32"))
+
+
+def check_engine(engine: Any, settings: EngineSettings, who: str = "The engine") -> None:
+    """StageError, before anything is sampled, if an engine of this process serves another policy.
+
+    Of a quantized one nothing is asked: it says other things than what was trained.
+    """
+    probe = read_probe(settings.probe, settings.max_model_len) if settings.probe else None
+    if probe and not settings.quantization:
+        check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, who)
 
 
 def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str) -> None:
     """StageError if an engine, `who`, says other things to a probe's ids than the policy did when trained."""
     said = np.array(prompt_logprobs[-len(probe.trained):])
     off = float(np.abs(said - probe.trained).mean())
-    if not off < FURTHEST[dtype]:
+    if not off < max(FURTHEST[dtype], FURTHEST[probe.dtype]):
         raise StageError(f"{who} does not serve the policy of {probe.policy}: its logprobs of a stored "
                          f"completion are off by {off:.2g} nats. Start it anew, on a machine that sees this "
                          "run's folder. Nothing was sampled.")

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from rollout.engines.engine import EngineSettings
 from rollout.engines.merged import base_folder
-from rollout.engines.probe import check_said, read_probe
+from rollout.engines.probe import check_engine
 from rollout.engines.vllm_engine import VllmEngine, load_encoder
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages import warm
@@ -42,10 +42,7 @@ def check_fits(settings: EngineSettings, *, keeps: bool) -> None:
 
 
 def start_kept(settings: EngineSettings) -> VllmEngine:
-    """The engine of the rollout before with this policy's weights, or the first of this process.
-
-    StageError, before anything is sampled, if it does not say what the policy said when it was trained.
-    """
+    """The engine of the rollout before with this policy's weights, or the first of this process."""
     global _kept
     if _kept is None:
         _kept = Kept(VllmEngine(settings, sleeps=True), settings,
@@ -57,16 +54,21 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
         engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
         _kept.weights = settings.weights
     engine.serve(settings.adapter)
-    probe = read_probe(settings.probe, _kept.settings.max_model_len) if settings.probe else None
-    if probe:
-        check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, "The engine that was kept")
+    check_engine(engine, settings, "The engine that was kept")
     return engine
 
 
 def start_alone(settings: EngineSettings) -> VllmEngine:
     """An engine that cannot be kept, in a process that ends with its rollout: memory is free only so."""
     warm.stays = False
-    return VllmEngine(settings)
+    return start_cold(settings)
+
+
+def start_cold(settings: EngineSettings) -> VllmEngine:
+    """An engine for one rollout, held against what `train` wrote down of its policy."""
+    engine = VllmEngine(settings)
+    check_engine(engine, settings)
+    return engine
 
 
 def lacks(kept: Kept, wanted: EngineSettings) -> str:

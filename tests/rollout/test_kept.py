@@ -1,5 +1,6 @@
 """An engine that stays from rollout to rollout always holds the weights that the rows will name."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_what_only_train_reads_of_a_policy_is_not_read(tmp_path: Path, kept: typ
     add_policy(warehouse, 1, "one")
     (warehouse.policy_dir(1) / "optimizer.pt").write_text("damaged")
     roll(warehouse, iteration=1)
-    assert kept.held == [("a", "one")]
+    assert len(kept.held) == 1
     with pytest.raises(StageError, match=r"optimizer.pt is missing, or was changed or damaged"):
         warehouse.verify_policy(1)
     (warehouse.policy_dir(1) / "adapter_model.safetensors").write_text("other")
@@ -227,3 +228,26 @@ def test_an_engine_that_cannot_be_kept_has_a_process_that_ends_with_its_rollout(
     sys.modules.pop("rollout.engines.resident_engine")
     list(run_rollout(options))
     assert not warm.stays and len(kept.engines) == 2
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_engine_that_serves_another_policy_is_refused_warm_and_cold(tmp_path: Path, kept: type[Loaded],
+                                                                       monkeypatch: pytest.MonkeyPatch,
+                                                                       stays: bool) -> None:
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    add_policy(warehouse, 1, "one")
+    (warehouse.policy_dir(1) / "probe.json").write_text(json.dumps({
+        "prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "logprobs": [-1.0, -1.1, -1.2],
+        "logprobs_before": [-1.3, -1.0, -1.6]}))
+    monkeypatch.setattr(warm, "stays", stays)
+    said = {True: [-2.0, -1.0, -1.1, -1.2], False: [-2.0, -1.3, -1.0, -1.6]}
+    for serves, refused in ((False, True), (True, False)):
+        monkeypatch.setattr(Loaded, "prompt_logprobs", lambda self, ids, serves=serves: said[serves],
+                            raising=False)
+        if refused:
+            with pytest.raises(StageError, match="does not serve the policy of"):
+                roll(warehouse, iteration=1, policy_version=1, serve="adapter")
+            assert not (warehouse.root / "completions").exists()
+        else:
+            roll(warehouse, iteration=1, policy_version=1, serve="adapter")
+    assert len(kept.held) == 1
