@@ -54,7 +54,7 @@ def main(shapes: tuple[str, ...], model: str, lora_rank: int, steps: int, thread
     folder.mkdir(exist_ok=True)
     make_model(folder, model, lora_rank)
     chosen = list(variants) or (GPU_VARIANTS if torch.cuda.is_available() else VARIANTS)
-    chosen += ["trl", "trl-checkpointing"] if trl_python and not variants else []
+    chosen += ["trl", "trl-checkpointing"] if trl_python else []
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive",
                    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
                    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}

@@ -27,7 +27,8 @@ CURVES = (
     ("tokens_mean", "Completion tokens", False, False),
     ("nll_sampled", "Sampled NLL, nats", False, False),
     ("zero_variance_share", "Groups without spread", True, False),
-    ("mismatch_kl", "Mismatch of engine and trainer, k3", False, True),
+    ("mismatch_kl_fresh", "Mismatch of engine and trainer, k3", False, True),
+    ("mismatch_kl", "KL of the sampling policies, k3", False, True),
 )
 STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES) + """
 FROM iteration_stats

@@ -8,12 +8,15 @@ from reports.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, svg_of, text_at
 from reports.figure import Figure, Rows, bars, cells, lines, stats_sql
 from reports.scale import Scale, number, scale_ticks
 
-MISMATCH_SQL = stats_sql("mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
+MISMATCH_SQL = stats_sql("mismatch_kl_fresh, mismatch_kl, log_ratio_abs_mean, log_ratio_abs_max",
                          "purpose = 'train' AND mismatch_kl IS NOT NULL")
 STEPS_SQL = """\
 SELECT iteration, avg(grad_norm) AS grad_norm, avg(clip_fraction) AS clip_fraction,
        avg(policy_kl) AS policy_kl
 FROM train_steps GROUP BY iteration ORDER BY iteration"""
+BASE_SQL = """\
+SELECT iteration, avg(base_kl) AS base_kl, avg(base_log_ratio) AS base_log_ratio
+FROM train_steps WHERE base_kl IS NOT NULL GROUP BY iteration ORDER BY iteration"""
 ESS_SQL = """\
 SELECT iteration, min(ess) AS ess
 FROM train_steps WHERE ess IS NOT NULL GROUP BY iteration ORDER BY iteration"""
@@ -140,9 +143,11 @@ TRAINING = (
            "Full where a signal fired, pale where it was raised once.", ALARMS_SQL,
            cells("name", "state", row_height=18, kind="alarm"), "No signal was raised."),
     Figure("mismatch", "Mismatch of engine and trainer",
-           "Before the first gradient, over all tokens. At staleness 0 only the engine can be the cause.",
+           "Before the first gradient. At staleness 0 only the engine can be the cause; all tokens may be of "
+           "earlier policies.",
            MISMATCH_SQL,
-           lines(log=True, levels=[(1e-3, "alarm, KL at staleness 0")], mismatch_kl="KL(mu, pi_old), k3",
+           lines(log=True, levels=[(1e-3, "alarm, KL at staleness 0")],
+                 mismatch_kl_fresh="KL(mu, pi_old) at staleness 0, k3", mismatch_kl="the same of all tokens",
                  log_ratio_abs_mean="mean |log ratio|"), NO_MISMATCH),
     Figure("ess", "Effective sample size",
            "Of pi_old / mu over the tokens of a step, over their number; of several steps the lowest.",
@@ -155,6 +160,10 @@ TRAINING = (
     Figure("clipping", "Clipping and drift inside the stage",
            "Share of clipped ratios; KL of the policy from where its stage began.", STEPS_SQL,
            lines(clip_fraction="clip fraction", policy_kl="KL of pi and pi_old"), NOT_TRAINED),
+    Figure("base", "KL to the base model",
+           "Of the policy at its steps, nats per token: k3, never negative, and k1, the mean log ratio.",
+           BASE_SQL, lines(base_kl="k3", base_log_ratio="k1"),
+           "No stage computed it, as `train --kl-beta` and --kl-monitor do."),
     Figure("packing", "What goes through the model together",
            "Each forward of the last step: prompts once, then completions, shaded by their advantage.",
            PACKING_SQL, draw_packing, "No step says that it packed groups, or its tokens are pruned."),

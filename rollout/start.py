@@ -120,6 +120,8 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
         if (job.serve == "merged" and job.adapter and engine.dtype in ("bfloat16", "float16")
                 and not job.options.endpoint):
             tell_rounding(plans, job.adapter, engine.dtype, say)
+        for _, plan in plans if getattr(engine, "probe_gap", None) is not None else ():
+            plan.facts["probe_gap"] = round(engine.probe_gap, 9)    # type: ignore[attr-defined]
         return engine
 
 

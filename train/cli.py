@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
@@ -42,6 +43,16 @@ def chosen_turns(_context: click.Context, _option: click.Parameter, value: str |
     if not all(name.isdecimal() and int(name) for name in names):
         raise click.BadParameter(f"{value} is no list of turns, which count from 1. Say 2, or 1,2.")
     return sorted(set(map(int, names)))
+
+
+def refuse_adapter_options(options: dict[str, Any]) -> None:
+    """StageError for options of an adapter beside --full; config.toml may have some where --full is typed."""
+    source, typed = click.get_current_context().get_parameter_source, ParameterSource.COMMANDLINE
+    chosen = {typed} if source("full") == typed else {typed, ParameterSource.DEFAULT_MAP}
+    names = ("lora_rank", "lora_alpha", "rslora", "lora_targets")
+    given = [name for name in names if source(name) in chosen]
+    if options["full"] and given:
+        raise StageError(f"--full trains all weights, no adapter: leave --{given[0].replace('_', '-')} out.")
 
 
 @click.command(context_settings={"show_default": True})
@@ -196,10 +207,18 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
+    from train.inputs.inputs import (
+        change_of_scorer,
+        due_iteration,
+        finish_committed,
+        nothing_due,
+        read_inputs,
+        scorer_to_train,
+    )
     from train.inputs.settings import Settings, check_settings
     from warehouse.maintain.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
+    refuse_adapter_options(options)
     settings = Settings(**options)
     check_settings(settings)
     warehouse = open_run(run)
@@ -231,6 +250,8 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
         return
     scorer = scorer_to_train(warehouse, iteration, scorer, settings.purpose)
+    if os.environ.get("RANK", "0") == "0" and (said := change_of_scorer(warehouse, iteration, scorer)):
+        click.echo(said)
     inputs = read_inputs(warehouse, iteration, scorer, settings)
     settings = settings.fill_in(inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):

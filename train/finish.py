@@ -82,7 +82,8 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
     """What the stage did, in one line."""
     count = max(1, len(steps))
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
-    far = "".join(f"mismatch k3 {line['mismatch_kl']:.1e}, " for line in mismatch[:1])
+    far = "".join(f"{'off-policy' if line['staleness'] else 'mismatch'} k3 {line['mismatch_kl']:.1e}, "
+                  for line in mismatch[:1])
     phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in clock.seconds.items())
     skipped = sum(step["skipped"] for step in steps)
     without = f" ({skipped} without a gradient, which changed nothing)" if skipped else ""

@@ -72,7 +72,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
                            before_update=lambda: gate(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
-            tracker.log({"train/mismatch_kl": line.mismatch_kl}, learner.global_step + max(1, len(steps)))
+            name = "train/off_policy_kl" if line.staleness else "train/mismatch_kl"
+            tracker.log({name: line.mismatch_kl}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)

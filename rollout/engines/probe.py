@@ -46,11 +46,14 @@ def check_engine(engine: Any, settings: EngineSettings, who: str = "The engine")
     """
     probe = read_probe(settings.probe, settings.max_model_len) if settings.probe else None
     if probe and not settings.quantization:
-        check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, who)
+        engine.probe_gap = check_said(probe, engine.prompt_logprobs(probe.ids), engine.dtype, who)
 
 
-def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str) -> None:
-    """StageError if an engine, `who`, says other things to a probe's ids than the policy did when trained."""
+def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str) -> float:
+    """How far an engine, `who`, is from what the policy said to a probe's ids when trained, mean nats.
+
+    StageError if that is further than rounding explains.
+    """
     said = np.array(prompt_logprobs[-len(probe.trained):])
     off = float(np.abs(said - probe.trained).mean())
     if not off < max(FURTHEST[dtype], FURTHEST[probe.dtype]):
@@ -60,6 +63,7 @@ def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str)
     if probe.before is not None and is_former(said, probe.trained, probe.before):
         raise StageError(f"{who} serves a policy that is older than {probe.policy}. Start it anew, on "
                          "a machine that sees this run's folder. Nothing was sampled.")
+    return off
 
 
 def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray) -> bool:

@@ -47,6 +47,7 @@ class Weather(NamedTuple):
     policy_kl: float = 1e-4
     grad_norm: float = 0.4
     clipped: float = 0.01
+    loss: str = "dapo"
     staleness: int = 0
     outlier: float = 0.0        # log ratio of one token of the first step
 
@@ -175,7 +176,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
                                          "sha256": policy_sha256(iteration + 1)})
     warehouse.commit_policy(iteration + 1, folder)
-    finish(warehouse, "train", {"scorer": SCORER, "loss": "dapo"},
+    finish(warehouse, "train", {"scorer": SCORER, "loss": sky.loss},
            {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
            iteration=iteration)
 

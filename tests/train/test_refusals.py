@@ -76,7 +76,10 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
     (["--correction", "bypass", "--correction-high", "2"], "The correction bypass has no bounds"),
     (["--loss", "topr", "--correction-low", "0.1"], "The correction none has no bounds"),
     (["--no-kl-ratio"], "--kl-beta"), (["--total-steps", "9"], "--schedule linear"),
-    (["--discount", "0.9"], "--credit best"), (["--loss", "nll", "--credit", "best"], "leave --credit out")])
+    (["--discount", "0.9"], "--credit best"), (["--loss", "nll", "--credit", "best"], "leave --credit out"),
+    (["--loss", "nll", "--off-policy-threshold", "0.5"], "leave it out"),
+    (["--loss", "gspo", "--entropy-quantile", "0.3"], "leave no token out"),
+    (["--full", "--lora-rank", "8"], "leave --lora-rank out")])
 def test_an_option_that_would_change_nothing_is_refused(scored, options, message):
     assert message in refused(scored, *options)
 

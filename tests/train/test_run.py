@@ -359,6 +359,13 @@ def test_a_missing_reward_is_no_target_of_a_regression(run):
         assert row["advantage"] == pytest.approx(0 if row["reward"] is None else row["reward"] + 1)
 
 
+def test_another_scorer_than_the_iteration_before_is_said(run):
+    assert "rewards are those of" not in run_train(run).stdout
+    sample_rows(run, 1, scorer="other-1")
+    result = run_train(run)
+    assert f"rewards are those of other-1; iteration 0 was trained on those of {SCORER}" in result.stdout
+
+
 def test_a_group_without_any_reward_is_not_called_wrong(run):
     rewrite(run, 0, "samples", lambda row: {**row, "correct": True, **(
         {"reward": None, "correct": None} if row["task_id"] == "task-3" else

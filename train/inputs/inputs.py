@@ -62,6 +62,15 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     return scorer
 
 
+def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
+    """A line where the iteration before was trained on another's rewards, else empty."""
+    before = warehouse.stage("train", iteration=iteration - 1).manifest() if iteration else None
+    former = (before or {}).get("facts", {}).get("scorer")
+    if former in (None, scorer):
+        return ""
+    return f"rewards are those of {scorer}; iteration {iteration - 1} was trained on those of {former}"
+
+
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent = warehouse.policy(iteration)

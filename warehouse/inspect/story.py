@@ -30,8 +30,11 @@ FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""
 
 
+SAME = 0.005        # by which a gain of the same tasks and one of plain means may differ, as they are shown
+
+
 class Change(NamedTuple):
-    """A measure at the first and last visit, and its gain with the tasks' difficulty taken out, +- 95%."""
+    """A measure's plain mean at the first and last visit; its gain, tasks' difficulty taken out, +- 95%."""
 
     first: float
     last: float
@@ -45,7 +48,10 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         margin = ", its error is not known" if self.margin is None else f" ± {self.margin:.2f}"
-        return f"{short_share(self.first)} → {short_share(self.last)} ({self.gain:+.2f}{margin})"
+        plain = f"{short_share(self.first)} → {short_share(self.last)}"
+        if abs(self.last - self.first - self.gain) < SAME:
+            return f"{plain} ({self.gain:+.2f}{margin})"
+        return f"{self.gain:+.2f}{margin}, like tasks with like (plain means, of other tasks: {plain})"
 
 
 def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
@@ -80,7 +86,7 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
                 "nothing to compare it with.")
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
-    return f"{said}: pass@1 {change} over iterations {first} to {last}, like tasks with like."
+    return f"{said}: pass@1 {change} over iterations {first} to {last}."
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:

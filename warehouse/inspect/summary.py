@@ -15,11 +15,14 @@ from warehouse.store.run_folder import Warehouse
 
 BARS = "▁▂▃▄▅▆▇█"
 TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward",
-          "truncated_share": "truncated", "tokens_mean": "tokens", "mismatch_kl": "mismatch"}
+          "truncated_share": "truncated", "tokens_mean": "tokens"}
+# KL(mu, pi_old): of rows of the policy that is trained the engine's alone, else of the steps between, too.
+GAPS = {"mismatch_kl_fresh": "mismatch", "off_policy_kl": "off-policy"}
 STAGES = ("rollout", "score", "train")
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
-       mismatch_kl, zero_variance_share, num_completions, num_tasks, num_missing, scorer
+       mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer
 FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
 """
 REACH = """
@@ -80,8 +83,7 @@ def _line(row: dict[str, Any]) -> str:
     if row["max_k"] and row["max_k"] > 1:
         pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")
     pieces.append(f"truncated {short_share(row['truncated_share'])}")
-    if row["mismatch_kl"] is not None:
-        pieces.append(f"mismatch {row['mismatch_kl']:.1e}")
+    pieces += [f"{name} {row[key]:.1e}" for key, name in GAPS.items() if row[key] is not None]
     pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
     return "  ".join(pieces)
 
@@ -156,7 +158,7 @@ def _costs(connection: Connection, inventory: Inventory) -> list[str]:
 def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:
     """Sparklines over iterations; pass@k has one k for all, and a gap where not nine tasks of ten have it."""
     lines, passes = [], {row["iteration"]: row["pass_at_k"] for row in reached}
-    for key, name in TRENDS.items():
+    for key, name in (TRENDS | GAPS).items():
         values = [passes.get(row["iteration"]) if key == "pass_at_k" else row[key] for row in rows]
         known = [value for value in values if value is not None]
         if known:
@@ -171,7 +173,9 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     purpose_width = max(len(row["purpose"]) for row in rows)
     header = f"{'iteration':>9}" + ("" if kind == "iteration" else f"  {'purpose':<{purpose_width}}")
     header += f" {'pass@1':>7} {top:>8} {'reward':>7} {'truncated':>9} {'tokens':>7} {'zero-var':>8}"
-    header += f" {'mismatch':>9} {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
+    gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
+    header += "".join(f" {GAPS[key]:>10}" for key in gaps) if kind == "iteration" else ""
+    header += f" {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
     lines = [header]
     for row in rows:
         cells = [f"{row['iteration']:>9}"]
@@ -180,8 +184,8 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
                   f"{_decimal(row['reward_mean']):>7}", f"{short_share(row['truncated_share']):>9}",
                   f"{_decimal(row['tokens_mean'], 1):>7}", f"{short_share(row['zero_variance_share']):>8}"]
         if kind == "iteration":
-            gap = "" if row["mismatch_kl"] is None else f"{row['mismatch_kl']:.1e}"
-            cells += [f"{gap:>9}", f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
+            cells += [f"{'' if row[key] is None else f'{row[key]:.1e}':>10}" for key in gaps]
+            cells += [f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
                       f"{_seconds(row['train']):>7}"]
         lines.append(" ".join(cells))
     return lines
@@ -213,6 +217,6 @@ def _seconds(value: float | None) -> str:
 
 
 def _short(key: str, value: float) -> str:
-    if key == "mismatch_kl":
+    if key in GAPS:
         return f"{value:.1e}"
     return short_share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)

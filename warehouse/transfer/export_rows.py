@@ -30,7 +30,8 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, advantage, old_logp
 ORDER BY completions.iteration, completions.purpose, completions.task_id, completions.sample_index
 """
 TRL = """
-SELECT iteration AS step, prompt, completion, reward AS {reward}, advantage
+SELECT iteration AS step, prompt, completion, reward AS {reward}, advantage, prompt_ids, completion_ids,
+       behaviour_logprobs
 FROM ({rows})
 """
 CARD = """\
@@ -60,13 +61,14 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
         compression = "zstd" if output.suffix == ".zst" else "uncompressed"
         return [_copy(connection, rows, output, f"FORMAT json, COMPRESSION {compression}")]
     if kind == "trl":
-        named = rows_of(connection, f"SELECT any_value(scorer) AS scorer FROM samples WHERE {where}")[0]
-        reward = quoted_name((named["scorer"] or "reward-").rpartition("-")[0])
         files = []
         for iteration, purpose in sorted({(row["iteration"], row["purpose"]) for row in held}):
             # TRL writes one file per step of training; evaluations go beside, or they would be mixed in.
             folder = output if purpose == "train" else output / purpose
-            of_step = ROWS.format(where=f"iteration = {iteration} AND purpose = {quoted(purpose)}")
+            step = f"iteration = {iteration} AND purpose = {quoted(purpose)}"
+            [named] = rows_of(connection, f"SELECT any_value(scorer) AS scorer FROM samples WHERE {step}")
+            reward = quoted_name((named["scorer"] or "reward-").rpartition("-")[0])
+            of_step = ROWS.format(where=step)
             files.append(_copy(connection, TRL.format(rows=of_step, reward=reward),
                                folder / f"completions_{iteration:05d}.parquet",
                                "FORMAT parquet, COMPRESSION zstd"))

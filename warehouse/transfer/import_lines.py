@@ -20,10 +20,13 @@ FINISH_REASONS = ("stop", "length", "loop", "code")
 LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logprobs": (None, 1e-6),
           "policy_version": (0, None), "temperature": (0, None), "top_p": (0, 1), "top_k": (0, None),
           "min_p": (0, 1), "repetition_penalty": (0, None), "max_tokens": (1, None), "rotations": (0, None),
-          "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None)}
+          "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None),
+          **dict.fromkeys(("iteration", "sample_index", "group_index", "group_size"), (0, None))}
 # Columns that the import fills itself, whatever a line says of them.
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
+# What an export has beside them.
+EXPORTED = {"finished_at", "scorer", "reward", "correct", "error_class", "advantage", "old_logprobs"}
 FLOAT32_MOST = 3.4028234e38
 FLOATS = re.compile("float|double")
 
@@ -80,9 +83,11 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
     if row.get("version_segments"):
         raise StageError(f"Line {number}: 'version_segments' says that several policies drew its tokens. One "
                          "rollout is of one policy: leave such groups out.")
-    for field, kind in _kinds().items():
-        problem = _problem(field, row.get(field), kind)
-        if problem:
+    for field, value in row.items():
+        kind = (_kinds() | _own_kinds()).get(field)
+        if kind is None and field not in EXPORTED:
+            raise StageError(f"Line {number}: no column is named '{field}'. Mend its name, or leave it out.")
+        if kind and (problem := _problem(field, value, kind)):
             raise StageError(f"Line {number}: '{field}' {problem}.")
     if row.get("purpose", purpose) != purpose:
         raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
@@ -116,6 +121,13 @@ def _kinds() -> dict[str, str]:
     """The columns that a line may fill, each with the Arrow type it is stored in."""
     return {field.name: str(field.type) for table in ("prompts", "completions")
             for field in arrow_schema(table) if field.name not in OWN}
+
+
+@functools.cache
+def _own_kinds() -> dict[str, str]:
+    """Those that the import fills itself: a line's own values only have to make sense."""
+    return {field.name: str(field.type) for table in ("prompts", "completions")
+            for field in arrow_schema(table) if field.name in OWN - EXPORTED}
 
 
 def _problem(field: str, value: Any, kind: str) -> str | None:

@@ -596,6 +596,15 @@ def test_a_loss_that_always_clips_much_raises_nothing_until_it_clips_more(tmp_pa
     assert [alarm.first_iteration for alarm in raised] == [4]
 
 
+def test_another_loss_is_held_against_its_own_history(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=0, evals=())
+    for iteration, (loss, clipped) in enumerate((("dapo", 0.01), ("dapo", 0.01), ("gspo", 0.52),
+                                                 ("gspo", 0.5), ("gspo", 0.99))):
+        go_on(run, iteration, Weather(clipped=clipped, loss=loss))
+    raised = [alarm for alarm in raised_alarms(connect(run)) if alarm.signal == "clipping"]
+    assert [alarm.first_iteration for alarm in raised] == [4]
+
+
 def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=4, evals=())
     go_on(run, 4, Weather(ratio_max=2472.0, policy_kl=8.7, grad_norm=16.9))

@@ -17,6 +17,7 @@ from tests.building.runs import (
     write_rows,
 )
 from warehouse.cli import cli
+from warehouse.inspect.render import short_share
 from warehouse.inspect.story import PAIRS, story_lines
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
@@ -85,7 +86,9 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
                     {f"t{task}": (8, task + 1) for task in range(1, 8)})
     first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
     margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
-    assert f"({last['solving'] - first['solving']:+.2f} ± {margin:.2f})" in said(run)
+    gain = f"{last['solving'] - first['solving']:+.2f} ± {margin:.2f}, like tasks with like"
+    plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
+    assert f"{gain} (plain means, of other tasks: {plain})" in said(run)
 
 
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:

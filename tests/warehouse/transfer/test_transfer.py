@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.runs import small_run
+from tests.building.runs import copy_run, finish, small_run, write_rows
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.cli import cli
 from warehouse.maintain.check import check_run
@@ -87,8 +87,31 @@ def test_trl_files_have_its_columns(built: Warehouse, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "trl").iterdir()) == [
         "completions_00000.parquet", "completions_00001.parquet", "eval"]
     frame = pl.read_parquet(tmp_path / "trl" / "completions_00001.parquet")
-    assert frame.columns == ["step", "prompt", "completion", "arc-v1", "advantage"]
+    assert frame.columns == ["step", "prompt", "completion", "arc-v1", "advantage", "prompt_ids",
+                             "completion_ids", "behaviour_logprobs"]
     assert frame["step"].unique().to_list() == [1] and len(frame) == 16
+    assert all(len(row["completion_ids"]) == len(row["behaviour_logprobs"]) > 0 for row in frame.to_dicts())
+
+
+def test_trl_files_name_the_scorer_of_their_own_iteration(built: Warehouse, tmp_path: Path) -> None:
+    run = copy_run(built, tmp_path / "run")
+    [former] = run.scorers(1, "train")
+    rows = run.read("samples", iteration=1, purpose="train", scorer=former).to_pylist()
+    shutil.rmtree(run.folder("samples", iteration=1, purpose="train", scorer=former))
+    other = [{**row, "scorer": "mine-2", "reward": 0.25} for row in rows]
+    write_rows(run, "samples", [other], scorer="mine-2")
+    finish(run, "score", scorer="mine-2", iteration=1, purpose="train")
+    assert warehouse("export", run.root, tmp_path / "trl", "--to", "trl").exit_code == 0
+    names = [pl.read_parquet(tmp_path / "trl" / f"completions_0000{number}.parquet").columns[3]
+             for number in (0, 1)]
+    assert names == ["arc-v1", "mine"]
+
+
+def test_a_purpose_that_no_command_reads_is_refused(empty: Warehouse, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(GOOD) + "\n")
+    result = warehouse("import", empty.root, file, "--iteration", 0, "--purpose", "TRAIN", "--plain-sampling")
+    assert result.exit_code == 1 and "No command reads rows of --purpose TRAIN" in result.stderr
 
 
 def test_a_datasets_folder_has_a_split_per_purpose(built: Warehouse, tmp_path: Path) -> None:
@@ -168,6 +191,9 @@ GOOD = {
                            {"start": 1, "length": 1, "policy_version": 1}]},
      "'version_segments' says that several policies"),
     ({"purpose": "eval"}, "'purpose' is 'eval', not 'train'. Export with --purpose, and import"),
+    ({"iteration": 1e308}, "'iteration' is 1e+308, not a whole number"),
+    ({"iteration": [1]}, "'iteration' is [1], not a whole number"),
+    ({"sampler": -5}, "no column is named 'sampler'"),
 ])
 def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
                                                     words: str) -> None:

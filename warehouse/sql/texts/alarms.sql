@@ -78,14 +78,16 @@ steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, median(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
+losses AS (SELECT iteration, 'train' AS purpose, settings ->> '$.loss' AS loss FROM stages WHERE stage = 'train'),
 known AS (
     SELECT stats.* EXCLUDE (reward_error), tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
-           steps.* EXCLUDE (iteration, purpose),
+           steps.* EXCLUDE (iteration, purpose), loss,
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
           FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- what another model says is not the run's
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
-    LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose),
+    LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose
+    LEFT JOIN losses ON losses.iteration = stats.iteration AND losses.purpose = stats.purpose),
 lived AS (
     SELECT *, row_number() OVER (PARTITION BY purpose, alone, epoch ORDER BY iteration) AS place
     FROM known JOIN lives ON iteration BETWEEN begun AND ended),
@@ -124,10 +126,11 @@ history AS (
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER paid AS best_reward,
            arg_max(reward_3, solving_3) OVER paid AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
-           median(clip_fraction) OVER recent AS usual_clipped
+           median(clip_fraction) OVER same_loss AS usual_clipped
     FROM smooth
     WINDOW past AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
            recent AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
+           same_loss AS (PARTITION BY purpose, alone, epoch, loss ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            -- Rewards of different scorers do not compare.
            paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
