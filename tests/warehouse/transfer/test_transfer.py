@@ -270,7 +270,7 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
 
 def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
     run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl.zst"
-    line = {**GOOD, "behaviour_logprobs": [-(1 << 30), 0], "unknown": 1, "iteration": "7"}
+    line = {**GOOD, "behaviour_logprobs": [-(1 << 30), 0], "iteration": 7}
     file.write_bytes(2 * pa.compress(json.dumps(line).encode() + b"\n", "zstd", asbytes=True))
     assert import_into(run, file).stdout.startswith("2 completions")
 
