@@ -28,7 +28,8 @@ FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS fo
             UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
             WHERE chosen AND purpose = 'train')
       WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
-WHERE followed AND former IS DISTINCT FROM value AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$')"""
+WHERE followed AND former IS DISTINCT FROM value
+      AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$')"""
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
