@@ -102,8 +102,9 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
 
 
 def run_train(warehouse: Warehouse, *arguments: str) -> Result:
-    """`train RUN` with OPTIONS and more."""
-    return CliRunner().invoke(train_command, [str(warehouse.root), *OPTIONS, *arguments])
+    """`train RUN` with OPTIONS and more; all weights have no rank."""
+    options = [*OPTIONS[:2], *OPTIONS[6:]] if "--full" in arguments else OPTIONS
+    return CliRunner().invoke(train_command, [str(warehouse.root), *options, *arguments])
 
 
 def rewrite(warehouse: Warehouse, iteration: int, table: str,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rollout.cli import default_options
@@ -40,6 +42,12 @@ class ScriptedEngine:
     def __init__(self, stop_after: int | None = None) -> None:
         self.started, self.served, self.stop_after = [], [], stop_after
         self.at_once, self.num_drawn = 1000, 0
+
+    def prompt_logprobs(self, ids: list[int]) -> list[float]:
+        """What the probe of the policy says, as an engine that serves it would: [len(ids) - 1] nats."""
+        stored = json.loads(Path(str(self.started[-1].probe)).read_text(encoding="utf-8"))
+        before = len(stored["prompt_ids"]) - 1
+        return [0.0] * before + stored["logprobs"][:len(ids) - 1 - before]
 
     def start(self, settings: EngineSettings) -> ScriptedEngine:
         self.started.append(settings)
