@@ -102,9 +102,13 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
 
 
 def run_train(warehouse: Warehouse, *arguments: str) -> Result:
-    """`train RUN` with OPTIONS and more; all weights have no rank."""
-    options = [*OPTIONS[:2], *OPTIONS[6:]] if "--full" in arguments else OPTIONS
-    return CliRunner().invoke(train_command, [str(warehouse.root), *options, *arguments])
+    """`train RUN` with OPTIONS and more."""
+    return CliRunner().invoke(train_command, [str(warehouse.root), *with_options(*arguments)])
+
+
+def with_options(*arguments: str) -> list[str]:
+    """OPTIONS and more; a training of all weights has no rank."""
+    return [*([*OPTIONS[:2], *OPTIONS[6:]] if "--full" in arguments else OPTIONS), *arguments]
 
 
 def rewrite(warehouse: Warehouse, iteration: int, table: str,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import train.steps.steps
 from tests.building.many import FSDP, in_processes
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, SAVING, sample_rows
+from tests.building.sampled import SAVING, sample_rows, with_options
 from train.cli import train as train_command
 from train.model.sharding import merge_programs
 from train.steps.accelerator import GONE, Processes, end_if_stuck
@@ -26,7 +26,7 @@ def weights(run, version=1):
 
 
 def train_in(count, run, *options, environment=FSDP):
-    return in_processes(count, lambda: train_command.main([str(run.root), *OPTIONS, *options]),
+    return in_processes(count, lambda: train_command.main([str(run.root), *with_options(*options)]),
                         run.root.parent / "outputs", environment)
 
 
@@ -51,7 +51,7 @@ REST = [pytest.param(launch, options, marks=pytest.mark.slow("two processes more
 @pytest.mark.parametrize(("launch", "options"), [*QUICK, *REST])
 def test_two_processes_train_what_one_trains(scored, tmp_path, launch, options):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")
-    CliRunner().invoke(train_command, [str(alone.root), *OPTIONS, *options], catch_exceptions=False)
+    CliRunner().invoke(train_command, [str(alone.root), *with_options(*options)], catch_exceptions=False)
     codes = train_in(2, shared, *options, environment=LAUNCHES[launch])
     assert codes == [0, 0], complained(shared) + complained(shared, 1)
     expected, actual = weights(alone), weights(shared)
@@ -64,7 +64,7 @@ def test_two_processes_train_what_one_trains(scored, tmp_path, launch, options):
 def test_a_killed_process_ends_the_others_in_a_sentence_and_any_number_goes_on(scored, tmp_path, monkeypatch,
                                                                                processes_then):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")
-    CliRunner().invoke(train_command, [str(alone.root), *OPTIONS], catch_exceptions=False)
+    CliRunner().invoke(train_command, [str(alone.root), *with_options()], catch_exceptions=False)
     take_step = train.steps.steps.take_step
 
     def killed(learner, step, *arguments):
@@ -102,7 +102,7 @@ def test_advantages_of_ones_own_are_asked_once_for_all_processes_and_lives_of_a_
     monkeypatch.setattr(train.steps.steps, "take_step", killed)
     assert -signal.SIGKILL in train_in(2, run, *options)
     monkeypatch.undo()
-    result = CliRunner().invoke(train_command, [str(run.root), *OPTIONS, *options])
+    result = CliRunner().invoke(train_command, [str(run.root), *with_options(*options)])
     assert result.exit_code == 0, result.output
     assert calls.read_text() == "x"
 
@@ -110,7 +110,7 @@ def test_advantages_of_ones_own_are_asked_once_for_all_processes_and_lives_of_a_
 @pytest.mark.slow("two stages by two processes")
 def test_the_next_iteration_takes_over_the_moments_whoever_wrote_them(scored, tmp_path):
     alone, shared = copy_run(scored, tmp_path / "alone"), copy_run(scored, tmp_path / "shared")
-    CliRunner().invoke(train_command, [str(alone.root), *OPTIONS], catch_exceptions=False)
+    CliRunner().invoke(train_command, [str(alone.root), *with_options()], catch_exceptions=False)
     assert train_in(2, shared) == [0, 0]
     moments = [torch.load(run.policy_dir(1) / "optimizer.pt", weights_only=True)["state"]
                for run in (alone, shared)]
@@ -121,7 +121,7 @@ def test_the_next_iteration_takes_over_the_moments_whoever_wrote_them(scored, tm
     rows = [run.read("completions", iteration=1, purpose="train", columns=["completion_ids"])
             for run in (alone, shared)]
     assert rows[0] == rows[1], "another policy samples other rows, and nothing can be compared"
-    CliRunner().invoke(train_command, [str(alone.root), *OPTIONS], catch_exceptions=False)
+    CliRunner().invoke(train_command, [str(alone.root), *with_options()], catch_exceptions=False)
     assert train_in(2, shared) == [0, 0], complained(shared)
     expected, actual = weights(alone, 2), weights(shared, 2)
     for name, values in expected.items():
