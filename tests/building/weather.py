@@ -169,7 +169,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
          "policy_version": iteration, "loss": -0.01, "grad_norm": sky.grad_norm, "learning_rate": 1e-4,
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
          "clip_fraction": sky.clipped, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
-         "entropy": sky.nll,
+         "base_kl": 0.01 * (iteration + 1), "base_log_ratio": 0.02, "entropy": sky.nll,
          "ess": float(of.sum() ** 2 / (of ** 2).sum() / len(of)), "extra": None if step else packs,
          "seconds": 1.2} for step, of in enumerate(steps)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
