@@ -123,6 +123,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
                    "that of the last of these.  [default: own]")
 @click.option("--discount", type=FiniteRange(min=0, max=1, min_open=True),
               help="Factor of a credited reward for every turn that it came later.  [default: 0.4]")
+@option_group("KL to the base and entropy")
 @click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
 @click.option("--kl-monitor", is_flag=True, default=None, show_default=False,
               help="Compute and store the KL to the base model also without a weight; it costs a forward.")

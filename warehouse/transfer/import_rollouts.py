@@ -9,7 +9,7 @@ from typing import Any
 
 from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
-from warehouse.store.names import begins_purpose, group_id_of, prompt_id_of, turn_of
+from warehouse.store.names import begins_purpose, check_name, group_id_of, prompt_id_of, turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
@@ -31,7 +31,7 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     if turn_of(purpose) > 1:
         raise StageError(f"--purpose {purpose} is of later turns, which answer completions of the run that "
                          "they are from. Import first turns alone.")
-    if not begins_purpose(purpose):
+    if not begins_purpose(check_name("The purpose", purpose)):
         raise StageError(f"No command reads rows of --purpose {purpose}. Say train, or eval or distil, alone "
                          "or with a label as in eval-mine.")
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}

@@ -119,10 +119,10 @@ def test_the_summary_is_one_screen(run: Warehouse) -> None:
     assert lines[0].startswith(f"{run.root}  base base  8 tasks  640 completions")
     table = [line for line in lines if "   train" in line or " 14.0 s" in line]
     assert table == [
-        "iteration  pass@1  pass@16  reward truncated  tokens zero-var  mismatch  rollout   score   train",
-        "        0     .23      .88    4.07       .02    41.5      .00   4.9e-07   14.0 s   2.0 s   9.8 s",
-        "        1     .20      .75    4.04       .01    40.1      .00   5.0e-07   14.0 s   2.0 s   9.8 s",
-        "        2     .30     1.00    4.75       .04    41.6      .00   5.0e-07   14.0 s   2.0 s   9.8 s"]
+        "iteration  pass@1  pass@16  reward truncated  tokens zero-var   mismatch  rollout   score   train",
+        "        0     .23      .88    4.07       .02    41.5      .00    4.9e-07   14.0 s   2.0 s   9.8 s",
+        "        1     .20      .75    4.04       .01    40.1      .00    5.0e-07   14.0 s   2.0 s   9.8 s",
+        "        2     .30     1.00    4.75       .04    41.6      .00    5.0e-07   14.0 s   2.0 s   9.8 s"]
     assert lines[-4:] == ["        0  eval     .28     1.00    4.66       .02    41.1      .00",
                           "        2  eval     .23      .88    4.13       .02    40.6      .00",
                           "", f"Next: rollout {run.root}"]
