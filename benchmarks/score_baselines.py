@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from score.lane.grids_and_scripts import run_grids
+from score.jobs.grids_and_scripts import run_grids
 from score.protocol.frames import encode_grids
 
 SOURCE = ("import numpy as np\n# program {number}\n\ndef transform(grid):\n    out = np.zeros_like(grid)\n"

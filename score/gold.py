@@ -1,4 +1,4 @@
-"""Canonical solutions: each must be judged right, or its task and this machine do not fit each other."""
+"""Canonical solutions, each of which must be judged right, and cheats, none of which a task may pay."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from score.cheats import paid_cheats
 from score.display import Progress
 from score.inspect.units import unit_lines
 from score.judging.completions import Item
@@ -17,7 +18,6 @@ from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
-from score.tasks.together import mode_of
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
 from warehouse.tasks.answers import first_code_block
@@ -37,26 +37,21 @@ class GoldTask:
     kind: str
     payload: dict[str, Any]
 
-    @property
-    def may_be_together(self) -> bool:
-        """True of tests for which nobody has chosen where they run."""
-        return (self.kind == "function" and "tests" in self.payload and "mode" not in self.payload
-                and mode_of(self.payload) == "apart")
-
 
 @dataclass(frozen=True)
 class GoldVerdict:
-    """What became of a canonical solution: right, or why not; `together` where it is right so alone.
+    """What became of a canonical solution: right, or why not.
 
     `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does.
+    `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests.
     """
 
     task_id: str
     right: bool
-    together: bool
     reason: str
     limited: bool
     needs: str = ""
+    pays: str = ""
 
 
 def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, allow_import: tuple[str, ...],
@@ -70,6 +65,7 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
                          "Correct them.")
     graders = graders_of(((task.kind, task.payload) for task in solved), import_path)
     verdicts: dict[str, GoldVerdict] = {}
+    paid: dict[str, str] = {}
     asked = solved
     for step in STEPS:
         cpu, wall = limits.cpu_seconds * step, limits.wall_seconds * step
@@ -80,8 +76,13 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
             limits=replace(limits, cpu_seconds=cpu, wall_seconds=wall, memory_mib=memory),
             imports=tuple(sorted(allow_import)), preload=(*preload, *graders.modules))
         with pool, Progress("gold", num_parts=1, num_done=0) as progress:
-            judged = judge_gold(Executor(pool, isolated=best.isolated), asked, answers, progress.note_outcome)
-        verdicts |= {verdict.task_id: replace(verdict, needs=needs) for verdict in judged}
+            executor = Executor(pool, isolated=best.isolated)
+            judged = judge_gold(executor, asked, answers, progress.note_outcome)
+            if step == 1:
+                loaded = [load_task(task.task_id, task.kind, task.payload) for task in solved]
+                paid = paid_cheats(executor, loaded, progress.note_outcome)
+        verdicts |= {verdict.task_id: replace(verdict, needs=needs, pays=paid.get(verdict.task_id, ""))
+                     for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
         if not asked:
             break
@@ -92,24 +93,14 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
 
 def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[str, Answer],
                finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
-    """Each solution as its task asks; where it fails apart from its tests, once more together with them."""
-    def judged(asked: Sequence[GoldTask], **changes: str) -> dict[str, Judgement]:
-        items = [Item(load_task(task.task_id, task.kind, {**task.payload, **changes}), answers[task.task_id])
-                 for task in asked]
-        rows = measure(items, run_programs(executor, items, finished))
-        return {task.task_id: row for task, row in zip(asked, rows, strict=True)}
-
-    first = judged(tasks)
-    failed = [task for task in tasks if task.may_be_together and not first[task.task_id].measures.correct]
-    second = judged(failed, mode="together")
+    """Each solution as its task asks."""
+    items = [Item(load_task(task.task_id, task.kind, task.payload), answers[task.task_id]) for task in tasks]
     verdicts = []
-    for task in tasks:
-        apart, together = first[task.task_id], second.get(task.task_id)
-        reasons = [reason_of(task, row) for row in (apart, together) if row and not row.measures.correct]
-        is_together = together is not None and together.measures.correct
-        is_right = apart.measures.correct or is_together
-        limited = not is_right and any(word in reason for reason in reasons for word in LIMITED)
-        verdicts.append(GoldVerdict(task.task_id, is_right, is_together, "".join(reasons[:1]), limited))
+    for task, row in zip(tasks, measure(items, run_programs(executor, items, finished)), strict=True):
+        right = row.measures.correct
+        reason = "" if right else reason_of(task, row)
+        limited = any(word in reason for word in LIMITED)
+        verdicts.append(GoldVerdict(task.task_id, right, reason, limited))
     return verdicts
 
 
@@ -124,8 +115,8 @@ def reason_of(task: GoldTask, row: Judgement) -> str:
 
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
-    """How many are judged right, which run together with their tests, and which are not right."""
-    conditions = {"together with their tests": [verdict.task_id for verdict in verdicts if verdict.together]}
+    """How many are judged right, with which limits, and which are not right."""
+    conditions: dict[str, list[str]] = {}
     for verdict in verdicts:
         if verdict.right and verdict.needs:
             conditions.setdefault(f"with `score {verdict.needs}`", []).append(verdict.task_id)
@@ -139,6 +130,12 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
         lines.append(f"  and {len(wrong) - SHOWN} more")
     if num_unsolved:
         lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
+    paying = [verdict for verdict in verdicts if verdict.pays]
+    if paying:
+        lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing")
+    lines += [f"  {verdict.task_id}: {verdict.pays}" for verdict in paying[:SHOWN]]
+    if len(paying) > SHOWN:
+        lines.append(f"  and {len(paying) - SHOWN} more")
     return lines
 
 

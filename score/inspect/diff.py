@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from warehouse.store.chosen_scorer import choose_scorer, is_named
+from warehouse.ledger.state import is_named
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -50,7 +50,7 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
             complete = warehouse.scorers(iteration, purpose)
             scorers |= set(complete)
             if any(is_named(scorer, name) for scorer in complete):
-                scorer, _ = choose_scorer(warehouse, iteration, purpose, name)
+                scorer, _ = warehouse.choose_scorer(iteration, purpose, name)
                 named.add(scorer)
                 tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
                                              scorer=scorer))

@@ -5,14 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from score.inspect.units import unit_lines
-from score.tasks.together import mode_of
 from warehouse.inspect.show import no_completion, pair_lines, parse_name
-from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import printable
 from warehouse.store.run_folder import Warehouse, open_warehouse
-
-MODES = {"apart": "apart: in a process of their own, which sees plain data alone",
-         "together": "together: each in a process with the program, whose word was put to wrong tests"}
 
 
 def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
@@ -24,7 +19,7 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
             break
     else:
         raise no_completion(run, completion)
-    identity, _ = choose_scorer(warehouse, iteration, purpose, scorer)
+    identity, _ = warehouse.choose_scorer(iteration, purpose, scorer)
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
     if sample is None:
         raise no_completion(run, completion)
@@ -51,8 +46,6 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
                 lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
     else:
         lines += unit_lines(kind, payload, outputs["test"] if outputs else None)
-    if "tests" in payload:
-        lines.append(f"tests ran {MODES[mode_of(payload)]}")
     lines.append("--- verdict")
     if sample["error_class"]:
         words = [sample["error_class"], sample["error_name"], sample["error_message"]]

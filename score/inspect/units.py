@@ -10,7 +10,6 @@ from score.tasks.function import FunctionTask, is_expected
 from score.tasks.kinds import load_task
 from score.tasks.script import ScriptTask
 from score.tasks.script import is_expected as is_expected_text
-from score.tasks.together import calls_of_tests
 from warehouse.store.errors import printable
 
 FAILED_AT = re.compile(r"line (\d+)(?: of the setup)?(?:, (.*))?", re.DOTALL)    # as lanes say it
@@ -30,7 +29,7 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
                 for line in call_lines(number, task, result)]
     if isinstance(task, FunctionTask):
         return [line for number, verdict in enumerate(outputs, start=1)
-                for line in test_lines(number, sources_of(payload, task), verdict)]
+                for line in test_lines(number, sources_of(task), verdict)]
     wanted = {name: payload[name] for name in ("answer", "rows", "groups") if name in payload}
     return [f"got {shorten(unit)}" for unit in outputs] + [
         f"expected {shorten(value)}" for value in wanted.values()]
@@ -80,11 +79,9 @@ def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) ->
         yield f"  {printable(': '.join(filter(None, (name, str(message)[:LONGEST]))))}"
 
 
-def sources_of(payload: dict[str, Any], task: FunctionTask) -> list[tuple[str, str]]:
+def sources_of(task: FunctionTask) -> list[tuple[str, str]]:
     """Each test as it was run, and what was run before it."""
-    if task.shared:
-        return [(test.source, test.source) for test in task.shared]
-    return [(unit, task.setup) for unit in task.units or calls_of_tests(task.setup) or ["check(candidate)"]]
+    return [(unit, task.setup) for unit in task.units]
 
 
 def shorten(value: Any) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from score.judging.completions import Item
-from score.protocol.error_classes import ErrorClass
 from score.rewards.from_file import rewards_of
 from score.rewards.scorer import Scorer
 from score.rewards.shaping import Terms
@@ -68,8 +67,7 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
         return outcomes[0]
     failed = [outcome for outcome in outcomes if outcome.error_class is not None]
     usual = failed[0] if failed else outcomes[0]
-    unearned = next((outcome for outcome in failed if outcome.error_class == ErrorClass.UNEARNED), usual)
-    worst = next((outcome for outcome in failed if outcome.infrastructure), unearned)
+    worst = next((outcome for outcome in failed if outcome.infrastructure), usual)
     return replace(worst, cpu_seconds=sum(outcome.cpu_seconds or 0.0 for outcome in outcomes),
                    wall_seconds=sum(outcome.wall_seconds or 0.0 for outcome in outcomes),
                    max_rss_mib=max(outcome.max_rss_mib or 0.0 for outcome in outcomes))

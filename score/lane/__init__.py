@@ -1,1 +1,1 @@
-"""The unprivileged side that runs programs: imports lane, isolation, wire, numpy and the standard library."""
+"""The unprivileged side that forks, watches and ends programs: imports jobs, isolation, protocol, numpy."""

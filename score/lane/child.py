@@ -6,14 +6,14 @@ import sys
 from typing import NamedTuple
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
-from score.lane.grids_and_scripts import Handler, InvalidOutput, handler_of
-from score.lane.modules import MissingFunction, message_of
+from score.jobs.grids_and_scripts import Handler, InvalidOutput, handler_of
+from score.jobs.modules import MissingFunction, message_of
 from score.lane.ready import ReadyFile
 from score.protocol import allowed_imports as imports
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
 from score.protocol.frames import RESULT_HEADER, JobKind, encode_error, encode_result
 
-STDIO, TOGETHER = int(JobKind.STDIO), int(JobKind.TOGETHER)
+STDIO = int(JobKind.STDIO)
 GENERATORS = ("random", "numpy.random")
 PROGRAM = "program.py"       # what the program is compiled as
 
@@ -62,7 +62,7 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
         if module := sys.modules.get(name):
             module.seed(seed & 0xFFFFFFFF)
     arrange_streams(files, link_fd, kind)
-    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 and kind != TOGETHER else LINK_FD, lane.threads)
+    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, lane.threads)
     lane.ready.report(place)             # preparation succeeded, and what it cost
     source_end = names_bytes + source_bytes
     return handler, content[names_bytes:source_end], content[source_end:]
@@ -125,15 +125,12 @@ def classify(error: BaseException, phase: str) -> ErrorClass:
 
 
 def arrange_streams(files: tuple[int, ...], link_fd: int, kind: int) -> None:
-    """A script's streams on 0 and 1, the result on 3, the link or the test on 4.
+    """A script's streams on 0 and 1, the result on 3, the link on 4.
 
     Files begin at their beginning: where the program before left them is nobody's business.
     """
     if link_fd >= 0:
         os.dup2(link_fd, LINK_FD)
-    elif kind == TOGETHER:
-        os.dup2(files[2], LINK_FD)
-        os.lseek(LINK_FD, 0, os.SEEK_SET)
     elif kind == STDIO:
         for number, stream in enumerate(files[2:]):
             os.dup2(stream, number)

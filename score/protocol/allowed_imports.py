@@ -16,11 +16,11 @@ LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "nump
 STANDARD = ("__future__", "abc", "array", "ast", "asyncio", "base64", "binascii", "bisect", "calendar",
             "cmath", "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv",
             "dataclasses", "datetime", "decimal", "difflib", "dis", "enum", "fileinput", "fractions",
-            "functools", "graphlib", "hashlib", "heapq", "inspect", "io", "itertools", "json", "keyword",
-            "linecache", "logging", "math", "numbers", "operator", "pickle", "pprint", "queue", "random",
-            "re", "secrets", "signal", "statistics", "string", "struct", "textwrap", "threading", "time",
-            "timeit", "token", "tokenize", "traceback", "types", "typing", "unicodedata", "unittest",
-            "unittest.mock", "uuid", "warnings", "zlib")
+            "functools", "graphlib", "hashlib", "heapq", "html", "html.entities", "html.parser", "inspect",
+            "io", "itertools", "json", "keyword", "linecache", "logging", "math", "numbers", "operator",
+            "pickle", "pprint", "queue", "random", "re", "secrets", "signal", "statistics", "string",
+            "struct", "textwrap", "threading", "time", "timeit", "token", "tokenize", "traceback", "types",
+            "typing", "unicodedata", "unittest", "unittest.mock", "uuid", "warnings", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -32,8 +32,8 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
         "unittest.async_case": ("IsolatedAsyncioTestCase",),
-        "score.lane.event_loop": ("asyncio", "IsolatedAsyncioTestCase"),
-        "score.lane.pytest_words": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
+        "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
+        "score.jobs.pytest_words": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
 CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # words of sources that name codecs
 # By the last of the words that must all appear in a source: those words, and the module.

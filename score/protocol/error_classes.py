@@ -19,8 +19,6 @@ class ErrorClass(StrEnum):
     INVALID_OUTPUT = "invalid_output"          # error_name: type, shape, range or count
     OUTPUT_LIMIT = "output_limit"
     SANDBOX_VIOLATION = "sandbox_violation"    # it asked the kernel for something that is denied
-    CANNOT_CROSS = "cannot_cross"              # it answers its tests with what is no plain data
-    UNEARNED = "unearned"                      # it passed a test that is wrong on purpose
     CRASHED = "crashed"                        # killed by a signal of its own making; error_name: the signal
     NO_RESULT = "no_result"                    # the process ended without a well-formed answer
     LANE_LOST = "lane_lost"                    # infrastructure: the process that forks went away

@@ -34,15 +34,13 @@ NO_JOB: Facts = (0, 0, 0, 0, 0)
 # From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
 REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
-# Job and result of the program, then stdin and stdout of a script, job and result of the tests, or the test
-# that is run together with the program.
+# Job and result of the program, then stdin and stdout of a script, or job and result of the tests.
 FILES_PER_SLOT = 4
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
 HELLO_MAGIC = b"RHL1"
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
 OVERLOAD_PATIENCE = 5
 MAX_NAME, MAX_MESSAGE = 80, 500
-TOKEN_BYTES = 16                             # before a test that is run together with the program
 MAX_GRID_SIDE = 30
 COLORS = bytes(range(10))
 MAX_NESTING = 256                            # of JSON: plain data takes three levels for each of its own 64
@@ -55,8 +53,7 @@ class JobKind(IntEnum):
     CALL = 2         # call a named function with plain data
     STDIO = 3        # run as a script, stdin to stdout
     SERVE = 4        # answer calls that arrive over the link, until it closes
-    TEST = 5         # run tests whose `candidate` is the program on the other end of the link
-    TOGETHER = 6     # run a program, then one test in its namespace
+    TEST = 5         # run tests of the program on the other end of the link
 
 
 class Verdict(IntEnum):

@@ -78,10 +78,10 @@ class Flight:
     def order(self, slot: Slot, allowed: Allowed) -> bytes:
         """Fill the slot; the order for its lane."""
         program = self.program
-        facts, job = program.job(allowed)
-        tests_facts, second = NO_JOB, program.token + program.handed
+        facts, job = program.job(allowed, program.tests)
+        tests_facts, second = NO_JOB, program.handed
         if program.tests is not None:
-            tests_facts, second = program.tests.job(allowed)
+            tests_facts, second = program.tests.job(allowed, program)
         slot.fill([job, second])
         return ORDER.pack(self.name, self.slot, *facts, *tests_facts)
 

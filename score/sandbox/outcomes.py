@@ -3,12 +3,10 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from score.protocol.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import (
-    MAX_MESSAGE,
     BadFrame,
     JobKind,
     Verdict,
@@ -55,8 +53,6 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
     if not endings:
         return LOST
     decode = DECODERS.get(program.kind, lambda _body: None)
-    if program.kind == JobKind.TOGETHER:
-        decode = partial(decode_test, token=program.token)
     outcome = process_outcome(endings[0], decode, limits, isolated)
     if program.tests is not None:
         return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))
@@ -104,10 +100,10 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
         return tests if tests.infrastructure else program
     measured = replace(program, result=None, error_class=None, error_name=None, error_message=None)
     if tests.error_class is not None:
-        timeouts = (ErrorClass.TIMEOUT_CPU, ErrorClass.TIMEOUT_WALL)
         if program.error_class is not None and program.error_class != ErrorClass.NO_RESULT:
             return program
-        blame = tests.error_class if tests.error_class in timeouts else ErrorClass.UNTESTABLE
+        # Anything but their text may be what the program brought about.
+        blame = ErrorClass.UNTESTABLE if tests.error_class == ErrorClass.SYNTAX else tests.error_class
         return replace(measured, error_class=blame, error_name=tests.error_name,
                        error_message=f"in the tests: {tests.error_message}")
     impossible = [unit for unit in tests.result if unit[3] == "tests"]
@@ -116,11 +112,10 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
                        error_message=impossible[0][2])
     if program.error_class is not None and any(unit[3] == "lost" for unit in tests.result):
         return program
-    for whose, error_class in (("cannot_cross", ErrorClass.CANNOT_CROSS), ("program", ErrorClass.RUNTIME)):
-        units = [unit for unit in tests.result if unit[3] == whose]
-        if units and not any(unit[0] for unit in tests.result):
-            return replace(measured, error_class=error_class, error_name=units[0][1],
-                           error_message=units[0][2])
+    raised = [unit for unit in tests.result if unit[3] == "program"]
+    if raised and not any(unit[0] for unit in tests.result):
+        return replace(measured, error_class=ErrorClass.RUNTIME, error_name=raised[0][1],
+                       error_message=raised[0][2])
     return replace(measured, result=tests.result)
 
 
@@ -131,16 +126,6 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
         raise BadFrame("not a list of tests")
     failures = [unit if isinstance(unit, list) and len(unit) == 3 else ["", "", ""] for unit in units]
     return [(unit == 1, *map(str, failure)) for unit, failure in zip(units, failures, strict=True)]
-
-
-def decode_test(body: bytes, token: bytes) -> list[Any]:
-    """Why the test failed: name, message, perhaps an answer; nothing where the token proves a pass."""
-    if body == token:
-        return []
-    reason = decode_json(body)
-    if not isinstance(reason, list) or len(reason) not in (2, 3):
-        raise BadFrame("neither the test's token nor a reason")
-    return [*(str(part)[:MAX_MESSAGE] for part in reason[:2]), *reason[2:]]
 
 
 # By kind of job: body of an answer -> result; BadFrame when it is none. Others answer elsewhere.

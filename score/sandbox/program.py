@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from score.protocol.allowed_imports import Allowed, mentioned_modules
-from score.protocol.frames import TOKEN_BYTES, Facts, JobKind
+from score.protocol.frames import Facts, JobKind
 
 if TYPE_CHECKING:
     from score.sandbox.outcomes import Outcome
+
+
+PASSED = ("datetime", "decimal", "fractions", "inspect")     # modules of what a program and its tests pass on
 
 
 class FollowUp(Protocol):
@@ -34,14 +36,14 @@ class Program:
     """One program with its inputs. `tests` is a second program that judges it from a process of its own.
 
     `source_bytes` is its source in UTF-8, where a lone surrogate stays as bytes that the compiler refuses.
-    `key` is the sha256 over everything that decides the outcome; its seed derives from it, but never from the
-    test that a program is run together with.
+    `key` is the sha256 over everything that decides the outcome; its seed derives from all of that but its
+    tests, which it could tell by it.
     """
 
     kind: JobKind
     source: str
     payload: bytes = b""
-    handed: bytes = b""                  # its second file: the stdin of a script, or a test
+    handed: bytes = b""                  # its second file: the stdin of a script
     tests: Program | None = None
     then: FollowUp | None = None
     mentions: str = field(default="", compare=False)      # further code whose modules are imported beforehand
@@ -49,24 +51,27 @@ class Program:
     source_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)
     seed: int = field(init=False, repr=False, compare=False)
-    token: bytes = field(init=False, repr=False, compare=False)       # what proves that the test was run
 
     def __post_init__(self) -> None:
-        source, together = self.source.encode("utf-8", "surrogatepass"), self.kind == JobKind.TOGETHER
+        source = self.source.encode("utf-8", "surrogatepass")
         parts = [source, self.payload, self.handed, self.tests.key if self.tests else b""]
         key = digest_of(self.kind, [*parts, self.then.key] if self.then else parts)
         object.__setattr__(self, "source_bytes", source)
         object.__setattr__(self, "key", key)
-        seeded = digest_of(self.kind, parts[:2]) if together else key
+        seeded = digest_of(self.kind, [*parts[:3], b""]) if self.tests else key
         object.__setattr__(self, "seed", int.from_bytes(seeded[:8], "little"))
-        object.__setattr__(self, "token", secrets.token_bytes(TOKEN_BYTES) if together else b"")
 
-    def job(self, allowed: Allowed) -> tuple[Facts, bytes]:
+    def job(self, allowed: Allowed, other: Program | None = None) -> tuple[Facts, bytes]:
         """What a lane is told (kind, seed, and the lengths of what follows), and what the child reads.
 
-        That is those of the allowed modules that its code mentions, the source, and the payload.
+        That is those of the allowed modules that its code mentions, the source, and the payload. What it may
+        be passed by its tests, or pass to them, takes modules that the `other` mentions.
         """
-        names = ",".join(mentioned_modules(self.source + self.mentions, allowed)).encode()
+        modules = mentioned_modules(self.source + self.mentions, allowed)
+        if other is not None:
+            said = other.source + other.mentions
+            modules += [name for name in PASSED if name in said and name not in modules]
+        names = ",".join(modules).encode()
         source, payload = self.source_bytes, self.payload
         return (self.kind, self.seed, len(names), len(source), len(payload)), names + source + payload
 

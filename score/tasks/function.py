@@ -1,4 +1,4 @@
-"""Function tasks: calls whose results are compared here, or tests apart from or together with the program."""
+"""Function tasks: calls whose results are compared here, or tests that run in a process of their own."""
 
 import json
 import math
@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from score.protocol import plain_data
-from score.protocol.error_classes import ErrorClass
 from score.protocol.frames import JobKind
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
-from score.tasks.together import SharedTest, is_pass, mode_of, shared_tests
+from score.tasks.test_sources import calls_of_tests, guarded
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,20 @@ class Call:
 
 @dataclass(frozen=True)
 class FunctionTask:
-    """`calls`, or `shared` tests, or `setup` and the statements `units`, or `setup` that defines `check`."""
+    """`calls`, or tests: a source `setup`, then the statements `units`; `separate` where each begins anew."""
 
     entry_point: str
     program_setup: str = ""
     calls: tuple[Call, ...] = ()
     tolerance: float = 0
     any_order: bool = False
-    shared: tuple[SharedTest, ...] = ()
     setup: str = ""
     units: tuple[str, ...] = ()
+    separate: bool = False
 
     @property
     def num_units(self) -> int:
-        return len(self.calls) or len(self.shared) or len(self.units) or 1
+        return len(self.calls) or len(self.units)
 
     @cached_property
     def order(self) -> bytes:
@@ -51,19 +50,22 @@ class FunctionTask:
         return json.dumps(order).encode()
 
     @cached_property
-    def tests(self) -> Program:
-        """The tests that run apart from the program."""
-        units = json.dumps({"entry_point": self.entry_point, "units": self.units, "check": not self.units,
-                            "num_units": self.num_units})
-        return Program(JobKind.TEST, self.setup, units.encode(), mentions="\n".join(self.units))
+    def tests(self) -> list[Program]:
+        """The tests: those that share what the program keeps, or each by itself."""
+        setup, units, classes = guarded(self.setup, self.units)
+        groups = [[unit] for unit in units] if self.separate else [units]
+        order = {"entry_point": self.entry_point, "classes": classes,
+                 "stops": "StopIteration" in "".join([setup, *units])}
+        return [Program(JobKind.TEST, setup, json.dumps({**order, "units": group}).encode(),
+                        mentions="\n".join(group)) for group in groups]
 
 
 class FunctionKind:
     """{entry_point, calls: [{args, kwargs, expected}], tolerance, any_order}, or {entry_point, setup, tests}.
 
-    `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`. By `mode` they
-    run `apart` from the program, in a process of their own, or `together` with it. `program_setup` is
-    code that comes before the program.
+    `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`, or functions
+    test_* and classes, each test of which is a unit with a program of its own. `program_setup` is code that
+    comes before the program.
     """
 
     def load(self, payload: dict[str, Any]) -> FunctionTask:
@@ -75,31 +77,30 @@ class FunctionKind:
             return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0),
                                 payload.get("any_order", False))
         tests = payload["tests"]
-        if mode_of(payload) == "together":
-            return FunctionTask(*names, shared=tuple(shared_tests(setup, tests, names[0])))
-        if isinstance(tests, str):
-            return FunctionTask(*names, setup=f"{setup}\n{tests}")
-        return FunctionTask(*names, setup=setup, units=tuple(tests))
+        if isinstance(tests, list):
+            return FunctionTask(*names, setup=setup, units=tuple(tests))
+        whole = f"{setup}\n{tests}"
+        calls_of = tuple(calls_of_tests(whole))
+        return FunctionTask(*names, setup=whole, units=calls_of or ("check(candidate)",),
+                            separate=bool(calls_of))
 
     def programs(self, task: FunctionTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:
             return NO_CODE
-        if task.shared:
-            return [test.program(answer.code, task.program_setup) for test in task.shared]
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
-        return [Program(JobKind.SERVE, answer.code, task.order, tests=task.tests,
-                        mentions=task.program_setup)]
+        return [Program(JobKind.SERVE, answer.code, task.order, tests=tests, mentions=task.program_setup)
+                for tests in task.tests]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
-        if task.shared:
-            return shared_measures(answer, outcomes, task.num_units)
-        outcome = outcomes[0]
-        if outcome.error_class is not None:
-            return unit_measures(answer, outcome, [], task.num_units)
+        """Tests that fail to run count as failed; only when none ran is there no valid output."""
+        ran = [outcome for outcome in outcomes if outcome.error_class is None]
+        if not ran:
+            return unit_measures(answer, outcomes[0], [], task.num_units)
         if not task.calls:
-            return unit_measures(answer, outcome, [unit[0] for unit in outcome.result], task.num_units,
-                                 outputs=[list(unit) for unit in outcome.result])
+            units = [list(unit) for outcome in outcomes for unit in outcome.result or [not_run(outcome)]]
+            return unit_measures(answer, ran[0], [unit[0] for unit in units], task.num_units, outputs=units)
+        outcome = outcomes[0]
         results = outcome.result if isinstance(outcome.result, list) else []
         passed = [is_expected(result, call, task) for result, call in zip(results, task.calls, strict=False)]
         shown = [result[:2] for result in results if isinstance(result, list)]
@@ -107,15 +108,9 @@ class FunctionKind:
                              fingerprint=digest(json.dumps(shown, sort_keys=True)))
 
 
-def shared_measures(answer: Answer, outcomes: list[Outcome], num_units: int) -> Measures:
-    """Tests that fail to run count as failed; none counts where one was passed without being earned."""
-    ran = [outcome for outcome in outcomes if outcome.error_class is None]
-    unearned = [outcome for outcome in outcomes if outcome.error_class == ErrorClass.UNEARNED]
-    if unearned or not ran:
-        return unit_measures(answer, (unearned or outcomes)[0], [], num_units)
-    shown = [[is_pass(outcome), *(outcome.result or [outcome.error_name or str(outcome.error_class or ""),
-                                                      outcome.error_message or ""])] for outcome in outcomes]
-    return unit_measures(answer, ran[0], list(map(is_pass, outcomes)), num_units, outputs=shown)
+def not_run(outcome: Outcome) -> tuple[bool, str, str, str]:
+    """A test that failed to run, as one that failed."""
+    return False, outcome.error_name or str(outcome.error_class or ""), outcome.error_message or "", ""
 
 
 def restore(value: Any) -> Any:

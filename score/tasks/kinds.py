@@ -21,6 +21,9 @@ KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "s
                               "answer": AnswerKind(), "puzzle": PuzzleKind(), **GRADED}
 
 
+ENDS = ("score.jobs.program_end", "score.jobs.tests_end")     # loaded once per lane, they cost children less
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task with its payload as its kind reads it."""
@@ -62,4 +65,4 @@ def graders_of(tasks: Iterable[tuple[str, Any]], import_paths: Sequence[str] = (
         raise StageError(missing[0])
     versions |= {name: source_hash(name, import_paths) for name in sorted(tasksets)}
     modules = [GRADED[kind].module for kind in sorted(GRADED.keys() & kinds)]
-    return Graders((*modules, *sorted(tasksets)), versions)
+    return Graders((*modules, *sorted(tasksets), *(ENDS if "function" in kinds else ())), versions)

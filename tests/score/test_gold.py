@@ -1,4 +1,4 @@
-"""Canonical solutions, judged by `score gold` and by `warehouse init --gold`, which stores what they need."""
+"""Canonical solutions and cheats, judged by `score gold` and by `warehouse init --gold`."""
 
 import gzip
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from score.cheats import BODIES
 from score.cli import score
 from warehouse.cli import cli
-from warehouse.store.run_folder import open_warehouse
 
 MODEL = Path(__file__).parents[2] / "examples" / "starter" / "model"
 HELPER = "def half(x):\n    return x / 2\ndef f(x):\n    return half(x) + 1\n"
@@ -22,8 +22,10 @@ PAYLOADS = {"plain": ("function", {"entry_point": "f", "tests": ["assert f(2) ==
 GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELPER},
         {"task_id": "broken", "code": HELPER}, {"task_id": "text", "text": "It is 12."},
         {"task_id": "elsewhere", "code": ""}]
-TOLD = ["3 of 4 canonical solutions are judged right", "  1 of them only together with their tests: helper",
-        '  not right: broken: test 1: wrong assert f(2) == 5; got 2.0']
+TOLD = ["3 of 4 canonical solutions are judged right",
+        "  not right: broken: test 1: wrong assert f(2) == 5; got 2.0", "  no solution of 1 task",
+        "1 of 4 tasks pay programs that solve nothing",
+        "  plain: returns its argument; test 1: right assert f(2) == 2"]
 
 
 @pytest.fixture
@@ -37,19 +39,39 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_init_with_gold_stores_which_tests_run_together(files):
+def test_init_and_score_judge_gold_and_cheats_alike(files):
     arguments = ["init", str(files / "run"), "--model", str(MODEL), "--tasks", str(files / "tasks.jsonl"),
                  "--gold", str(files / "gold.jsonl")]
     made = CliRunner().invoke(cli, arguments)
     assert made.exit_code == 0, made.output
-    assert made.output.splitlines()[:4] == [*TOLD, "  no solution of 1 task"]
-    rows = open_warehouse(files / "run").read("tasks", columns=["task_id", "payload"]).to_pylist()
-    modes = {row["task_id"]: json.loads(row["payload"]).get("mode") for row in rows}
-    assert {name: mode for name, mode in modes.items() if mode} == {"helper": "together"}
+    assert made.output.splitlines()[:5] == TOLD
     again = CliRunner().invoke(cli, arguments)
     assert again.exit_code == 0 and "nothing to do" in again.output
     judged = CliRunner().invoke(score, ["gold", str(files / "run"), str(files / "gold.jsonl")])
-    assert judged.output.splitlines()[:2] == [TOLD[0], TOLD[2]]       # nothing has to be chosen any more
+    assert judged.output.splitlines() == TOLD
+
+
+@pytest.mark.parametrize(("kind", "payload", "paid"), [
+    ("function", {"entry_point": "f", "tests": ["assert f([1])"]},
+     "returns True, returns float('nan'), returns what equals everything, returns its argument; "
+     "test 1: right assert f([1])"),
+    ("function", {"entry_point": "S.f", "tests": ["x = [2, 1]\ns = S()\ns.f(x)\nassert x == []"]},
+     "empties its argument; test 1: right assert x == []"),
+    ("function", {"entry_point": "f", "tests": ["try:\n    f()\nexcept BaseException:\n    pass"]},
+     ", ".join(BODIES) + "; test 1: right pass"),
+    ("function", {"entry_point": "f", "calls": [{"args": [], "expected": []}]},
+     "returns [], returns an array of nothing; call 1: right f()"),
+    ("stdio", {"cases": [{"input": "2\n", "output": "2\n"}]}, "prints its input; case 1: right"),
+    ("function", {"entry_point": "f", "tests": ["assert f(1) == 2"]}, ""),
+    ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}]}, "")])
+def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
+    messages = [{"role": "user", "content": "?"}]
+    row = {"task_id": "weak", "kind": kind, "messages": messages, "payload": payload}
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    (files / "gold.jsonl").write_text(json.dumps({"task_id": "weak", "code": ""}))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
+    lines = found.output.splitlines()
+    assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else [])
 
 
 def test_the_solutions_that_sources_bring_are_judged(files):
@@ -67,7 +89,7 @@ def test_a_file_of_solutions_may_be_packed(files):
     (files / "gold.jsonl.gz").write_bytes(gzip.compress((files / "gold.jsonl").read_bytes()))
     made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
                                     str(files / "tasks.jsonl"), "--gold", str(files / "gold.jsonl.gz")])
-    assert made.output.splitlines()[:3] == TOLD, made.exception
+    assert made.output.splitlines()[:5] == TOLD, made.exception
 
 
 def test_limits_that_a_solution_needs_are_named(files):

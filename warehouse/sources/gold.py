@@ -3,10 +3,8 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,16 +15,13 @@ OWN = "sources"              # the solutions that come with the tasks
 PROGRAMS = ("grid", "function", "stdio")
 
 
-def judge_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> list[Task]:
-    """The tasks, those whose solution is right only together with their tests changed to that mode.
+def judge_tasks(tasks: Sequence[Task], gold: str, config: Path | None) -> None:
+    """Judge solutions of the tasks.
 
     `gold` is a file of solutions, which go before those of the sources, or OWN. What is right and what is not
     is printed; the limits are those of the table [score] of `config`.
     """
-    verdicts = _verdicts(tasks, _solutions(tasks, gold), gold, config)
-    together = {verdict["task_id"] for verdict in verdicts if verdict["together"]}
-    return [replace(task, payload=json.dumps({**json.loads(task.payload), "mode": "together"}))
-            if task.task_id in together else task for task in tasks]
+    _judge(tasks, _solutions(tasks, gold), gold, config)
 
 
 def _solutions(tasks: Sequence[Task], gold: str) -> str:
@@ -42,21 +37,19 @@ def _solutions(tasks: Sequence[Task], gold: str) -> str:
     return text + "".join(json.dumps(row) + "\n" for row in own if row["task_id"] not in named)
 
 
-def _verdicts(tasks: Sequence[Task], solutions: str, gold: str, config: Path | None) -> list[dict[str, Any]]:
-    """What `score gold` says of each solution: the room that runs programs is asked by its command."""
+def _judge(tasks: Sequence[Task], solutions: str, gold: str, config: Path | None) -> None:
+    """Print what `score gold` says of each solution: the room that runs programs is asked by its command."""
     [score] = [script.load() for script in entry_points(group="console_scripts", name="score")
                if script.dist and script.dist.name == "rollhouse"]
     with tempfile.TemporaryDirectory() as folder:
-        given, verdicts, answers = (Path(folder) / name for name in ("t.jsonl", "verdicts", "answers"))
+        given, answers = (Path(folder) / name for name in ("t.jsonl", "answers"))
         answers.write_text(solutions, encoding="utf-8")
         given.write_text("".join(json.dumps({
             "task_id": task.task_id, "kind": task.kind, "messages": [{"role": "user", "content": ""}],
             "payload": json.loads(task.payload)}) + "\n" for task in tasks))
         options = ["--config", str(config)] if config else []
         try:
-            score.commands["gold"].main([str(given), str(answers), "--output", str(verdicts), *options],
-                                        standalone_mode=False)
+            score.commands["gold"].main([str(given), str(answers), *options], standalone_mode=False)
         except click.ClickException as error:   # it names the files that it was given here
             raise StageError(error.message.replace(str(answers), gold).replace(str(given), "the sources")
                              ) from error
-        return [json.loads(line) for line in verdicts.read_text(encoding="utf-8").splitlines()]

@@ -1,7 +1,9 @@
 """What the payload of a task must say, by its kind: checked when it is imported and when it is scored."""
 
 import ast
+import hashlib
 import json
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, TypeGuard
 
@@ -11,13 +13,18 @@ from warehouse.tasks.graders import check_generator
 MAX_GRID_SIDE = 30
 MATCHES = ("exact", "numeric", "choice")
 COMPARISONS = ("tokens", "lines", "values")
-MODES = ("apart", "together")
 NUMBER = (int, float)
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
 ELSEWHERE = ("candidate", "globals()")     # where the program's own is, whatever else has its name
 LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
+
+
+def payload_sha256(row: Mapping[str, Any]) -> str:
+    """Hash of what a task asks and expects."""
+    content = json.dumps([row[name] for name in ("kind", "messages", "payload")])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
@@ -111,7 +118,6 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
         _field(where, payload, "tolerance", NUMBER, 0)
         _field(where, payload, "any_order", bool, False)
         return
-    _choice(where, payload, "mode", MODES)
     setup = _field(where, payload, "setup", str, "")
     tests = _field(where, payload, "tests", (str, list))
     statements = [tests] if isinstance(tests, str) else tests

@@ -11,7 +11,7 @@ from score.cli import score
 from score.inspect.diff import changes, scored_by
 from score.rewards.named import REWARDS
 from score.rewards.shaping import Shaping
-from tests.building.runs import new_run
+from tests.building.runs import finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 
 LONG = FLIP + "# " + "x" * 40 + "\n"
@@ -187,9 +187,7 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
 def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     trained, = warehouse.scorers(0, "train")
-    train = warehouse.stage("train", iteration=0)
-    train.settle({"scorer": trained})
-    train.complete({}, [])
+    finish(warehouse, "train", {"scorer": trained}, {"scorer": trained}, iteration=0)
     output = invoke(warehouse.root, "--reward", "exact").output
     exact, = {*warehouse.scorers(0, "train")} - {trained}
     assert (f"SQL, summary and reports go on with {trained}: its rewards were trained on; "

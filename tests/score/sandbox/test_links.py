@@ -18,6 +18,9 @@ TASK = load_task("t", "function", {"entry_point": "f", "tests": ["assert f(1) ==
 SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \
        "    os.write(4, x + b'\\n')\n"
 READY = SEND + "send(['ready'])\n"
+ANSWER = "send(['=', False, None, [], [], {}])\n"
+FUNCTION = ANSWER.format(
+    "['object', 0, ['class', 1, 'function', [], ['__call__'], [], None, 'function', False]]")
 REPEATS = 12
 
 
@@ -32,8 +35,8 @@ def executor():
     (READY + "while True: pass\n", ("timeout_cpu", 0.0)),
     (READY + "os._exit(0)\n", ("no_result", 0.0)),
     (READY + "1 / 0\n", ("runtime", 0.0)),
-    (SEND + "def f(x):\n    send(['value', x + 1, [x]])\n    os._exit(0)\n", ("no_result", 0.0)),
-    (READY + "send(['value', 2, [1]])\nsend(['value', 3, [2]])\nos._exit(0)\n", (None, 1.0)),
+    (SEND + "def f(x):\n    " + ANSWER.format("x + 1") + "    os._exit(0)\n", ("no_result", 0.0)),
+    (READY + FUNCTION + ANSWER.format(2) + ANSWER.format(3) + "os._exit(0)\n", (None, 1.0)),
     (SEND + "def f(x):\n    while True: pass\n", ("timeout_cpu", 0.0)),
 ], ids=["ready twice, hangs", "ready, hangs", "ready, exits", "ready, raises", "one answer, exits",
         "answers ahead", "hangs when called"])

@@ -5,24 +5,24 @@ from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """A right program and a test that it passes together, and `apart` where they may be two processes."""
+    """A right program and a test that it passes in one process, and whether it does in two."""
 
     name: str
     entry_point: str
     program: str
     tests: str | list[str]
-    apart: bool
+    right: bool
 
 
 def read_shapes() -> list[Shape]:
-    """Shapes as `=== name | entry point | statement or source | modes`, the program, `---`, and the test."""
+    """Shapes as `=== name | entry point | statement or source | right or wrong`, program, `---`, test."""
     shapes = []
     for block in (Path(__file__).parent / "shapes.txt").read_text().split("=== ")[1:]:
         head, _, body = block.partition("\n")
-        name, entry_point, form, modes = head.split(" | ")
+        name, entry_point, form, verdict = head.split(" | ")
         program, _, test = body.partition("\n---\n")
         tests: str | list[str] = test if form == "source" else [test]
-        shapes.append(Shape(name, entry_point, program + "\n", tests, "apart" in modes))
+        shapes.append(Shape(name, entry_point, program + "\n", tests, verdict == "right"))
     return shapes
 
 

@@ -170,9 +170,9 @@ def test_values_survive_the_link(executor):
     assert row.measures.correct, row.measures.outputs
 
 
-def test_tests_that_cannot_be_run_from_outside_are_no_fault_of_the_program(executor):
-    payload = {"entry_point": "f", "tests": ["assert f(lambda x: x + 1) == 2"]}
-    row = scored(executor, "function", payload, "def f(g):\n    return g(1)\n")
+def test_tests_that_cannot_be_run_are_no_fault_of_the_program(executor):
+    payload = {"entry_point": "f", "setup": "1 / 0", "tests": ["assert f(1) == 2"]}
+    row = scored(executor, "function", payload, "def f(x):\n    return x + 1\n")
     assert row.outcome.error_class == "untestable" and row.reward is None
 
 

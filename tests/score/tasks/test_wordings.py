@@ -1,4 +1,4 @@
-"""A right answer in any harmless wording is right, and garbage is not: results of calls, tests together."""
+"""A right answer in any harmless wording is right, and garbage is not: results of calls, and tests."""
 
 import json
 import math
@@ -136,10 +136,10 @@ def executor():
 @settings(max_examples=8)
 @given(st.recursive(st.integers(-99, 99) | st.text("abc ", min_size=1, max_size=5), lambda inner: st.lists(
     inner, min_size=1, max_size=3), max_leaves=4), st.sampled_from(TESTS), st.data())
-def test_a_program_is_right_together_with_its_tests_however_it_is_written(
+def test_a_program_is_right_by_its_tests_however_it_is_written(
         executor: Executor, value: Any, test: str, draw: st.DataObject) -> None:
     tests = test.format(value) if "check" in test else [test.format(value), f"assert f(0) == {value!r}"]
-    task = load_task("t", "function", {"entry_point": "f", "mode": "together", "tests": tests})
+    task = load_task("t", "function", {"entry_point": "f", "tests": tests})
     right = [each.format(value, json.dumps(value)) for each in draw.draw(st.permutations(PROGRAMS))[:3]]
     other = spoilt(value, draw)
     wrong = [*draw.draw(st.permutations(GARBAGE))[:3], PROGRAMS[0].format(other)]

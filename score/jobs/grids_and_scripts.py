@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from score.lane.modules import function_of, run_module
+from score.jobs.modules import function_of, run_module
 from score.protocol.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_grids
 
 GRID_FUNCTION = "transform"
@@ -108,10 +108,11 @@ def handler_of(kind: int, room: int) -> Handler:
     """What runs a job, with `room` bytes for its answer; functions are in a module that only they load."""
     if kind in HANDLERS:
         return HANDLERS[kind]
-    if kind == JobKind.TOGETHER:
-        from score.lane.together import run_together
-        return run_together
-    from score.lane import functions
-    handlers: dict[int, Handler] = {JobKind.CALL: functions.run_calls, JobKind.SERVE: functions.serve_calls,
-                                    JobKind.TEST: partial(functions.run_tests, room=room)}
-    return handlers[kind]
+    if kind == JobKind.CALL:
+        from score.jobs.functions import run_calls
+        return run_calls
+    if kind == JobKind.SERVE:
+        from score.jobs.program_end import serve_tests
+        return serve_tests
+    from score.jobs.tests_end import run_tests
+    return partial(run_tests, room=room)

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from score.inspect.explain import verdict_lines
 from score.isolation.lockdown import Layer
 from score.judging.completions import Item
 from score.judging.judge import Judgement, measure, run_programs
-from score.judging.samples import verdict_row
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -39,9 +37,8 @@ def judged(executor: Executor, kind: str, payload: dict, code: str) -> Judgement
 
 @pytest.mark.parametrize("tests", [
     {"calls": [{"args": [[1, 2]], "expected": [1, 4]}]}, {"tests": ["assert Solution().squares([3]) == [9]"]},
-    {"tests": ["assert Solution().squares([3]) == [9]"], "mode": "together"},
     {"tests": "def check(candidate):\n    assert candidate([3]) == [9]\n"}],
-    ids=["calls", "apart", "together", "check"])
+    ids=["calls", "statement", "check"])
 def test_a_method_of_a_class_with_code_before_the_program(executor, tests):
     assert judged(executor, "function", {**SQUARES, **tests}, SOLUTION).measures.correct
     wrong = judged(executor, "function", {**SQUARES, **tests}, SOLUTION.replace("2)", "3)"))
@@ -79,15 +76,6 @@ def test_a_checker_decides_where_several_outputs_are_right(executor, code, right
         assert isinstance(json.loads(row.measures.outputs)["test"][0], str)
 
 
-def test_explain_says_in_which_mode_tests_ran(executor):
-    for mode, words in (("apart", "tests ran apart: "), ("together", "tests ran together: ")):
-        payload = {"entry_point": "f", "tests": ["assert f() == 1"], "mode": mode}
-        row = judged(executor, "function", payload, "def f():\n    return 1\n")
-        sample = verdict_row(Answer("", ""), row, {"exact": 1.0}) | {"sandbox_tier": "C"}
-        lines = verdict_lines(sample, "function", payload, colors=False)
-        assert any(line.startswith(words) for line in lines)
-
-
 CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ == '__main__':\n    Tests()"
 
 
@@ -95,11 +83,10 @@ CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ ==
     ("function", {"tests": ["assert f( == 1"]}, "'tests' is no Python"),
     ("function", {"tests": "x = 1"}, "defines no `check(candidate)`"),
     ("function", {"tests": ["import math\ndef test_it():\n    assert f()"]}, "test_it and nothing calls it"),
-    ("function", {"tests": [CLASS, "assert f()"], "mode": "together"}, "defines Tests and nothing calls it"),
+    ("function", {"tests": [CLASS, "assert f()"]}, "defines Tests and nothing calls it"),
     ("function", {"tests": ["def check(f):\n    assert f()"]}, "defines check and nothing calls it"),
     ("function", {"setup": "def f():\n    return 1", "tests": ["assert f() == 1"]}, "defines f itself"),
     ("function", {"tests": "class f: ...\ndef test_it():\n    assert f()"}, "defines f itself"),
-    ("function", {"tests": ["f()"], "mode": "both"}, "'mode' is 'both'. Use one of apart, together"),
     ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is no Python"),
     ("function", {"calls": [{"expected": 1}], "any_order": 1}, "'any_order' is 1, not bool"),
     ("stdio", {**PAIRS, "checker": "def chek(): ..."}, "defines no `check(input, output, expected)`"),

@@ -1,0 +1,59 @@
+"""Programs that solve no task: tests that pay one of them would pay it anywhere, so the task is to blame."""
+
+import json
+from collections.abc import Callable, Sequence
+from textwrap import indent
+
+from score.inspect.units import unit_lines
+from score.judging.completions import Item
+from score.judging.judge import measure, run_programs
+from score.sandbox.executor import Executor
+from score.sandbox.outcomes import Outcome
+from score.tasks.kinds import Task
+from score.tasks.measures import Answer
+
+EQUAL = "class Equal:\n    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *_: True\n" \
+        "    __ne__ = lambda *_: False\n    __hash__ = lambda _: 0\n"
+# What a function does with its arguments `a`, by what is said of it.
+BODIES = {**{f"returns {value}": f"return {value}" for value in (
+              "None", "True", "False", "0", "''", "[]", "float('nan')")},
+          "returns an array of nothing": "import numpy\nreturn numpy.zeros((0, 1))",
+          "returns what equals everything": "return Equal()",
+          "returns its argument": "return a[0]",
+          "empties its argument": "a[0].clear()\nreturn a[0]",
+          "exits with 0": "raise SystemExit(0)"}
+SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout.write(sys.stdin.read())"}
+
+
+def cheats_for(kind: str, entry_point: str) -> dict[str, str]:
+    """Programs that solve nothing, by what they do; none for tasks that run no tests."""
+    if kind == "stdio":
+        return SCRIPTS
+    return {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()} if (
+        kind == "function") else {}
+
+
+def function(entry_point: str, body: str) -> str:
+    """A function, or a class with this method."""
+    owner, _, name = entry_point.rpartition(".")
+    code = f"def {name}({'self, ' if owner else ''}*a, **k):\n{indent(body, '    ')}\n"
+    return f"class {owner}:\n{indent(code, '    ')}" if owner else code
+
+
+def paid_cheats(executor: Executor, tasks: Sequence[Task],
+                finished: Callable[[Outcome], None]) -> dict[str, str]:
+    """By task, the cheats that pass all of its tests, and the first of these tests."""
+    items, names = [], []
+    for task in tasks:
+        for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():
+            items.append(Item(task, Answer("", code)))
+            names.append(name)
+    paid: dict[str, list[str]] = {}
+    tests: dict[str, str] = {}
+    rows = measure(items, run_programs(executor, items, finished))
+    for item, name, row in zip(items, names, rows, strict=True):
+        if row.measures.correct:
+            task, outputs = item.task, json.loads(row.measures.outputs or "{}").get("test")
+            paid.setdefault(task.task_id, []).append(name)
+            tests[task.task_id] = next(iter(unit_lines(task.kind_name, task.payload, outputs)))
+    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}" for name, test in tests.items()}

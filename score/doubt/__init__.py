@@ -1,1 +1,0 @@
-"""Tests that are wrong on purpose, made from right ones: text in and text out, the standard library alone."""

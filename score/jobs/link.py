@@ -1,0 +1,49 @@
+"""The socket between a program and its tests: a line of JSON per message, of bounded length."""
+
+import contextlib
+import json
+import os
+from functools import cached_property
+from io import BufferedReader
+from typing import Any
+
+from score.isolation.lockdown import LINK_FD
+from score.protocol.crossing import TooLarge
+
+MAX_MESSAGE = 16 << 20      # bytes of one message
+to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
+from_json = json.JSONDecoder().decode
+
+
+class LinkLost(BaseException):
+    """The other process is gone, or writes no messages, which no `except Exception` of a test may catch."""
+
+
+class Link:
+    """One end of the socket."""
+
+    @cached_property
+    def lines(self) -> BufferedReader:
+        """The end of this process, once that is in its place."""
+        return open(LINK_FD, "rb", closefd=False)
+
+    def send(self, message: list[Any]) -> None:
+        """Send a message; TooLarge. What is read next says whether the other end is gone."""
+        line = to_json(message).encode() + b"\n"
+        if len(line) > MAX_MESSAGE:
+            raise TooLarge(f"{len(line)} bytes of data, at most {MAX_MESSAGE}")
+        left = memoryview(line)
+        with contextlib.suppress(OSError):
+            while left:
+                left = left[os.write(LINK_FD, left):]
+
+    def receive(self) -> list[Any]:
+        """The next message; LinkLost where there is none, or what comes is no list."""
+        try:
+            line = self.lines.readline(MAX_MESSAGE + 1)
+            message = from_json(line.decode()) if line.endswith(b"\n") else None
+        except (OSError, ValueError, RecursionError):
+            message = None
+        if not isinstance(message, list):
+            raise LinkLost("the other process ended, or writes no messages")
+        return message

@@ -1,0 +1,323 @@
+"""One end of the link between a program and its tests: asks the other for what it owns, and is asked.
+
+Messages are ["?", begins, altered, events, rows, operation, operands], ["=", .., value] and ["!", .., error].
+Who waits for an answer answers questions meanwhile, so functions may be passed either way.
+"""
+
+import builtins
+import contextlib
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from score.jobs import stand_ins
+from score.jobs.link import Link, LinkLost
+from score.jobs.modules import message_of
+from score.jobs.stand_ins import ProgramClass, StandIn
+from score.protocol.crossing import BadMessage, Crossing, TooLarge
+
+MOST_KEPT = 64               # containers that both ends know from one question to the next
+LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
+NAMING = ("name", "entry")
+INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
+    "__setitem__": operator.setitem, "__delitem__": operator.delitem, "__contains__": operator.contains,
+    "__repr__": repr, "__str__": str, "__format__": format, "__hash__": hash, "__reversed__": reversed,
+    "__round__": round, "__call__": lambda function, *arguments, **keywords: function(*arguments, **keywords),
+    "__eq__": operator.eq, "__ne__": operator.ne}
+
+
+class Peer:
+    """The end of this process: what it lent to the other, and what that lent to it, by number."""
+
+    def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], *, strict: bool) -> None:
+        self.link, self.operations, self.strict = link, operations, strict
+        self.crossing = Crossing(self.hand_out, self.take)
+        self.lent: list[Any] = []
+        self.numbers: dict[int, int] = {}            # of what was lent, by its id
+        self.described: set[int] = set()
+        self.borrowed: dict[int, Any] = {}
+        self.classes: dict[int, Any] = {}            # stand-ins for classes
+        self.coroutines: dict[int, int] = {}         # numbers of what was awaited in their place, by id
+        self.depth = 0
+        self.events: list[Any] = []                  # what the other shall hear of with the next message
+        self.heard: Callable[[Any], None] = lambda _events: None
+        self.before: Callable[[], None] = lambda: None           # called before a question of the first level
+        self.ended: Callable[[], None] = lambda: None            # and after it
+        self.altered: Callable[[], None] = lambda: None          # and before its answer alters what it held
+        self.raised: Callable[[Any, str, Any], BaseException] = lambda error, _operation, _name: error
+        self.last: tuple[Any, ...] = ()                          # what was answered last
+        self.operands: tuple[Any, ...] = ()                      # of the last question of the first level
+        self.num_borrowed = 0                                    # before it
+        self.goes_on = False                                     # whether the next follows on it
+        self.has_answered = self.is_lost = False
+        self.wrap_coroutine: Callable[[Any], Any] = lambda stand_in: stand_in
+        stand_ins.peer = self
+
+    def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
+        """What the other process says to a question; raises what that raised there."""
+        is_first = self.depth == 0
+        if is_first:
+            self.before()
+        altered = self.begin(operands) if is_first else None
+        self.depth += 1
+        try:
+            begins = is_first and not self.goes_on
+            self.say("?", operation, operands, keywords, begins=begins, altered=altered)
+            while (message := self.link.receive())[:1] == ["?"]:
+                self.answer(message)
+            is_error, value = self.answer_of(message)
+        except (LinkLost, BadMessage):
+            self.is_lost = True
+            raise LinkLost("the program ended, or its answer is none") from None
+        finally:
+            self.depth -= 1
+            if is_first:
+                self.end()
+        self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
+        if is_error:
+            raise self.raised(value, operation, operands[0] if operands else None)
+        self.last = value,
+        return value
+
+    def begin(self, operands: tuple[Any, ...]) -> Any:
+        """A question that no other is about: it begins anew, or tells what changed since the last."""
+        self.operands, self.num_borrowed = operands, len(self.borrowed)
+        if self.goes_on:
+            return self.crossing.alterations()
+        self.crossing.forget()
+        return None
+
+    def end(self) -> None:
+        """It is answered. Objects that came of it may hold on to what it passed: that stays known then."""
+        self.ended()
+        table = self.crossing.table
+        self.goes_on = 0 < len(table) <= MOST_KEPT and (
+            self.goes_on or len(self.borrowed) > self.num_borrowed)
+        if self.goes_on:
+            self.crossing.watch()
+
+    def answer_of(self, message: list[Any]) -> tuple[bool, Any]:
+        """Whether an answer is an error, and its value."""
+        if len(message) != 6:
+            raise BadMessage("no answer")
+        kind, _begins, altered, events, rows, value = message
+        if altered:
+            self.altered()
+            self.crossing.alter(*altered)
+        value = self.crossing.read(value, rows)
+        self.heard(events)
+        if kind != "=" and not isinstance(value, BaseException):
+            raise BadMessage("an error that is none")
+        return kind != "=", value
+
+    def say(self, kind: str, *parts: Any, begins: bool = False, altered: Any = None) -> None:
+        """Send a message of these values."""
+        written, rows = self.crossing.write(parts if kind == "?" else parts[0])
+        events, self.events = self.events, []
+        self.link.send([kind, begins, altered, events, rows, written])
+
+    def answer(self, message: list[Any]) -> None:
+        """Do what the other asks, and say what came of it."""
+        is_first = self.depth == 0 and not self.strict
+        if is_first and message[1:2] == [True]:
+            self.crossing.forget()
+        elif is_first:
+            if message[2]:
+                self.crossing.alter(*message[2])
+            self.crossing.watch()
+        name, operands, keywords = self.question_of(message)
+        self.depth += 1
+        try:
+            reply = "=", self.operations[name](*operands, **keywords)
+        except (LinkLost, MemoryError):
+            raise
+        except BaseException as error:
+            reply = "!", error
+        finally:
+            self.depth -= 1
+        try:
+            self.say(*reply, altered=self.crossing.alterations() if is_first else None)
+        except (TooLarge, RecursionError) as error:
+            self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
+
+    def question_of(self, message: list[Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """Operation, operands and keywords."""
+        try:
+            _kind, _begins, _altered, events, rows, question = message
+            name, operands, keywords = self.crossing.read(question, rows)
+            if not (type(name) is str and type(operands) is tuple and type(keywords) is dict):
+                raise BadMessage("no question")
+        except (ValueError, TypeError):
+            raise BadMessage("no question") from None
+        self.heard(events)
+        return name, operands, keywords
+
+    def lend(self, value: Any) -> int:
+        """The number under which the other knows what stays here."""
+        number = self.numbers.get(id(value))
+        if number is None:
+            number = self.numbers[id(value)] = len(self.lent)
+            self.lent.append(value)
+        return number
+
+    def hand_out(self, value: Any) -> Any:
+        """How what is no plain data is written: by its number, here or there."""
+        kind = type(value)
+        write = self.crossing._write
+        if isinstance(kind, ProgramClass) or isinstance(value, ProgramClass):
+            return ["yours", value._rh_class if issubclass(kind, ProgramClass)
+                    else object.__getattribute__(value, "_rh_number")]
+        if id(value) in self.coroutines:
+            return ["yours", self.coroutines[id(value)]]
+        if kind is types.ModuleType:
+            return ["module", value.__name__]
+        if issubclass(kind, INTERNAL):
+            raise TooLarge(f"a {kind.__name__} does not cross")
+        if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
+                getattr(builtins, name := value.__name__, None) is value):
+            return ["builtin", name]
+        if issubclass(kind, type):
+            return self.class_written(value)
+        if issubclass(kind, BaseException):
+            return self.error_written(value, 0)
+        base = next((base for base in stand_ins.VALUES if issubclass(kind, base)), None)
+        number, class_written = self.lend(value), self.class_written(kind)
+        if base is not None:
+            plain = base.__new__(base, value) if base is not str else str.__str__(value)  # type: ignore[call-overload]
+            return ["value", number, class_written, write(plain, 1)]
+        return ["object", number, class_written]
+
+    def class_written(self, kind: type) -> Any:
+        """A class by its number, and what the other needs to know of it, once."""
+        if isinstance(kind, ProgramClass):
+            return ["yours", kind._rh_class]
+        number = self.lend(kind)
+        if number in self.described:
+            return ["class", number]
+        self.described.add(number)
+        bases = [["type", "builtins", base.__name__] if base in (
+                    *stand_ins.VALUES, *stand_ins.CHANGING) or (
+                    issubclass(base, BaseException) and getattr(builtins, base.__name__, None) is base)
+                 else self.class_written(base) for base in kind.__bases__ if base is not object]
+        methods = [name for name, value in vars(kind).items() if type(value) is types.FunctionType
+                   and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
+        likeness = kind.__name__ if stand_ins.LIKENESSES.get(kind.__name__) is kind else None
+        doc = kind.__doc__ if isinstance(kind.__doc__, str) and not self.strict else None
+        return ["class", number, kind.__name__, bases, stand_ins.specials_of(kind), methods, doc, likeness,
+                "__await__" in dir(kind)]
+
+    def error_written(self, error: BaseException, depth: int) -> Any:
+        """An error: its class, or the builtin one, its arguments, its text and its cause."""
+        kind: Any = None
+        number = 0
+        if not self.strict and getattr(builtins, type(error).__name__, None) is not type(error):
+            kind, number = self.class_written(type(error)), self.lend(error)
+        base: type = next(each for each in type(error).__mro__
+                          if getattr(builtins, each.__name__, None) is each)
+        cause = error.__cause__ if depth < LONGEST_CAUSE else None
+        return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in error.args],
+                message_of(error), None if cause is None else self.error_written(cause, depth + 1)]
+
+    def take(self, written: list[Any]) -> Any:
+        """What was written by number, or by a name that both know."""
+        match written:
+            case ["yours", int(number)] if number >= 0:
+                return self.lent[number]
+            case ["class", int(number), *_]:
+                return self.class_taken(*written[1:])
+            case ["object", int(number), kind]:
+                return self.stand_in_for(number, self.take(kind))
+            case ["value", int(number), kind, value]:
+                owner, plain = self.take(kind), self.crossing._read(value)
+                if number not in self.borrowed:
+                    base = next(base for base in stand_ins.VALUES if isinstance(plain, base))
+                    if not (isinstance(owner, ProgramClass) and issubclass(owner, base)):
+                        return plain
+                    taken = base.__new__(owner, plain)  # type: ignore[call-overload]
+                    taken.__dict__["_rh_number"] = number
+                    self.borrowed[number] = taken
+                return self.borrowed[number]
+            case ["error", int(number), kind, str(base), list(arguments), str(text), cause]:
+                return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, cause)
+            case ["module", str(name)] if name in sys.modules and not name.startswith(("score", "tests")):
+                return sys.modules[name]
+            case ["builtin", str(name)] if not self.strict:
+                return getattr(builtins, name)
+            case ["type", *_]:
+                return self.crossing._read(written)
+        raise BadMessage("what cannot be read")
+
+    def class_taken(self, number: int, *description: Any) -> Any:
+        """The stand-in for a class, made when it is first seen."""
+        if number in self.classes:
+            return self.classes[number]
+        name, bases, specials, methods, doc, likeness, awaits = description
+        taken = [self.take(base) for base in bases]
+        allowed = (*stand_ins.VALUES, *stand_ins.CHANGING)
+        kinds = tuple(base for base in taken if isinstance(base, ProgramClass) or base in allowed or (
+            isinstance(base, type) and issubclass(base, BaseException)))
+        methods = [name for name in map(str, methods)
+                   if name == "__init__" or not name.startswith(("__", "_rh_"))]
+        specials = [each for each in specials if each in stand_ins.SPECIAL]
+        try:
+            made = stand_ins.class_of(number, str(name), kinds, specials, methods, doc, likeness)
+        except TypeError:                    # bases that do not go together, but for what this makes of them
+            made = stand_ins.class_of(number, str(name), (), specials, methods, doc, likeness)
+        made._rh_awaits = bool(awaits)
+        self.classes[number] = made
+        return made
+
+    def stand_in_for(self, number: int, kind: Any) -> Any:
+        """The stand-in for an object, always the same."""
+        if number not in self.borrowed:
+            if not (isinstance(kind, ProgramClass) and issubclass(kind, StandIn)):
+                raise BadMessage("an object of no class")
+            made = object.__new__(kind)
+            object.__setattr__(made, "_rh_number", number)
+            if getattr(kind, "_rh_awaits", False):
+                made = self.wrap_coroutine(made)
+                self.coroutines[id(made)] = number
+            self.borrowed[number] = made
+        elif self.strict and isinstance(self.borrowed[number], StandIn):
+            object.__setattr__(self.borrowed[number], "_rh_made", False)     # now it is what the program gave
+        return self.borrowed[number]
+
+    def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
+                    cause: Any) -> Any:
+        """An error of the other process, as one of this."""
+        known = getattr(builtins, base, None)
+        if not (isinstance(known, type) and issubclass(known, BaseException)):
+            raise BadMessage("an error of no class")
+        owner = self.take(kind) if kind is not None else known
+        if not issubclass(owner, BaseException):
+            raise BadMessage("an error of no class")
+        error: Any = self.borrowed.get(number) if kind is not None else None
+        if error is None:
+            try:
+                error = known.__new__(owner, *arguments)
+                if owner is known:
+                    error.__init__(*arguments)
+            except TypeError:
+                error = RuntimeError(text) if not issubclass(owner, ValueError) else ValueError(text)
+            error.args = tuple(arguments)
+        if owner is not known:
+            error.__dict__.update(_rh_number=number, _rh_text=text)
+            self.borrowed[number] = error
+        with contextlib.suppress(AttributeError):
+            error.raised_by_program = True
+        if cause is not None:
+            error.__cause__ = self.take(cause)
+        return error
+
+
+def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
+    """What a special method of an object gives, as the operator or function asks it."""
+    if name not in stand_ins.SPECIAL:
+        raise AttributeError(name)
+    if name in OPERATORS:
+        return OPERATORS[name](owner, *operands, **keywords)
+    return getattr(type(owner), name)(owner, *operands, **keywords)

@@ -1,0 +1,155 @@
+"""The program's end of the link: does what the tests ask of its functions and objects, until they end."""
+
+import builtins
+import contextlib
+import functools
+import io
+import json
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from score.jobs.link import Link, LinkLost
+from score.jobs.modules import function_of, run_module
+from score.jobs.peer import Peer, special
+from score.jobs.stand_ins import CHANGING, StandIn, is_stand_in, specials_of
+
+MOST_EVENTS = 10_000         # of one message: what is printed beyond is dropped
+# Functions of modules that change how both processes go on, and so are called in both.
+MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
+
+
+class Printed(io.TextIOBase):
+    """A stream of the program whose text goes to the stream of its tests."""
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        self.peer, self.stream = peer, name
+
+    def write(self, text: str) -> int:
+        note(self.peer, [self.stream, str.__str__(text)])
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+
+class Read(io.TextIOBase):
+    """The program's stdin: that of its tests."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        return str(self.peer.ask("stdin", "readline", size))
+
+    def read(self, size: int | None = -1) -> str:
+        return str(self.peer.ask("stdin", "read", -1 if size is None else size))
+
+    def readable(self) -> bool:
+        return True
+
+
+def note(peer: Peer, event: list[Any]) -> None:
+    """Something that the tests will hear of with the next message."""
+    if len(peer.events) < MOST_EVENTS:
+        peer.events.append(event)
+
+
+def serve_tests(code: CodeType, payload: bytes) -> bytes:
+    """Load the program, then answer its tests until they close the link."""
+    order = json.loads(payload)
+    namespace: dict[str, Any] = {}
+    operations: dict[str, Callable[..., Any]] = {
+        "call": lambda function, arguments, keywords: function(*arguments, **keywords), "special": special,
+        "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
+        "method": lambda kind, name, it, arguments, keywords: getattr(kind, name)(it, *arguments, **keywords),
+        "plain": plain_of, "name": lambda name: namespace[name],
+        "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
+        "finish": finish, "elsewhere": elsewhere, "patch": patch}
+    peer = Peer(Link(), operations, strict=False)
+    operations["subclass"] = functools.partial(subclass, peer)
+    sys.stdout, sys.stderr, sys.stdin = Printed(peer, "stdout"), Printed(peer, "stderr"), Read(peer)
+    builtins.input = lambda prompt="": peer.ask("input", str(prompt))
+    hear_warnings(peer)
+    try:
+        namespace = run_module(code, "program", {}, order.get("setup", ""))
+        function_of(namespace, order["entry_point"])
+        peer.events.clear()
+        peer.link.send(["ready"])
+        while True:
+            peer.answer(peer.link.receive())
+    except LinkLost:        # tests that have ended, or took too long, are no error of the program
+        return b""
+
+
+def plain_of(value: Any) -> Any:
+    """What a list, dictionary or set of the program's own kind holds."""
+    for kind in CHANGING:
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError("no container")
+
+
+def signature_of(function: Any) -> list[Any]:
+    """Names, kinds, and what else there is to say, of a function's parameters."""
+    import inspect  # what asks for this has it loaded
+    return [(each.name, int(each.kind), {name: value for name, value in (
+        ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
+        for each in inspect.signature(function).parameters.values()]
+
+
+async def awaited(value: Any) -> Any:
+    """What comes of anything that can be awaited."""
+    return await value
+
+
+def finish(value: Any) -> Any:
+    """Run what the tests await to its end, in the one loop of this process."""
+    loop = sys.modules["asyncio"].get_event_loop_policy().get_event_loop()
+    return loop.run_until_complete(awaited(value))
+
+
+def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> tuple[int, list[str]]:
+    """A class of the program's with methods of its tests; its number, and its special methods."""
+    def called(function: Any) -> Any:
+        return lambda *arguments, **keywords: function(*arguments, **keywords)
+    names = {key: called(value) if is_stand_in(value) and callable(value) and not isinstance(value, type)
+             else value for key, value in body.items()}
+    made = types.new_class(name, bases, exec_body=lambda space: space.update(names))
+    peer.described.add(number := peer.lend(made))
+    return number, specials_of(made)
+
+
+def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:
+    """Call what is called in both processes."""
+    if (module, name) in MIRRORED and module in sys.modules:
+        with contextlib.suppress(ValueError):
+            getattr(sys.modules[module], name)(*arguments)
+
+
+def patch(module: str, name: str, value: Any) -> None:
+    """Put into a module what the tests put there; in place of what is theirs, this process has its own."""
+    if module in sys.modules:
+        parts = vars(sys.modules[module])
+        own = originals.setdefault((module, name), parts.get(name))
+        parts[name] = value if isinstance(value, StandIn) or name == "environ" else own
+
+
+originals: dict[tuple[str, str], Any] = {}
+
+
+def hear_warnings(peer: Peer) -> None:
+    """Have the tests hear of warnings, and of what is logged."""
+    def warned(message: Any, category: type, *_more: Any, **_options: Any) -> None:
+        note(peer, ["warning", category.__name__, str(message)])
+    warnings.simplefilter("always")
+    warnings.showwarning = warned
+    if logging := sys.modules.get("logging"):
+        handler = logging.Handler()
+        handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
+        logging.getLogger().addHandler(handler)
+
+

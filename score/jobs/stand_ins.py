@@ -1,0 +1,267 @@
+"""Stand-ins for objects that stay in the other process: what is done to one is asked of its owner there.
+
+What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
+and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
+because they would show the program what is expected of it.
+"""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
+BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor",
+    "or")]
+BINARY += ["__divmod__", "__rdivmod__"]
+# Nothing in their operands, if there are any, says what a test expects.
+FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
+        "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
+        "__index__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__", "__neg__", "__pos__",
+        "__invert__", "__call__", "__enter__", "__exit__", "__aiter__", "__anext__", "__aenter__",
+        "__aexit__", "__copy__", "__deepcopy__")
+SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__contains__", "__await__"})
+# Methods by which plain data is asked about an argument: an object that is none does not have them.
+QUESTIONS = frozenset((
+    "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index", "find", "rfind",
+    "rindex", "intersection", "difference", "union", "symmetric_difference", "equals"))
+# Names with underscores that may be asked for; by others libraries ask an object to answer in their place.
+ASKED = frozenset(f"__{name}__" for name in (
+    "name", "qualname", "doc", "dict", "annotations", "defaults", "kwdefaults", "members", "wrapped",
+    "dataclass_fields", "match_args", "slots", "notes"))
+VALUES: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, frozenset)     # their value crosses
+CHANGING: tuple[Any, ...] = (list, dict, set, bytearray)             # their value is asked for
+# What a stand-in passes for when its class is asked for: things of the interpreter that are no data.
+LIKENESSES = {kind.__name__: kind for kind in (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
+    types.AsyncGeneratorType, map, filter, zip, enumerate, reversed, functools.partial, property)}
+
+
+class ProgramClass(type):
+    """The class of stand-ins for classes of the other process."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
+        if "_rh_class" not in names:                  # a class statement of this process, on a stand-in
+            return subclass(cls, name, bases, names)
+        return super().__new__(cls, name, bases, names)
+
+    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> None:
+        super().__init__(name, bases, names)
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        made = peer.ask("call", cls, arguments, keywords)
+        if isinstance(made, StandIn) and cls._rh_trusted:
+            object.__setattr__(made, "_rh_made", True)
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        if is_inner(name):
+            raise AttributeError(name)
+        return peer.ask("getattr", cls, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name.startswith("_rh_") or name in ("__abstractmethods__", "__doc__"):
+            type.__setattr__(cls, name, value)
+        else:
+            peer.ask("setattr", cls, name, value)
+
+    def __iter__(cls) -> Any:
+        return peer.ask("special", "__iter__", cls)
+
+    def __len__(cls) -> Any:
+        return peer.ask("special", "__len__", cls)
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return peer.ask("special", "__getitem__", cls, key)
+
+    def __contains__(cls, key: Any) -> Any:
+        if not peer.strict or is_stand_in(key):
+            return peer.ask("special", "__contains__", cls, key)
+        return any(each is key or each == key for each in cls)
+
+
+class StandIn:
+    """An object of the other process."""
+
+    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
+    _rh_likeness = None      # an annotation would be one of every stand-in
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self)._rh_likeness or type(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":
+            return signature_of(self)
+        if is_inner(name):
+            raise AttributeError(name)
+        if peer.strict and name in QUESTIONS and not is_made(self):
+            raise AttributeError(f"an object of the program has no method {name}")
+        return peer.ask("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        peer.ask("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        peer.ask("delattr", self, name)
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError("an object of the other process cannot be pickled")
+
+    def __repr__(self) -> Any:
+        return peer.ask("special", "__repr__", self)
+
+    def __str__(self) -> Any:
+        return peer.ask("special", "__str__", self)
+
+    def __format__(self, spec: str) -> Any:
+        return peer.ask("special", "__format__", self, spec)
+
+    def __dir__(self) -> Any:
+        return peer.ask("dir", self)
+
+
+class Doc:
+    """The docstring of a stand-in, which is not that of its class."""
+
+    def __init__(self, of_class: str | None) -> None:
+        self.of_class = of_class
+
+    def __get__(self, owner: Any, _kind: type) -> Any:
+        return self.of_class if owner is None else peer.ask("getattr", owner, "__doc__")
+
+
+peer: Any = None            # the one end of the link that this process is, once it is there
+
+
+def is_inner(name: str) -> bool:
+    """True of a name that nobody asks another process for."""
+    return name.startswith("_rh_") or (name.startswith("__") and name not in ASKED)
+
+
+def is_made(value: Any) -> bool:
+    """True of what the test itself made of a class of the program that it names."""
+    try:
+        return bool(object.__getattribute__(value, "_rh_made"))
+    except AttributeError:
+        return False
+
+
+def is_stand_in(value: Any) -> bool:
+    """True of anything that another process owns."""
+    return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
+
+
+def forwarder(name: str) -> Callable[..., Any]:
+    """The special method of a stand-in."""
+    def special(self: Any, *operands: Any, **keywords: Any) -> Any:
+        return peer.ask("special", name, self, *operands, **keywords)
+
+    def compared(self: Any, other: Any, *more: Any) -> Any:
+        if peer.strict and not (is_stand_in(other) or is_made(self)):
+            return NotImplemented
+        return peer.ask("special", name, self, other, *more)
+
+    def equal(self: Any, other: Any) -> Any:
+        if self is other or not peer.strict or is_stand_in(other):
+            return peer.ask("special", name, self, other)
+        if not type(self)._rh_changing:
+            return NotImplemented
+        same = peer.ask("plain", self) == other            # of a list of its own kind, the items
+        return same if name == "__eq__" else not same
+
+    def contains(self: Any, item: Any) -> Any:
+        if not peer.strict or is_stand_in(item) or is_made(self):
+            return peer.ask("special", name, self, item)
+        return any(each is item or each == item for each in self)
+
+    if name in ("__eq__", "__ne__"):
+        return equal
+    return contains if name == "__contains__" else compared if name in (*ORDER, *BINARY) else special
+
+
+FORWARDERS = {name: forwarder(name) for name in SPECIAL - {"__await__"}}
+TEXTS = ("__repr__", "__str__", "__format__")
+
+
+def method(owner: int, name: str) -> Callable[..., Any]:
+    """A method of a class of the other process, which `super()` finds too."""
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if peer.strict and name in QUESTIONS and not is_made(self):
+            raise AttributeError(f"an object of the program has no method {name}")
+        return peer.ask("method", peer.classes[owner], name, self, arguments, keywords)
+    call.__name__ = name
+    return call
+
+
+def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str], methods: list[str],
+             doc: str | None, likeness: str | None) -> Any:
+    """The stand-in for a class."""
+    names: dict[str, Any] = {
+        "_rh_class": number, "_rh_trusted": None, "_rh_likeness": LIKENESSES.get(likeness or ""),
+        "_rh_changing": any(getattr(base, "_rh_changing", False) or base in CHANGING for base in bases),
+        "__doc__": Doc(doc), "__module__": "program"}
+    values = [base for base in bases if issubclass(base, VALUES)]
+    raised = [base for base in bases if issubclass(base, BaseException)]
+    kept: list[type] = [base for base in bases
+                        if isinstance(base, ProgramClass) and base not in values + raised]
+    if raised:
+        kept = [*raised, *kept]
+        names["__getattr__"] = StandIn.__getattr__
+        names["__str__"] = lambda self: self._rh_text
+    elif values:
+        kept = [*values[:1], *kept]
+        names["__getattr__"] = value_attribute
+        names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
+    else:
+        kept = kept or [StandIn]
+        names["__slots__"] = ()
+        names |= {method_name: method(number, method_name) for method_name in methods}
+        names |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
+        if "__hash__" not in specials:
+            names["__hash__"] = None if "__eq__" in specials else object.__hash__
+        names |= {special: None for special in ("__iter__", "__len__") if special not in specials and any(
+            hasattr(base, special) for base in kept)}
+    return type.__new__(ProgramClass, name, tuple(kept), names)
+
+
+def value_attribute(self: Any, name: str) -> Any:
+    """An attribute that a number, text or tuple of the program's own kind has beside those of its base."""
+    if is_inner(name):
+        raise AttributeError(name)
+    return peer.ask("getattr", self, name)
+
+
+def subclass(meta: type, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+    """A class of this process on one of the other, which makes it there, with these methods as callbacks."""
+    body = {key: value for key, value in names.items()
+            if key not in ("__classcell__", "__module__", "__qualname__")}
+    number, specials = peer.ask("subclass", name, bases, body)
+    own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
+                           "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
+                           "__module__": "tests", "__slots__": ()}
+    own |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
+    if "__hash__" not in specials:
+        own["__hash__"] = None if "__eq__" in specials else object.__hash__
+    if "__classcell__" in names:
+        own["__classcell__"] = names["__classcell__"]
+    made = type.__new__(ProgramClass, name, bases, own)
+    peer.classes[number] = made
+    return made
+
+
+def signature_of(function: Any) -> Any:
+    """The parameters of a function of the other process."""
+    import inspect  # what asks for this has it loaded
+    return inspect.Signature([inspect.Parameter(name, kind, **default)
+                              for name, kind, default in peer.ask("signature", function)])
+
+
+def specials_of(kind: type) -> list[str]:
+    """Special methods that a class defines, other than those of `object`."""
+    return [name for name in dir(kind) if name in SPECIAL and getattr(kind, name, None) is not None
+            and getattr(kind, name) is not getattr(object, name, None)]

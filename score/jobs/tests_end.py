@@ -1,0 +1,318 @@
+"""The tests' end of the link: runs tests that have stand-ins for the program, and says how each ended."""
+
+import builtins
+import contextlib
+import json
+import operator
+import os
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from score.jobs.link import Link, LinkLost
+from score.jobs.modules import failed_at, message_of
+from score.jobs.peer import Peer, special
+from score.jobs.program_end import MIRRORED
+from score.jobs.stand_ins import ProgramClass, is_stand_in
+from score.protocol.crossing import BadMessage, Crossing, TooLarge
+
+TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
+# What leads from an object of the tests to their text and their values.
+INNER = re.compile(r"__|(gi|cr|ag|f|tb|co|func)_")
+FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType,
+             types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType)
+# Errors that iterating and `hasattr` take for an ordinary end, in the methods of tests that they call.
+SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
+    (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
+MODULES = {"np": "numpy"}
+PATCHED = ("time", "random", "os", "math", "datetime", "secrets", "uuid")
+SOURCES = ("program.py", "test")     # what the code of tests is compiled as
+
+
+class Names(dict[str, Any]):
+    """The names of the tests; those that they lack are the program's, but for builtins and modules."""
+
+    def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
+        super().__init__(__name__="tests")
+        self.classes = classes       # of the program, whose objects the tests use as such
+        self.was_asked = False       # for a name: one that is not there is the program's fault
+        self.peer, self.entry_point = peer, entry_point.partition(".")[0]
+
+    def __missing__(self, name: str) -> Any:
+        if name != self.entry_point:
+            if name.startswith("__") or hasattr(builtins, name):
+                raise KeyError(name)
+            module = MODULES.get(name, name)
+            if module in sys.modules and not module.startswith(("score", "tests")):
+                return sys.modules[module]
+        self.was_asked = True
+        value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
+        if is_stand_in(value):
+            self[name] = value
+            if isinstance(value, ProgramClass):
+                value._rh_trusted = name in self.classes and value._rh_trusted is not False
+        return value
+
+
+class Patches:
+    """What tests put in place of parts of modules; the program's process hears of it before a question."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer, self.known, self.is_telling = peer, parts_of_modules(), False
+
+    def tell(self) -> None:
+        """Have the other process do what was done here since."""
+        if self.is_telling:
+            return
+        self.is_telling, now = True, parts_of_modules()
+        try:
+            for (module, name), value in now.items():
+                before = self.known.get((module, name))
+                if value is not before and not (name == "environ" and value == before):
+                    self.peer.ask("patch", module, name, value)
+        finally:
+            self.known, self.is_telling = now, False
+
+
+def parts_of_modules() -> dict[tuple[str, str], Any]:
+    """What there is in the modules that tests patch."""
+    parts = {(module, name): value for module in PATCHED if module in sys.modules
+             for name, value in vars(sys.modules[module]).items() if not name.startswith("_")}
+    return parts | {("os", "environ"): dict(os.environ)}
+
+
+class TestsEnd:
+    """What tests know of the program: their end of the link, and arguments as they were handed in."""
+
+    def __init__(self, entry_point: str, classes: list[str], *, stops: bool) -> None:
+        self.stops = stops           # whether the tests expect StopIteration of a call
+        self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
+        self.has_kept = False        # in the present call
+        self.peer = Peer(Link(), {
+            "call": self.of_lent(call), "special": self.of_lent(special, 1),
+            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
+            "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
+            "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
+            "finish": self.of_lent(step_through)}, strict=True)
+        self.peer.heard, self.peer.altered, self.peer.ended = heard, self.keep, self.forget
+        self.peer.wrap_coroutine, self.peer.raised = self.coroutine, self.as_expected
+        self.names = Names(self.peer, entry_point, classes)
+
+    def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+        """The operation on what the tests passed to the program, and on nothing else that it could name."""
+        def checked(*operands: Any, **keywords: Any) -> Any:
+            if id(operands[place]) not in self.peer.numbers:
+                raise TypeError("the tests did not pass this")
+            return operation(*operands, **keywords)
+        return checked
+
+    def keep(self) -> None:
+        """Remember what the program was handed, which it altered."""
+        peer = self.peer
+        handed = peer.operands, peer.crossing.table
+        copies = Crossing(peer.hand_out, self.mirrored)
+        as_copies = Crossing(peer.hand_out, self.mirrored).read(*copies.write(handed))
+        pairs = [*zip(flat(peer.operands), flat(as_copies[0]), strict=True),
+                 *zip(handed[1], as_copies[1], strict=True)]
+        anew = set(map(id, flat(peer.operands)))
+        self.before |= {id(mine): (mine, copy) for mine, copy in pairs
+                        if id(mine) in anew or id(mine) not in self.before}
+        self.has_kept = True
+
+    def mirrored(self, written: list[Any]) -> Any:
+        """What this process itself wrote by number."""
+        if written[0] == "yours":
+            return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
+        return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
+
+    def forget(self) -> None:
+        """A call ended: what it was handed and did not alter is as it was."""
+        if self.before and not self.has_kept:
+            for argument in flat(self.peer.operands):
+                self.before.pop(id(argument), None)
+        self.has_kept = False
+
+    def as_it_was(self, value: Any) -> Any:
+        """A value with the arguments in it as they were handed in, to compare an answer with."""
+        return restored(value, self.before, {}) if self.before else value
+
+    def coroutine(self, stand_in: Any) -> Any:
+        """What tests await in place of something that the program awaits."""
+        async def wait() -> Any:
+            return self.peer.ask("finish", stand_in)
+        return wait()
+
+    def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
+        """The program's error, unless it would pass for an ordinary end of what the tests do."""
+        if isinstance(error, (StopIteration, StopAsyncIteration)) and not self.stops and (
+                operation, name) != ("special", "__next__") and operation != "finish":
+            return blamed(RuntimeError(f"the program raised {type(error).__name__}: {message_of(error)}"))
+        for kind, method in SWALLOWED:
+            frame = sys._getframe(1) if isinstance(error, kind) else None
+            while frame is not None:
+                if frame.f_code.co_name == method and frame.f_code.co_filename in SOURCES:
+                    return blamed(RuntimeError(message_of(error)))
+                frame = frame.f_back
+        return error
+
+
+def restored(value: Any, before: dict[int, tuple[Any, Any]], seen: dict[int, bool]) -> Any:
+    """The value, or a copy of it where containers in it have been altered since."""
+    if id(value) in before:
+        return before[id(value)][1]
+    if type(value) not in (list, tuple, dict) or seen.setdefault(id(value), False):
+        return value
+    seen[id(value)] = True
+    items = list(value.values() if type(value) is dict else value)
+    now = [restored(item, before, seen) for item in items]
+    if all(map(operator.is_, now, items)):
+        return value
+    return dict(zip(value, now, strict=True)) if type(value) is dict else type(value)(now)
+
+
+def blamed(error: BaseException) -> BaseException:
+    """An error that the program raised."""
+    error.raised_by_program = True  # type: ignore[attr-defined]
+    return error
+
+
+def flat(values: Any) -> list[Any]:
+    """The items of tuples, and of tuples in them."""
+    if type(values) is not tuple:
+        return [values]
+    return [values, *(each for value in values for each in flat(value))]
+
+
+def call(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Call what the tests passed to the program."""
+    return function(*arguments, **keywords)
+
+
+def is_function(value: Any) -> bool:
+    """True of what may be called and no more."""
+    return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
+
+
+def read_attribute(owner: Any, name: str, *default: Any) -> Any:
+    """An attribute of what the tests passed, but none that leads to the tests themselves."""
+    if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
+        return str(owner.__name__)
+    mocks = type(owner).__module__ == "unittest.mock" and name in dir(sys.modules["unittest.mock"].Mock)
+    hidden = mocks or INNER.match(name) or is_function(owner) or (
+        name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
+    if hidden:
+        raise AttributeError(name)
+    return getattr(owner, name, *default)
+
+
+def write_attribute(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of an object of the tests."""
+    is_closed = is_function(owner) or isinstance(owner, type) or type(owner).__module__ != "tests"
+    if INNER.match(name) or is_closed:
+        raise AttributeError(name)
+    setattr(owner, name, value)
+
+
+def step_through(coroutine: Any) -> Any:
+    """Run a coroutine of the tests that waits for nothing."""
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+
+
+def heard(events: list[Any]) -> None:
+    """What the program printed, warned of and logged, done again here."""
+    for event in events if type(events) is list else ():
+        kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
+        if kind in ("stdout", "stderr"):
+            getattr(sys, kind).write(str(parts[0]))
+        elif kind == "warning":
+            category = getattr(builtins, str(parts[0]), UserWarning)
+            is_warning = isinstance(category, type) and issubclass(category, Warning)
+            warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)
+        elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
+            sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
+
+
+def mirror(peer: Peer) -> None:
+    """Have seeds and the like take effect in both processes."""
+    def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            peer.ask("elsewhere", module, name, arguments)
+            return here(*arguments)
+        return called
+    for module, name in MIRRORED:
+        if module in sys.modules:
+            setattr(sys.modules[module], name, both(module, name, getattr(sys.modules[module], name)))
+
+
+def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
+    """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
+    order = json.loads(payload)
+    end = TestsEnd(order["entry_point"], order["classes"], stops=order["stops"])
+    peer, names = end.peer, end.names
+    try:
+        while (message := peer.link.receive())[:1] == ["?"]:        # it reads its stdin before any test
+            peer.answer(message)
+        if message != ["ready"]:
+            raise LinkLost("no program")
+    except (LinkLost, BadMessage):
+        return encode_units([["", "the program did not start", "lost"]] * len(order["units"]), room)
+    mirror(peer)
+    if "unittest.mock" in sys.modules:
+        peer.before = Patches(peer).tell
+    try:
+        compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
+        names["_as_it_was_"] = end.as_it_was
+        sys.modules["tests"] = types.ModuleType("tests")
+        exec(code, names)
+    except BaseException as error:
+        has_asked = peer.has_answered or names.was_asked
+        whose = "lost" if peer.is_lost else whose_fault(error, peer) if has_asked else "tests"
+        failed = [type(error).__name__, message_of(error), whose]
+        return encode_units([failed] * len(order["units"]), room)
+    return encode_units([run_unit(unit, end) for unit in compiled], room)
+
+
+def run_unit(unit: CodeType, end: TestsEnd) -> Any:
+    """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
+    peer = end.peer
+    peer.is_lost, peer.last = False, ()
+    verdict: Any = 1
+    try:
+        exec(unit, end.names)
+    except BaseException as error:
+        message = message_of(error) or account_of(error, peer)
+        verdict = [type(error).__name__, message, whose_fault(error, peer)]
+    return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
+
+
+def account_of(error: BaseException, peer: Peer) -> str:
+    """Of an assertion that says nothing itself: its line, and what the program had answered last."""
+    if not isinstance(error, AssertionError):
+        return ""
+    with contextlib.suppress(BaseException):      # more digits than Python writes, an object's repr
+        return failed_at(error) + "".join(f", {value!r}" for value in peer.last)
+    return failed_at(error)
+
+
+def whose_fault(error: BaseException, peer: Peer) -> str:
+    """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
+    if isinstance(error, TooLarge):
+        return "assertion" if peer.has_answered else "tests"
+    return "program" if hasattr(error, "raised_by_program") else "assertion"
+
+
+def encode_units(units: list[Any], room: int) -> bytes:
+    """The verdicts as JSON with messages as long as there is room for; a program cannot make it too long."""
+    for cap in TEXT_CAPS:
+        cut = [unit if unit == 1 else [unit[0], unit[1][:cap], unit[2]] for unit in units]
+        if len(body := json.dumps(cut).encode()) <= room:
+            return body
+    return json.dumps([int(unit == 1) for unit in units]).encode()

@@ -1,0 +1,322 @@
+"""Tests as they are run apart from the program: what calls them, and arguments that a program may alter."""
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator, Sequence
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+PLACES = (ast.Name, ast.Attribute, ast.Subscript)
+NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
+HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
+PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
+                             for name in dir(kind))
+GATHERS = frozenset(("append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put"))
+
+
+def calls_of_tests(source: str) -> list[str]:
+    """Statements that run each test function and each method of a TestCase.
+
+    None where there is `check`, and none of a source that cannot be read, which running it then says.
+    """
+    try:
+        tree = ast.parse(source)
+    except NO_PYTHON:
+        return []
+    functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
+    if "check" in functions:
+        return []
+    calls = [f"__import__('asyncio').run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
+             for name, node in functions.items() if name.startswith("test")]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names = [each.name for each in node.body if isinstance(each, FUNCTIONS)]
+            calls += [f"{node.name}({name!r}).debug()" if node.bases else f"{node.name}().{name}()"
+                      for name in names if name.startswith("test")]
+    return calls
+
+
+class WithoutLiterals(ast.NodeTransformer):
+    """Has nothing in the place of lists, tuples and the like of numbers and texts, which may be long."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        is_literal = isinstance(node, (*SEVERAL, ast.UnaryOp)) and all(
+            isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
+            for each in ast.iter_child_nodes(node))
+        return ast.Constant(None) if is_literal else node
+
+
+def parsed(source: str) -> ast.Module:
+    """The tree of a source, but for what is written out in it; see NO_PYTHON."""
+    tree = ast.parse(source)
+    WithoutLiterals().visit(tree)
+    return tree
+
+
+def classes_in(tree: ast.Module) -> list[str]:
+    """Names of the program from which the tests make objects.
+
+    They read of them what no plain data has, or compare two of them.
+    """
+    nodes = list(ast.walk(tree))
+    made_by: dict[str, str] = {}
+    for target, value in (pair for node in nodes for pair in bindings(node)):
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            made_by |= dict.fromkeys(places_set(target), value.func.id)
+
+    def made(expression: ast.AST) -> set[str]:
+        inside = list(ast.walk(expression))
+        calls = [each.func for each in inside if isinstance(each, ast.Call)]
+        return {each.id for each in calls if isinstance(each, ast.Name)} | {
+            made_by[name] for name in map(unparsed, inside) if name in made_by}
+
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr not in PLAIN_ATTRIBUTES:
+            found |= made(node.value)
+        elif isinstance(node, ast.Compare):
+            found |= made(node.left).intersection(*map(made, node.comparators))
+    return sorted(found)
+
+
+def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Setup and tests as they are run, and the names of the program from which they make objects.
+
+    What the program's answers are compared with reads arguments as they were handed in.
+    `assert f(a) == sorted(a)` is then no easier for a program that empties `a`, nor is it where the test has
+    written `want = sorted(a)` before. `f(a)` and then `assert a == [1, 2]`, or `assert a[:f(a)] == [1, 2]`,
+    reads it as it is.
+    """
+    sources = [setup, *units]
+    try:
+        trees = [parsed(source) for source in sources]
+    except NO_PYTHON:
+        return setup, list(units), []
+    whole = ast.Module([node for tree in trees for node in tree.body], [])
+    classes = classes_in(whole)
+    separate_scopes(whole)
+    expected = Expected(whole)
+    setup, *units = [rewritten(*pair, expected.places) for pair in zip(sources, trees, strict=True)]
+    return setup, units, classes
+
+
+def rewritten(source: str, tree: ast.Module, places: set[ast.expr]) -> str:
+    """A source that reads these places of it as they were handed in; its lines stay where they are."""
+    lines = source.encode().splitlines(keepends=True)
+    edits = []
+    for node in ast.walk(tree):
+        if node in places and isinstance(node, PLACES):
+            edits += [(node.lineno, node.col_offset, f"{HANDED_IN}(".encode()),
+                      (node.end_lineno or 0, node.end_col_offset or 0, b")")]
+    for line, column, text in sorted(edits, reverse=True):
+        before = lines[line - 1]
+        lines[line - 1] = before[:column] + text + before[column:]
+    return b"".join(lines).decode()
+
+
+def separate_scopes(tree: ast.Module) -> None:
+    """Give the variables of each function names of their own."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    for number, function in enumerate(reversed(functions)):               # inner ones first
+        nodes = list(ast.walk(function))
+        own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        own -= {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id in own - {"self"}:
+                node.id += f"@{number}"
+            elif isinstance(node, ast.arg) and node.arg in own - {"self"}:
+                node.arg += f"@{number}"
+
+
+class Answers:
+    """Which names of tests are the program's or hold what it gave, and what it was handed by name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
+        self.fixed = {*dir(builtins), *self.functions}         # names that no program alters
+        self.own: set[str] = set()
+        for node in nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.own.add(node.id)
+            elif isinstance(node, ast.ClassDef):
+                self.fixed.add(node.name)
+            elif isinstance(node, ast.arg):
+                self.own.add(node.arg)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        self.fixed -= self.own
+        self.own |= self.fixed
+        if (check := self.functions.get("check")) and check.args.args:
+            self.own.remove(check.args.args[0].arg)
+        self.bound = [pair for node in nodes for pair in bindings(node)]
+        self.given: set[str] = set()         # places, and functions of the tests that read the program's
+        before = -1
+        while len(self.given) > before:
+            before = len(self.given)
+            self.given |= {name for target, value in self.bound if self.reads_program(value)
+                           for name in places_set(target)}
+            self.given |= {name for name, function in self.functions.items()
+                           if not name.startswith("test") and any(map(self.reads_program, function.body))}
+        calls = [node for node in nodes if isinstance(node, ast.Call) and self.is_programs(node)]
+        self.passed = {ast.unparse(place) for node in calls
+                       for argument in [*node.args, *(each.value for each in node.keywords)]
+                       for place in handed(argument)}
+
+    def reads_program(self, node: ast.AST) -> bool:
+        """True where a name of the program is read, or a place that holds what it gave."""
+        return any(self.is_given(each) for each in ast.walk(node) if isinstance(each, PLACES))
+
+    def is_given(self, place: ast.expr) -> bool:
+        """True of a name that the tests lack, of what holds an answer, and of a function that gives one."""
+        if isinstance(place, ast.Name) and isinstance(place.ctx, ast.Load) and place.id not in self.own:
+            return True
+        return ast.unparse(place) in self.given or (
+            isinstance(place, ast.Attribute) and place.attr in self.given and place.attr in self.functions)
+
+    def is_programs(self, call: ast.Call) -> bool:
+        """True of a call of a function of the program, or of a method of what it gave."""
+        root: ast.expr = call.func
+        while True:
+            if isinstance(root, PLACES) and self.is_given(root):
+                return True
+            if isinstance(root, (ast.Attribute, ast.Subscript)):
+                root = root.value
+            elif isinstance(root, ast.Call):
+                root = root.func
+            else:
+                return False
+
+
+class Expected:
+    """The places that are read for what an answer, or an altered argument, is compared with."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.answers = Answers(tree)
+        self.places: set[ast.expr] = set()
+        self.names: set[str] = set()         # what these read, whose values are then read so, too
+        nodes = list(ast.walk(tree))
+        self.whole = {each for node in nodes if compares(node) for each in operands_of(node)}
+        for node in nodes:
+            for each in self.beside(node):
+                self.add(each)
+
+    def beside(self, node: ast.AST) -> Iterator[ast.expr]:
+        """What stands beside an answer, or beside an argument, in one expression."""
+        operands = operands_of(node)
+        if isinstance(node, ast.Call) and self.answers.is_programs(node):
+            return
+        if isinstance(node, SEVERAL) and node in self.whole:
+            return
+        if any(map(self.answers.reads_program, operands)):
+            yield from (each for each in operands if not self.answers.reads_program(each))
+        elif compares(node) and any(unparsed(each) in self.answers.passed for each in operands):
+            yield from (each for each in operands if not isinstance(each, PLACES))
+
+    def add(self, node: ast.AST) -> None:
+        """Read all that an expression reads as it was handed in, and what it was made from."""
+        for place in read_in(node):
+            roots = [place]
+            while isinstance(roots[-1], (ast.Attribute, ast.Subscript)):
+                roots.append(roots[-1].value)
+            is_fixed = isinstance(roots[-1], ast.Name) and roots[-1].id in self.answers.fixed
+            if place in self.places or is_fixed:
+                continue
+            self.places.add(place)
+            for root in roots:
+                self.use(ast.unparse(root))
+        for each in ast.walk(node):
+            if isinstance(each, ast.Call) and isinstance(each.func, (ast.Name, ast.Attribute)):
+                self.use(each.func.id if isinstance(each.func, ast.Name) else each.func.attr)
+
+    def use(self, name: str) -> None:
+        """A place, or a function of the tests, on which the expected value rests."""
+        if name in self.names:
+            return
+        self.names.add(name)
+        for target, value in self.answers.bound:
+            if name in places_set(target) and not self.answers.reads_program(value):
+                self.add(value)
+        if name in self.answers.functions and name not in self.answers.given:
+            for statement in self.answers.functions[name].body:
+                self.add(statement)
+
+
+def compares(node: ast.AST) -> bool:
+    """True of a comparison, and of a call that makes one."""
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and isinstance(
+        node.func, ast.Attribute) and node.func.attr.startswith("assert"))
+
+
+def operands_of(node: ast.AST) -> list[ast.expr]:
+    """Expressions that stand beside each other in one."""
+    match node:
+        case ast.Compare() if any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
+            return []
+        case ast.Call():
+            whose = [node.func.value] if isinstance(node.func, ast.Attribute) and (
+                node.func.attr not in GATHERS) else []
+            return [*whose, *node.args, *(each.value for each in node.keywords)]
+        case ast.Compare() | ast.BinOp() | ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
+            return [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+    return []
+
+
+def read_in(node: ast.AST) -> Iterator[ast.expr]:
+    """The largest places that are read in a node, but for functions that it calls, and texts with places."""
+    if isinstance(node, ast.JoinedStr):
+        return
+    if isinstance(node, PLACES) and isinstance(node.ctx, ast.Load):
+        yield node
+        return
+    for name, field in ast.iter_fields(node):
+        if isinstance(node, ast.Call) and name == "func":
+            field = field.value if isinstance(field, ast.Attribute) else None
+        for each in field if isinstance(field, list) else [field]:
+            if isinstance(each, ast.AST):
+                yield from read_in(each)
+
+
+def unparsed(node: ast.AST) -> str | None:
+    """What a place is called: a name, or an attribute or item of one."""
+    return ast.unparse(node) if isinstance(node, PLACES) else None
+
+
+def handed(argument: ast.expr) -> Iterator[ast.expr]:
+    """Names, attributes and items that a program is handed itself, also within a list."""
+    if isinstance(argument, ast.Starred):
+        yield from handed(argument.value)
+    elif isinstance(argument, SEVERAL):
+        for each in operands_of(argument):
+            yield from handed(each)
+    elif isinstance(argument, PLACES):
+        yield argument
+
+
+def places_set(target: ast.AST) -> Iterable[str]:
+    """The names and attributes that a target sets, and what the items that it sets are items of."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [name for each in target.elts for name in places_set(each)]
+    if isinstance(target, ast.Starred):
+        return places_set(target.value)
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return [ast.unparse(target)] if isinstance(target, PLACES) else []
+
+
+def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Targets of a node and what they are set from."""
+    match node:
+        case ast.Assign():
+            return [(target, node.value) for target in node.targets]
+        case ast.AugAssign() | ast.NamedExpr() | ast.AnnAssign() if node.value is not None:
+            return [(node.target, node.value)]
+        case ast.For() | ast.AsyncFor() | ast.comprehension():
+            return [(node.target, node.iter)]
+        case ast.withitem() if node.optional_vars is not None:
+            return [(node.optional_vars, node.context_expr)]
+        case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
+            return [(gathering, each) for each in node.args]
+    return []
