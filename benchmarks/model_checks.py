@@ -5,21 +5,24 @@
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from click.testing import CliRunner
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging
 
 from benchmarks.model_families import FAMILIES
-from train.model.loading import load_full, load_lora
+from rollout.engines.merged import merge
+from train.model.loading import experts_of, load_base, load_full, load_lora
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.saving import TOKENIZER_PATTERNS, save_policy
@@ -32,25 +35,25 @@ from warehouse.store.errors import StageError, first_line
 STARTER = Path(__file__).parents[1] / "examples" / "starter" / "model"
 VOCABULARY, CPU = 326, torch.device("cpu")
 LORA: dict[str, Any] = {"dtype": "float32", "device": CPU, "seed": 3, "rank": 4, "alpha": 8.0,
-                        "rslora": False, "targets": "all-linear"}
+                        "rslora": False}
 BUDGETS = 20, 1000      # tokens at a time: less than a group, and more than all
 
 
-def make_model(family: str, folder: Path) -> Any:
-    """A tiny random model of a family with the starter's tokenizer, and its config."""
-    config = AutoConfig.for_model(family, **FAMILIES[family])
-    tiny_copy(config, VOCABULARY).save_pretrained(folder)  # type: ignore[operator]
+def make_model(family: str, folder: Path) -> bool:
+    """A tiny random model of a family with the starter's tokenizer; whether it has experts."""
+    model = tiny_copy(AutoConfig.for_model(family, **FAMILIES[family]), VOCABULARY)
+    model.save_pretrained(folder)  # type: ignore[operator]
     for pattern in TOKENIZER_PATTERNS:
         for source in STARTER.glob(pattern):
             shutil.copy2(source, folder / source.name)
-    return config
+    return bool(experts_of(model))
 
 
-def open_policy(folder: Path, kind: str) -> Policy:
+def open_policy(folder: Path, kind: str, targets: str = "all-linear") -> Policy:
     """All weights, or an adapter that changes something."""
     if kind == "full":
         return load_full(str(folder), dtype="float32", device=CPU)
-    policy = load_lora(str(folder), None, **LORA)
+    policy = load_lora(str(folder), None, targets=targets, **LORA)
     generator = torch.Generator().manual_seed(4)
     for parameter in policy.trainable().values():
         parameter.data.normal_(std=0.05, generator=generator)
@@ -114,57 +117,61 @@ def _gradients(policy: Policy) -> dict[str, Tensor]:
             if parameter.grad is not None}
 
 
-def saved_error(base: Path, folder: Path) -> float:
-    """How far logits move when an adapter is written and read, and when it is merged, written and read."""
-    policy, ids = open_policy(base, "lora"), torch.arange(40)[None] * 7 % 97
+def saved_error(base: Path, folder: Path, targets: str = "all-linear") -> float:
+    """How far logits move when an adapter is written and read, exported and read, merged and read."""
+    policy, ids = open_policy(base, "lora", targets), torch.arange(40)[None] * 7 % 97
     folder.mkdir()
     save_policy(policy, folder, base=str(base))
     with torch.no_grad():
         expected = policy.full_logits(ids)
-        again = load_lora(str(base), folder, **LORA)
+        again = load_lora(str(base), folder, targets=targets, **LORA)
         error = float((again.full_logits(ids) - expected).abs().max())
-        again.model.merge_and_unload().save_pretrained(folder / "merged")  # type: ignore[operator]
-        merged = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32)
-        return max(error, float((merged(input_ids=ids).logits - expected).abs().max()))
+        for name, write in (("export", lambda to: again.model.merge_and_unload().save_pretrained(to)),  # type: ignore[operator]
+                            ("merged", lambda to: merge(base, folder, to, "float32"))):
+            (folder / name).mkdir()
+            write(folder / name)
+            merged = load_base(str(folder / name), None, dtype="float32")
+            error = max(error, float((merged(input_ids=ids).logits - expected).abs().max()))
+        return error
 
 
-def loop(model: Path, folder: Path) -> dict[str, Any]:
+def loop(model: Path, folder: Path, targets: str) -> dict[str, Any]:
     """Two iterations with vLLM: in float32, or where its kernels are for bfloat16 alone, in that."""
     try:
-        return loop_in(model, folder / "run", "float32")
+        return loop_in(model, folder / "run", "float32", targets)
     except Exception as error:
         if "bf16" not in str(error).lower() and "bfloat16" not in str(error).lower():
             raise
-        return loop_in(model, folder / "run16", "bfloat16")
+        return loop_in(model, folder / "run16", "bfloat16", targets)
 
 
-def loop_in(model: Path, run: Path, dtype: str) -> dict[str, Any]:
+def loop_in(model: Path, run: Path, dtype: str, targets: str) -> dict[str, Any]:
     """Two iterations of the commands, and the export; how far engine and trainer were apart."""
-    from rollout.cli import rollout
-    from score.cli import score
-    from train.cli import export, train
-    from warehouse.cli import cli as warehouse
-
-    def call(command: Any, *arguments: str) -> None:
-        result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
-        if result.exception:
-            raise result.exception
-    reward = run.with_name("reward.py")
+    reward, exported = run.with_name("reward.py"), run.with_name(f"exported-{dtype}")
     reward.write_text("def even(completion_ids, **_):\n"
                       "    return [sum(id % 2 == 0 for id in ids) / len(ids) for ids in completion_ids]\n")
-    call(warehouse, "init", str(run), "--model", str(model), "--tasks", "synthetic:4:7")
-    for _ in range(2):
-        call(rollout, str(run), "--num-tasks", "4", "--group-size", "4", "--max-tokens", "12",
-             "--dtype", dtype, "--prompt-format", "compact", "--max-num-seqs", "16")
-        call(score, str(run), "--reward-file", f"{reward}:even")
-        call(train, str(run), "--dtype", dtype, "--learning-rate", "1e-3", "--device", "cpu",
-             "--lora-rank", "8", "--max-mismatch", "1")
-    call(export, str(run), "--output", str(run.with_name(f"exported-{dtype}")))
+    iteration = (f"rollout {run} --num-tasks 4 --group-size 4 --max-tokens 12 --dtype {dtype} "
+                 "--prompt-format compact --max-num-seqs 16\n"
+                 f"score {run} --reward-file {reward}:even\n"
+                 f"train {run} --dtype {dtype} --learning-rate 1e-3 --device cpu --lora-rank 8 "
+                 f"--lora-targets {targets} --max-mismatch 1\n")
+    script = (f"set -e\nwarehouse init {run} --model {model} --tasks synthetic:4:7\n{2 * iteration}"
+              f"train export {run} --output {exported}\n")
+    done = subprocess.run(["warehouse", "warm", "bash", "-c", script], capture_output=True, text=True,
+                          check=False, env={**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"})
+    if done.returncode:
+        raise StageError(error_of(done.stderr))
     with connect(open_run(str(run))) as connection:
         rows = rows_of(connection,
                        "SELECT iteration, mismatch_kl, log_ratio_abs_max FROM mismatch ORDER BY 1")
     return {"dtype": dtype, "mismatch_kl": [row["mismatch_kl"] for row in rows],
             "log_ratio": [row["log_ratio_abs_max"] for row in rows]}
+
+
+def error_of(output: str) -> str:
+    """The line of an output that says what went wrong."""
+    lines = [line for line in output.splitlines() if re.match(r"(\w+Error|Error)\b", line)] or [output[-200:]]
+    return lines[-1].removeprefix("Error: ")[:300]
 
 
 def tried(check: Any, *arguments: Any) -> Any:
@@ -178,19 +185,15 @@ def tried(check: Any, *arguments: Any) -> Any:
 def check_family(family: str, folder: Path, *, engine: bool) -> dict[str, Any]:
     """All that is checked of a family."""
     model, row = folder / "model", dict[str, Any](family=family)
-    config = make_model(family, model)
-    row["recurrent"] = sorted(set(getattr(config, "layer_types", None) or []))
+    targets = "all-linear,experts" if make_model(family, model) else "all-linear"
     for kind in ("lora", "full"):
-        policy = tried(open_policy, model, kind)
+        policy = tried(open_policy, model, kind, targets)
         row[f"{kind}_way"] = policy.attention if isinstance(policy, Policy) else policy
         if isinstance(policy, Policy):
             row[f"{kind}_error"] = tried(gradient_error, policy)
-        if kind == "lora" and isinstance(policy, Policy):
-            modules = (name.split(".lora_")[0] for name in policy.trainable())
-            row["targets"] = sorted({name.rpartition(".")[2] for name in modules})
-    row["saved_error"] = tried(saved_error, model, folder / "saved")
+    row |= {"targets": targets, "saved_error": tried(saved_error, model, folder / "saved", targets)}
     if engine:
-        row["engine"] = tried(loop, model, folder)
+        row["engine"] = tried(loop, model, folder, targets)
     return row
 
 

@@ -19,4 +19,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere2": {}, "minimax": {}, "minimax_m2": {}, "apertus": {}, "arcee": {},
     "hunyuan_v1_dense": {"head_dim": 128}, "starcoder2": {}, "stablelm": {}, "gpt_neox": {}, "gpt2": {},
     "recurrent_gemma": {}, "afmoe": {}, "nanochat": {}, "hy_v3": {}, "longcat_flash": {},
-    "mimo_v2_flash": {}, "minicpm3": {}, "laguna": {}, "solar_open": {}, "cwm": {}}
+    "mimo_v2_flash": {}, "minicpm3": {}, "laguna": {}, "solar_open": {}, "cwm": {},
+    "qwen3_5": {}, "gemma3": {}, "gemma4": {"vision_config": {}}, "mistral3": {}, "llama4": {},
+    "qwen3_vl": {}}     # with eyes

@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from train.model.attention import is_supported
 from train.model.flash import use_flash_attention_3
 from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_gate
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy, decoder_of, text_parameters
 from train.model.prompt_cache import is_recurrent
 from train.model.sharding import Sharding
-from train.model.tiny_copy import tiny_copy
+from train.model.tiny_copy import auto_class, read_config, tiny_copy
 from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,37 +42,75 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
             raise StageError(f"The adapter in {parent} cannot be loaded: {first_line(error)}. Restore it, or "
                              "go back to an earlier policy with `warehouse rollback`.") from error
         return _adapter_policy(adapted, dtype, device, sharding)
-    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
-    config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora,  # type: ignore[arg-type]
-                        target_modules=names, lora_dropout=0.0, task_type="CAUSAL_LM",
-                        exclude_modules=_not_adaptable(model) if names == "all-linear" else None)
     torch.manual_seed(seed)
     try:
+        config = LoraConfig(r=rank, lora_alpha=alpha, use_rslora=rslora, lora_dropout=0.0,
+                            task_type="CAUSAL_LM")
+        _choose_targets(config, model, targets)
         adapted = get_peft_model(model, config)
     except ValueError as error:
         raise StageError(f"No adapter can be put on {base} with --lora-targets {targets}: {error} "
-                         "Name modules of the model, or 'all-linear'.") from error
+                         "Name modules of the model, 'all-linear' or 'experts'.") from error
     return _adapter_policy(adapted, dtype, device, sharding)
 
 
-def _not_adaptable(model: nn.Module) -> list[str] | None:
+def _choose_targets(config: Any, model: nn.Module, targets: str) -> None:
+    """Set what PEFT adapts: names of modules or of parameters, all-linear, experts.
+
+    all-linear has no experts and nothing that chooses them. PEFT takes modules of some mixtures for their
+    experts by name alone, those of dense layers and shared experts, too: these are left out.
+    """
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    names = {name.strip() for name in targets.split(",")}
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    stacked = experts_of(model)
+    of_no_module = {name for name in names if not any(f".{found}".endswith(f".{name}") for found in modules)}
+    chosen = {found: name for name in of_no_module for found in parameters if found.endswith(f".{name}")}
+    chosen |= dict.fromkeys(stacked, "experts") if "experts" in names else {}
+    if unknown := (of_no_module | names & {"experts"}) - {"all-linear", *chosen.values()}:
+        raise ValueError(f"It has no {min(unknown)}.")
+    named = names - {"all-linear", "experts", *chosen.values()}
+    excluded = _not_adaptable(model)
+    of_text = set(decoder_of(model).modules())
+    linear = {name for name, module in modules.items()
+              if isinstance(module, nn.Linear) and module in of_text and name not in excluded}
+    plain = names == {"all-linear"} and not excluded and not stacked and (
+        len(text_parameters(model)) == len(parameters))
+    config.target_modules = "all-linear" if plain else named | (linear if "all-linear" in names else set())
+    if not plain:
+        convert_peft_config_for_transformers(config, model, None)
+        if taken := named - config.target_modules:
+            raise ValueError(f"PEFT takes {min(taken)} for the experts, whose name here is 'experts'.")
+        config.target_parameters, config.rank_pattern, config.alpha_pattern = sorted(chosen) or None, {}, {}
+
+
+def experts_of(model: nn.Module) -> set[str]:
+    """Names of the parameters that are matrices of all experts: [E, out, in], or [E, in, out]."""
+    of_text = text_parameters(model)
+    return {name for name, parameter in model.named_parameters()
+            if parameter.dim() == 3 and "conv" not in name and parameter in of_text}
+
+
+def _not_adaptable(model: nn.Module) -> set[str]:
     """Linear layers that no adapter can stand on: routers that choose experts, and what a scan reads itself.
 
     A state-space layer may hand the weights of these to its kernel, past any adapter.
     """
-    names = []
+    names = set[str]()
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models."):
-            names.append(name)
+            names.add(name)
         if hasattr(module, "A_log") and hasattr(module, "D"):
-            names += [f"{name}.{part}" for part in ("out_proj", "dt_proj") if hasattr(module, part)]
-    return names or None
+            names |= {f"{name}.{part}" for part in ("out_proj", "dt_proj") if hasattr(module, part)}
+    return names
 
 
 def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
               sharding: Sharding | None = None) -> Policy:
     """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
     model = load_base(weights, revision, dtype="float32")
+    for parameter in set(model.parameters()) - text_parameters(model):     # of what sees images
+        parameter.requires_grad_(False)
     autocast = None if dtype == "float32" else DTYPES[dtype]
     return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast,
                                     sharding=sharding))
@@ -86,13 +123,14 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
         from transformers import BitsAndBytesConfig
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                                                             bnb_4bit_compute_dtype=DTYPES[dtype])
+    load = auto_class(read_config(source, revision)).from_pretrained
     try:
         try:
-            return AutoModelForCausalLM.from_pretrained(source, **options)
+            return load(source, **options)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
-            return AutoModelForCausalLM.from_pretrained(source, **{**options, "attn_implementation": "eager"})
+            return load(source, **{**options, "attn_implementation": "eager"})
     except (OSError, ValueError, ImportError) as error:
         raise StageError(f"The model {source} cannot be loaded: {first_line(error)}. Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error

@@ -19,6 +19,17 @@ SOFT_CAPS = "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap
 AttentionInterface.register(SHARED_PROMPT, attend)
 
 
+def decoder_of(model: Any) -> nn.Module:
+    """The layers that text goes through, with the embedding and without the head."""
+    decoder = model.get_decoder()
+    return decoder.model if decoder.get_output_embeddings() else decoder     # some answer with a whole model
+
+
+def text_parameters(model: Any) -> set[nn.Parameter]:
+    """Parameters that text goes through; others are of what sees images."""
+    return {*decoder_of(model).parameters(), *model.get_output_embeddings().parameters()}
+
+
 class Policy:
     """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
 
@@ -27,9 +38,7 @@ class Policy:
         self.model = model.eval() if sharding else model.to(device).eval()
         self.is_adapter, self.device = is_adapter, device
         inner: Any = model.get_base_model() if is_adapter else model  # type: ignore[operator]
-        self._decoder, self._head = inner.get_decoder(), inner.get_output_embeddings()
-        if self._decoder is inner:      # what some architectures answer
-            self._decoder = inner.model
+        self._decoder, self._head = decoder_of(inner), inner.get_output_embeddings()
         self.config = inner.config.get_text_config()
         self.vocabulary_size = self._head.weight.shape[0]
         self._autocast = autocast

@@ -16,7 +16,7 @@ from train.model.sharding import whole
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-                      "chat_template*", "generation_config.json", "*.model")
+                      "chat_template*", "generation_config.json", "*.model", "*processor*.json")
 
 
 class Whole(NamedTuple):

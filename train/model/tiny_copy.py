@@ -4,6 +4,7 @@ Of layers one of each kind is kept, widths and counts of heads are divided so th
 experts are four. Weights are random with activations near 1, so that a wrong computation is seen.
 """
 
+import copy
 import re
 from collections.abc import Iterator
 from math import gcd
@@ -11,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
 
 from warehouse.store.errors import StageError, first_line
 
 HEADS = re.compile(r"heads$|n_head$|groups$|heads_per_layer$")           # how many
-HEAD_WIDTHS = re.compile(r"head_?dim$|d_head$|kv_channels$")
+HEAD_WIDTHS = re.compile(r"(?<!linear_key_)(?<!linear_value_)head_?dim$|d_head$|kv_channels$")
 INNER_WIDTHS = re.compile(r"intermediate_size|ffn|_rank$|d_ssm|lru_width|ngram_vocab")
 WIDTHS = re.compile(r"hidden_size|d_model|n_embd|embedding_dim|embed_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
@@ -28,7 +29,7 @@ ONE = re.compile(r"layer_offset$|n_group$|topk_group$|expert_group$|first_k_dens
 NOT_OF_LAYERS = ("moe_layers", "full_attn_idxs")        # numbers of layers, not one value for each
 NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype", "_name_or_path",
                    "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids")
-MOST_PARAMETERS, CONTEXT, CHUNK = 2**27, 256, 16
+MOST_PARAMETERS, CONTEXT, CHUNK = 2**28, 1024, 16
 LEAST_HEAD = 32         # wide: vLLM has no narrower kernel
 
 
@@ -41,10 +42,19 @@ def read_config(model: str, revision: str | None = None) -> Any:
                          "version that has the architecture, or use another model.") from error
 
 
-def tiny_copy(config: Any, vocabulary_size: int = 128) -> nn.Module:
-    """A causal language model in float32; StageError if none can be made of the config."""
+def auto_class(config: Any) -> Any:
+    """The auto class that loads a model: of one that sees images, too, the whole, as engines have it."""
+    sees = type(config) in AutoModelForImageTextToText._model_mapping
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
+
+
+def tiny_copy(config: Any, vocabulary_size: int | None = 128) -> nn.Module:
+    """A causal language model in float32; StageError if none can be made of the config.
+
+    Without a size of its own it has the vocabulary of the config, whose tokenizer then goes with it.
+    """
     reason = "there is no causal language model of this config"
-    for small in _smaller(config.get_text_config(), vocabulary_size):
+    for small in _whole(config, vocabulary_size):
         try:
             with torch.device("meta"):
                 model: Any = _build(small)
@@ -60,7 +70,29 @@ def tiny_copy(config: Any, vocabulary_size: int = 128) -> nn.Module:
     raise StageError(f"No tiny copy can be made of a {config.model_type} model: {reason}.")
 
 
-def _smaller(config: Any, vocabulary_size: int) -> Iterator[Any]:
+def _whole(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
+    """Smaller configs, and what sees images with two layers."""
+    text = config.get_text_config()
+    for small in _smaller(text, vocabulary_size):
+        if text is config:
+            yield small
+            continue
+        whole = copy.deepcopy(config)
+        for name, part in vars(whole).items():
+            if isinstance(part, PreTrainedConfig):
+                _set_layers(part, 2)
+            if type(part) is type(text):
+                setattr(whole, name, small)
+        yield whole
+
+
+def _set_layers(config: Any, most: int) -> None:
+    for name in (*LAYERS, "depth"):
+        if type(getattr(config, name, None)) is int:
+            setattr(config, name, min(most, getattr(config, name)))
+
+
+def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
     """Configs, the smallest first; what comes later keeps more of the proportions."""
     values = {name: value for name, value in config.to_dict().items() if name not in NOT_GIVEN_AGAIN}
     layers = _layers_to_keep(values, int(config.num_hidden_layers))
@@ -107,12 +139,15 @@ def _per_layer(value: Any, layers: list[int], count: int) -> Any:
     return [value[layer] for layer in layers] if _is_per_layer("", value, count) else value
 
 
-def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int, vocabulary_size: int) -> Any:
+def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
+            vocabulary_size: int | None) -> Any:
     """A smaller value of an option of that name."""
     if type(value) is not int or not value:
         return value
     if name in LAYERS:
         return num_layers
+    if vocabulary_size is None and (name.startswith("vocab_size") or name.endswith("token_id")):
+        return value
     if name.startswith("vocab_size"):
         return vocabulary_size
     if name.endswith("token_id"):
@@ -137,11 +172,11 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
 
 def _build(config: Any) -> nn.Module:
     try:
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        return auto_class(config).from_config(config, attn_implementation="sdpa")
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        return auto_class(config).from_config(config, attn_implementation="eager")
 
 
 def _fill(model: nn.Module) -> None:

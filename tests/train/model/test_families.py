@@ -40,6 +40,29 @@ def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
     assert saved_error(family[1], tmp_path / "saved") < 1e-4
 
 
+# Files have an expert's matrices each by itself (mixtral's under other names), all of them in one, or that
+# turned; those of nemotron_h have no gate.
+@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h"])
+def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_experts_alone(name, tmp_path):
+    assert make_model(name, tmp_path / "model")
+    without = {key.split(".lora_")[0] for key in open_policy(tmp_path / "model", "lora").trainable()}
+    policy = open_policy(tmp_path / "model", "lora", "all-linear,experts")
+    more = {key.split(".lora_")[0] for key in policy.trainable()} - without
+    assert more and all(".experts" in key for key in more) and not any(".experts" in key for key in without)
+    assert gradient_error(policy) < 1e-5
+    assert saved_error(tmp_path / "model", tmp_path / "saved", "all-linear,experts") < 1e-4
+
+
+@pytest.mark.parametrize(("name", "targets", "sentence"), [
+    ("llama", "all-linear,experts", "targets all-linear,experts: It has no experts"),
+    ("deepseek_v3", "q_b_proj,gate_proj,up_proj,down_proj", "PEFT takes (down|gate|up)_proj for the experts"),
+    ("deepseek_v3", "q_b_proj,down_projection", "It has no down_projection")])
+def test_targets_that_would_be_others_are_refused(name, targets, sentence, tmp_path):
+    make_model(name, tmp_path)
+    with pytest.raises(StageError, match=sentence):
+        open_policy(tmp_path, "lora", targets)
+
+
 @pytest.mark.parametrize(("name", "way"), [("qwen3_5_text", CACHED_PROMPT), ("falcon_mamba", WHOLE_TEXTS)])
 def test_half_precision_hides_no_state_that_is_forgotten(name, way, tmp_path):
     make_model(name, tmp_path)
