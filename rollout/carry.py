@@ -11,8 +11,7 @@ from rollout.engines.engine import Engine, Sampling
 from rollout.options import CarryOver, RolloutOptions
 from rollout.prompts.next_turn import clip, join
 from rollout.spill import Key, key_of
-from warehouse.stages.carried import PURPOSE, gone_on_with, taken_groups, waiting_groups
-from warehouse.stages.due import is_left_out
+from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -68,34 +67,14 @@ def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,
     StageError where this rollout would sample them otherwise than before.
     """
     prompts, num_unfinished = [], 0
-    for earlier, groups in (waiting_groups(warehouse, iteration) if purpose == PURPOSE else {}).items():
-        keys: dict[str, Any] = {"iteration": earlier, "purpose": PURPOSE}
+    for earlier, groups in (warehouse.state.waiting_groups(iteration) if purpose == TRAIN else {}).items():
+        keys: dict[str, Any] = {"iteration": earlier, "purpose": TRAIN}
         _check_same(warehouse.stage("rollout", **keys).settings() or {}, options, earlier)
         planned = {row["group_id"]: row for row in warehouse.read("prompts", **keys).to_pylist()}
         prompts += [planned[group] for group in groups]
         rows = warehouse.read("carried", ["group_id", "finish_reason"], **keys).to_pylist()
         num_unfinished += sum(row["finish_reason"] is None and row["group_id"] in groups for row in rows)
     return prompts, num_unfinished
-
-
-def check_waiting(warehouse: Warehouse, plan: list[Row], iteration: int) -> None:
-    """StageError where groups of a new plan wait no more: another iteration took them meanwhile."""
-    gone_on = {group for row in plan if not (group := row["group_id"]).startswith(f"{iteration}/")}
-    if gone_on and gone_on.difference(*waiting_groups(warehouse, iteration).values()):
-        raise StageError(f"Groups that wait for iteration {iteration} were taken by another iteration or put "
-                         "aside while the engine started. Nothing was written: run the same command again.")
-
-
-def _check_given_up(warehouse: Warehouse, plan: list[Row], iteration: int) -> None:
-    """StageError where a plan was given up and a later iteration went on with groups that it had taken."""
-    if not is_left_out(warehouse, iteration):
-        return
-    left = warehouse.read("carried", ["group_id"], iteration=iteration, purpose=PURPOSE)
-    taken = taken_groups(warehouse, iteration)
-    for group in {row["group_id"] for row in plan}.difference(left["group_id"].to_pylist()) & taken.keys():
-        raise StageError(f"Iteration {iteration} was left out of training before it was sampled, and "
-                         f"iteration {taken[group]} went on with groups that it had taken. Nothing is left "
-                         "to finish: it stays as it is.")
 
 
 def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int) -> None:
@@ -127,12 +106,12 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
     What was pruned is begun again: a plan that is sampled once more, after a repair, comes so late.
     StageError for a plan that was given up, where another iteration has since taken what it had taken.
     """
-    if purpose == PURPOSE:
-        _check_given_up(warehouse, plan, iteration)
-    now, begun = {row["group_id"]: row for row in plan if purpose == PURPOSE}, dict[Key, Row]()
-    origins = gone_on_with(warehouse, iteration, list(now))
+    if purpose == TRAIN:
+        warehouse.state.check_not_given_up(iteration, [row["group_id"] for row in plan])
+    now, begun = {row["group_id"]: row for row in plan if purpose == TRAIN}, dict[Key, Row]()
+    origins = warehouse.state.gone_on_with(iteration, now)
     for earlier in set(origins.values()):
-        keys: dict[str, Any] = {"iteration": earlier, "purpose": PURPOSE}
+        keys: dict[str, Any] = {"iteration": earlier, "purpose": TRAIN}
         former = warehouse.read("prompts", ["group_id", "group_index"], **keys).to_pylist()
         indices = {row["group_id"]: row["group_index"] for row in former}
         for row in warehouse.read("carried", **keys).to_pylist():

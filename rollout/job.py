@@ -1,5 +1,6 @@
 """Which rollout this is: iteration, purpose and policy, and what of it is missing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Any
 from rollout.options import MAY_CHANGE, RolloutOptions, stage_settings
 from rollout.parts import Part, missing_parts
 from rollout.prompts.selection import choose_tasks, named_by_query
+from warehouse.ledger.state import TRAIN
 from warehouse.stages.base_model import check_base
-from warehouse.stages.due import rollout_due, turn_due
 from warehouse.stages.shard import Shard
 from warehouse.stages.space import sweep
 from warehouse.store.checksums import OPTIMIZER
@@ -17,7 +18,6 @@ from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
-from warehouse.tasks.changes import split_of_eval
 
 NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # of a model behind an API
 
@@ -31,6 +31,7 @@ class Job:
     iteration: int
     purpose: str
     policy: dict[str, Any]
+    trained: int | None = None  # the begin entry of the training that wrote the policy
     decided: str | None = None  # how servers serve the policy, where that is theirs to say
 
     @property
@@ -89,16 +90,21 @@ class Job:
             self.warehouse.verify_policy(self.policy["policy_version"], unread=[OPTIMIZER])
         sweep(self.warehouse)
 
-    def settle(self, *accepted: str) -> None:
-        """Fix the settings, or check that they are those that the rollout was begun with."""
-        self.stage.settle(self.settings, (*self.options.accept_change, *accepted), MAY_CHANGE)
+    def settle(self, *accepted: str, plan: Sequence[dict[str, Any]] = ()) -> None:
+        """Begin the rollout of a plan, or check that its settings are those that it was begun with."""
+        taken = list(dict.fromkeys(row["group_id"] for row in plan
+                                   if not row["group_id"].startswith(f"{self.iteration}/")))
+        self.stage.settle(self.settings, (*self.options.accept_change, *accepted), MAY_CHANGE,
+                          reads=self.reads(plan, taken), taken=taken)
 
-    def check_policy(self) -> None:
-        """StageError if the policy was rolled back or trained again since the command read it."""
-        version = self.policy["policy_version"]
-        if version is not None and self.warehouse.policy(version)["sha256"] != self.policy["sha256"]:
-            raise StageError(f"Policy {version} was exchanged while rollout of {self.title} started. Run the "
-                             "same command again.")
+    def reads(self, plan: Sequence[dict[str, Any]], taken: Sequence[str]) -> list[int]:
+        """Begin entries of what it stands on: a training, rollouts that it answers or goes on with."""
+        state = self.warehouse.state
+        before = {(row["parent_iteration"], row["parent_purpose"]) for row in plan
+                  if row.get("parent_iteration") is not None}
+        before |= {(number, TRAIN) for number in state.gone_on_with(self.iteration, taken).values()}
+        lives = [state.life("rollout", *key) for key in before]
+        return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
     def has_rows(self) -> bool:
         """Whether anything is sampled of it."""
@@ -123,7 +129,7 @@ def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     heldout = dict.fromkeys(task["split"] for task in known if task["heldout"])
     tasks = choose_tasks(warehouse, options.replace(tasks_sql=None, splits=options.splits or tuple(heldout)))
     splits = dict.fromkeys(task["split"] for task in tasks)
-    first = split_of_eval(warehouse.root, known)
+    first = warehouse.state.split_of_eval(known)
     usual = heldout.keys() or {task["split"] for task in known}
     if not first and ((splits.keys() == usual and len(usual) == 1) or _is_begun(warehouse, options)):
         return [find_job(warehouse, options)]
@@ -157,12 +163,12 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
     if options.iteration is not None:
         iteration = options.iteration
     elif options.turn > 1:
-        iteration = turn_due(warehouse, base, options.turn)
+        iteration = warehouse.state.turn_due(base, options.turn)
     elif base != "train":
         newest = warehouse.policy_versions()[-1]
         iteration = newest if options.policy_version is None else options.policy_version
     else:
-        iteration = rollout_due(warehouse)
+        iteration = warehouse.state.rollout_due()
     if options.model:
         return Job(warehouse, options, iteration, purpose, NO_POLICY)
     version = options.policy_version
@@ -170,12 +176,13 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
         begun = warehouse.stage("rollout", iteration=iteration, purpose=purpose).settings() or {}
         version = begun.get("policy_version")
     version = iteration if version is None else version
-    newest = warehouse.policy_versions()[-1]
-    if version not in warehouse.policy_versions():
+    policies = warehouse.state.policies
+    newest = max(policies)
+    if version not in policies:
         raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
                          f"the newest is {newest}. Score and train iteration {newest} first, or name another "
                          "policy with --policy-version.")
-    return Job(warehouse, options, iteration, purpose, warehouse.policy(version))
+    return Job(warehouse, options, iteration, purpose, warehouse.policy(version), policies[version].trained)
 
 
 def read_prompts(job: Job) -> list[dict[str, Any]]:

@@ -200,7 +200,7 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
                {"feedback": find_feedback(options.feedback).name})
     return {**chosen, **asdict(options.sampling), "purpose": purpose, "serve": serving(options, policy),
             "policy_version": policy["policy_version"], "policy_sha256": policy["sha256"],
-            "tasks_sha256": warehouse.facts["tasks_sha256"],
+            "tasks_sha256": warehouse.state.tasks_sha256,
             "tokenizer_sha256": warehouse.facts["tokenizer_sha256"],
             "engine": f"{options.model} at {options.endpoint[0]}" if options.model else
             "vllm server" if options.endpoint else engine_version()}

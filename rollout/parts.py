@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from warehouse.stages.carried import PURPOSE, taken_groups
+from warehouse.ledger.state import TRAIN
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import ensure_local
 from warehouse.store.parts import part_number, read_parts
@@ -33,7 +33,7 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
                   **keys: Any) -> list[Part]:
     """Parts of this worker's share that do not exist yet, without groups that were carried over already."""
     present = {part_number(path) for path in warehouse.parts("completions", **keys)}
-    later = taken_groups(warehouse, keys["iteration"]) if keys["purpose"] == PURPOSE else {}
+    later = warehouse.state.taken_groups(keys["iteration"]) if keys["purpose"] == TRAIN else {}
     decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
     parts = []
     for part in split_parts(prompts, part_size, shard):

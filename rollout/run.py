@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rollout.carry import Ending, begun_rows, check_engine, check_waiting, find_waiting, place_behind
+from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
@@ -83,14 +83,9 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
 
     All of it before an engine that stays falls asleep.
     """
-    job.check_policy()                  # before the rows are settled, after which no rollback moves it
     writing, sampled = sample(job, plan, engine, stop)
     clock.lap("sampling")
-    if job.stage.settings() is None:
-        raise StageError(f"rollout of {job.title} was put aside while it ran. Put the rest aside too, "
-                         f"`warehouse discard {shell_quote(job.options.run)} --iteration "
-                         f"{job.keys['iteration']} "
-                         f"--purpose {job.keys['purpose']}`, then run it again.")
+    job.warehouse.check_live("rollout", **job.keys)
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
         return [f"shard {job.options.shard} of {job.title} is done; left to the other shards: "
@@ -132,13 +127,12 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     options, keys = job.options, job.keys
     if engine:
         check_engine(plan.begun, engine)
-    if not job.warehouse.parts("prompts", **keys):
-        check_waiting(job.warehouse, plan.rows, job.iteration)
-    job.settle()
-    commit_json(job.plan_file, {"prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql,
-                                **plan.facts})
+    job.settle(plan=plan.rows)
+    commit_json(job.warehouse.own_folder("prompts", **keys) / job.plan_file.name, {
+        "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
     prompts = plan.rows = read_prompts(job)     # another worker's plan may have been first
+    job.warehouse.check_live("rollout", **keys)
     parts = job.missing(prompts, options.shard)
     if not engine or not parts:
         return 0.0, 0

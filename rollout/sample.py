@@ -54,6 +54,7 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
             progress.update(isinstance(sampled, Sampled))
             failure = sampled if isinstance(sampled, Exception) else None
             if failure or stop.due() or time.perf_counter() - saved > spill_seconds:
+                warehouse.check_live("rollout", **keys)
                 under_way.save()
                 check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
                 saved = time.perf_counter()

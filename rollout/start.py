@@ -11,7 +11,8 @@ from typing import Any
 
 from rollout.engines.engine import Engine, EngineSettings
 from rollout.engines.environment import engine_version, prepare_environment
-from rollout.engines.merged import base_folder, changes_something, kept_by_rounding, merged_weights
+from rollout.engines.factors import changes_something
+from rollout.engines.merged import base_folder, kept_by_rounding, merged_weights
 from rollout.job import Job
 from rollout.options import RolloutOptions, prompt_limit, rank_of_adapters
 from rollout.prompts.plan import Plan

@@ -50,8 +50,9 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc
 def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
     """Judge the canonical solutions in FILE: all of them should be right.
 
-    FILE has lines of JSON with task_id and code, or text for a whole answer. Solutions that fail because
-    tests run apart from the program are tried together with them; `warehouse init --gold FILE` stores that.
+    FILE has lines of JSON with task_id and code, or text for a whole answer. Tasks whose tests are passed
+    by a program that solves nothing (a constant, its argument, an object equal to everything, exit code 0)
+    are named, too.
     """
     from score.gold import score_gold
     from score.sandbox.limits import Limits
@@ -111,7 +112,6 @@ def score(run: Path, **values: Any) -> None:
     from score.run import ScoreOptions, run_score
     from score.tasks.kinds import graders_of
     from warehouse.stages.shard import Shard
-    from warehouse.tasks.changes import replaced_payloads
     warehouse = open_run(run)
     kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
     told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
@@ -119,7 +119,7 @@ def score(run: Path, **values: Any) -> None:
                           warehouse.read("tasks", columns=told).to_pylist()), values["import_path"])
     _settle_reward(values)
     values["reward"] = values["reward"] or default_reward(kinds)
-    scorer = scorer_of(values, graders.versions, replaced_payloads(warehouse.root))
+    scorer = scorer_of(values, graders.versions, warehouse.state.replaced_payloads)
     values["preload"] = (*values["preload"], *graders.modules)
     values["shard"] = Shard.parse(values["shard"])
     run_score(ScoreOptions(run=run, scorer=scorer, **values), click.echo)

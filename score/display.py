@@ -14,12 +14,6 @@ from score.sandbox.outcomes import Outcome
 from warehouse.store.errors import counted
 
 REDRAW = 50      # programs between updates of the error mix
-# What a user can do about errors that tell of tasks more than of programs.
-WHAT_IT_MEANS = {
-    ErrorClass.CANNOT_CROSS: "answers that are no plain data, all that tests in another process can see. "
-                             "Where right programs answer so, run them together (docs/tasks.md).",
-    ErrorClass.UNEARNED: "programs that pass wrong tests too. Look at them: the policy may be learning to "
-                         "cheat."}
 
 
 class Progress:
@@ -73,7 +67,6 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
-    lines += [f"  {name}: {words}" for name, words in WHAT_IT_MEANS.items() if name in errors]
     unscored = samples.filter(pc.is_null(samples.column("reward")))
     pairs = zip(*(unscored.column(name).to_pylist() for name in ("error_class", "task_id")), strict=True)
     for reason, count in Counter(reason_for_none(*pair) for pair in pairs).items():

@@ -25,12 +25,10 @@ from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
-from warehouse.tasks.changes import split_of_eval
 
 
 class ScoreOptions(SimpleNamespace):
@@ -95,7 +93,7 @@ def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tupl
     if purpose == "eval" and not warehouse.stage("rollout", iteration=iteration, purpose="eval").settings():
         tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
         splits = list(dict.fromkeys(f"eval-{task['split']}" for task in tasks if task["heldout"]))
-        if len(splits) > 1 and not split_of_eval(warehouse.root, tasks):
+        if len(splits) > 1 and not warehouse.state.split_of_eval(tasks):
             raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. "
                              f"Name it: --purpose {' or '.join(splits)}.")
     if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():
@@ -149,7 +147,7 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
                 **keys: Any) -> list[int]:
     """Score the parts that are there and not scored yet; the numbers of all that are there."""
     warehouse, scorer = session.warehouse, session.options.scorer
-    stage = warehouse.stage("score", **keys, scorer=scorer.identity)
+    stage, read = warehouse.stage("score", **keys, scorer=scorer.identity), what_is_read(warehouse, keys)
     # What is scored before what there is to score: another worker may score what is written in between.
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
@@ -166,7 +164,7 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
             check_space(warehouse.root, stored_bytes([path]), stage.title)
             table = score_part(session, path, questions, clock, progress)
             with clock.phase("writing"):
-                stage.settle(scorer.settings)           # not before there is something to write
+                stage.settle(scorer.settings, **read)      # not before there is something to write
                 warehouse.write_part("samples", number, table, **keys, scorer=scorer.identity)
             progress.note_part()
     return list(parts)
@@ -183,18 +181,24 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
                     f"{counted(missing, 'part')}")
         return
     samples, pool = session.warehouse.read("samples", **keys), session.executor.pool
-    stage.settle(session.options.scorer.settings)
+    stage.settle(session.options.scorer.settings, **what_is_read(session.warehouse, keys))
     stage.complete({"completions": samples.num_rows, "unscored": samples.column("reward").null_count,
                     "tier": session.tier.name, "tier_facts": session.tier.facts, "lanes": len(pool.lanes),
                     "lane_restarts": pool.num_restarts, **facts,
                     "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)
-    counts, why = choose_scorer(session.warehouse, keys["iteration"], keys["purpose"], None)
+    counts, why = session.warehouse.choose_scorer(keys["iteration"], keys["purpose"])
     if counts != keys["scorer"]:
         session.say(f"  SQL, summary and reports go on with {counts}: {why}; "
                     f"`score diff {shell_quote(session.warehouse.root)} {shell_quote(counts)} "
                     f"{shell_quote(keys['scorer'])}` compares")
+
+
+def what_is_read(warehouse: Warehouse, keys: dict[str, Any]) -> dict[str, Any]:
+    """Of the rollout that is scored its begin entry, and where its parts lie now, as `settle` wants them."""
+    rollout = warehouse.state.life("rollout", keys["iteration"], keys["purpose"])
+    return {"reads": [rollout.begun], "rows": rollout.folder} if rollout else {}
 
 
 def score_part(session: Session, path: Path, questions: Questions, clock: Clock,

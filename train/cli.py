@@ -1,5 +1,6 @@
 """The `train` command: scored groups become the next policy."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -73,9 +74,25 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
 
+@click.command()
+@click.argument("model")
+@click.option("--revision", help="Commit of a hub model.")
+@click.option("--copy", type=click.Path(file_okay=False, path_type=Path),
+              help="Folder for the tiny random copy, with the model's tokenizer.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+@shows_errors
+def doctor(model: str, revision: str | None, copy: Path | None, as_json: bool) -> None:
+    """Say what can be trained of MODEL, a folder or hub id, by a tiny random copy of it."""
+    from train.doctor import examine, told_lines
+    found = examine(model, revision, copy)
+    click.echo(json.dumps(found) if as_json else "\n".join(told_lines(found)))
+
+
 @with_version
-@click.command(cls=TitledCommand, beside=(export,), context_settings={"show_default": True},
-               epilog="`train export RUN --output FOLDER` writes the policy as one plain model.")
+@click.command(cls=TitledCommand, beside=(export, doctor), context_settings={"show_default": True},
+               epilog="`train export RUN --output FOLDER` writes the policy as one plain model, "
+                      "`train doctor MODEL` says "
+               "what can be trained of a model.")
 @run_argument
 @option_group("Set first")
 @click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
@@ -164,7 +181,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--rslora/--no-rslora", default=False,
               help="Scale by alpha / sqrt(rank) instead of alpha / rank.")
 @click.option("--lora-targets", default="all-linear",
-              help="'all-linear' (without lm_head), or module names, a,b,c.")
+              help="Names of modules, a,b,c; 'all-linear' is all but lm_head and experts, 'experts' those.")
 @click.option("--load-4bit", "load_in_4bit", is_flag=True,
               help="Load the frozen base in 4 bits (bitsandbytes, GPU).")
 @option_group("Memory and devices")
@@ -241,11 +258,11 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
-    if stage.manifest() and not settings.dry_run:
+    if warehouse.state.is_trained(iteration) and not settings.dry_run:
         if before := stage.settings():      # other options are not passed over
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())
-        left_out = "rolled_back_to" in (stage.manifest() or {}).get("facts", {})
+        left_out = iteration in warehouse.state.left_out
         click.echo(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
                                                 f"is trained already: policy {iteration + 1}"))
         prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from

@@ -74,7 +74,7 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
     (scratch / "policy.json").write_bytes(json_bytes(lineage))
-    return warehouse.commit_policy(inputs.iteration + 1, scratch)
+    return warehouse.commit_policy(inputs.iteration, scratch)
 
 
 def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[str, Any]],

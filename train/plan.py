@@ -86,7 +86,7 @@ def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> Stage
     cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
     why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
     keep = "write the policy unchanged with --keep-if-nothing."
-    run = inputs.stage.folder.parents[1]
+    run = inputs.stage.warehouse.root
     if any(row.drop_reason in WEIGHED_OUT for group in batch for row in group.rows):
         return StageError(f"{why}The bounds of --correction and --veto leave none of those that had one: "
                           f"choose others, or {keep}")

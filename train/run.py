@@ -7,7 +7,7 @@ import torch
 
 from train.finish import finish, is_waiting
 from train.follow import Ahead
-from train.inputs.inputs import Inputs, mismatch_floor, num_rollbacks, stage_settings
+from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.settings import Settings, asks_base
 from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
@@ -47,8 +47,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
           name_what_to_lower(lambda: settings.tokens_per_batch),
           track(warehouse, inputs, settings, processes) as tracker):
         if inputs.stage.settings() and not settings.dry_run:
-            processes.by_first(lambda: inputs.stage.settle(stage_settings(inputs, settings)))
-        checkpoints = Checkpoints(warehouse, inputs.stage.folder, processes)
+            processes.by_first(lambda: begin(inputs, settings))
+        checkpoints = Checkpoints(warehouse, inputs.stage, processes)
         batch, plan = plan_batch(inputs, settings, checkpoints, processes, say)
         policy = ((ahead and ahead.take(inputs.parent, settings, processes))
                   or load_policy(warehouse, inputs.parent, settings, processes))
@@ -86,7 +86,7 @@ def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: P
     """The tracker, if one is asked for, with the numbers of the stages before this one sent."""
     name = settings.track if processes.first and not settings.dry_run else None
     first_step = inputs.parent.get("global_step", 0) + 1
-    tracker = Tracker(name, warehouse, num_rollbacks(warehouse, inputs.iteration), first_step)
+    tracker = Tracker(name, warehouse, warehouse.state.num_rollbacks(inputs.iteration), first_step)
     if name:
         tracker.log(stage_numbers(warehouse, inputs.iteration), first_step)
     return tracker
@@ -106,7 +106,8 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
     learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
-                      inputs.parent.get("global_step", 0), num_rollbacks(warehouse, inputs.iteration), online)
+                      inputs.parent.get("global_step", 0), warehouse.state.num_rollbacks(inputs.iteration),
+                      online)
     check_schedule(learner, say)
     return learner
 
@@ -159,7 +160,7 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
             raise without_signal(inputs, learner.batch, settings.purpose)
 
     def open_stage() -> None:
-        inputs.stage.settle(stage_settings(inputs, settings))
+        begin(inputs, settings)
         columns = (*COLUMNS, "advantages") if settings.advantages else COLUMNS
         learner.checkpoints.save_logprobs(collect(learner.batch, columns))
     if not settings.dry_run:

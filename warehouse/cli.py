@@ -8,9 +8,19 @@ from typing import Any
 
 import click
 
-from warehouse.inspect.commands import gaps, results, show, watch
+from warehouse.experiments.commands import branch
+from warehouse.inspect.commands import gaps, log_command, results, show, watch
+from warehouse.loop.command import loop
 from warehouse.maintain.commands import compact, discard, prune, repair, rollback, tasks
-from warehouse.options import open_run, run_argument, run_folder, shows_errors, strict_option, with_version
+from warehouse.options import (
+    at_option,
+    open_run,
+    run_argument,
+    run_folder,
+    shows_errors,
+    strict_option,
+    with_version,
+)
 from warehouse.store.commit import by_address
 from warehouse.store.errors import counted
 from warehouse.transfer.commands import export_command, import_command, mirror
@@ -36,7 +46,7 @@ def cli() -> None:
               help="TOML file to copy to RUN/config.toml: options of every stage.")
 @click.option("--gold", default=None, metavar="FILE|sources",
               help="Judge canonical solutions at once: of a file (lines of task_id and code), or what the "
-                   "sources bring. Tests that need it then run together with the program.")
+                   "sources bring, and name tasks whose tests are passed by programs that solve nothing.")
 @shows_errors
 def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
          config: Path | None, gold: str | None) -> None:
@@ -70,9 +80,10 @@ class SqlCommand(click.Command):
 @click.option("--in-place", is_flag=True,
               help="Read columns out of the object store: parts are neither brought nor verified.")
 @strict_option
+@at_option
 @shows_errors
 def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place: bool, strict: bool,
-        **options: Any) -> None:
+        at: int | None, **options: Any) -> None:
     """Run QUERY over the run's tables and views.
 
     `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
@@ -81,7 +92,7 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
     from warehouse.sql.database import connect
     if (query is None) == (file is None):
         raise click.UsageError("Give one of QUERY and --file.")
-    warehouse = open_run(run)
+    warehouse = open_run(run, at)
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
     connection = connect(warehouse, partial=partial, strict=strict, in_place=in_place)
@@ -97,18 +108,20 @@ def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place
               help="Of the one line: which purpose; eval is a line for every evaluation.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
 @strict_option
+@at_option
 @shows_errors
-def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool) -> None:
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool,
+            at: int | None) -> None:
     """Print one screen about the run."""
-    from warehouse.inspect.summary import iteration_lines, latest_iteration, summary_lines
+    from warehouse.inspect.summary import iteration_rows, latest_iteration, line_of, summary_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
-    warehouse = open_run(run)
+    warehouse = open_run(run, at)
     inventory = keep_rolled_up(warehouse)
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
-        click.echo("\n".join(iteration_lines(connection, inventory, chosen, purpose)))
+        click.echo("\n".join(map(line_of, iteration_rows(connection, inventory, chosen, purpose))))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
 
@@ -160,6 +173,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (compact, discard, export_command, gaps, import_command, mirror, prune, repair, results,
-                rollback, show, tasks, watch):
+for command in (branch, compact, discard, export_command, gaps, import_command, log_command, loop, mirror,
+                prune, repair, results, rollback, show, tasks, watch):
     cli.add_command(command)

@@ -6,14 +6,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from warehouse.ledger.log import FOLDER
 from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
 from warehouse.sources.gold import judge_tasks
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
-from warehouse.store.commit import commit_bytes, commit_json, remove_folder, twin_of
+from warehouse.store.commit import commit_bytes, commit_directory, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.parts import write_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
 
@@ -36,8 +38,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     base = find_model(model, run, new=True)
     rows = read_sources(tasks, heldout)
     if gold:
-        tasks_judged = judge_tasks([task for _source, task in rows], gold, config)
-        rows = [(source, task) for (source, _task), task in zip(rows, tasks_judged, strict=True)]
+        judge_tasks([task for _source, task in rows], gold, config)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
@@ -45,18 +46,20 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
              "model_revision": base.revision, "sources": [*tasks, *heldout]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
-    warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex})
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex, "created": created})
     _remove_unfinished(warehouse)
     try:
         warehouse.root.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:          # as in /proc, which takes no folder
         raise StageError(f"{warehouse.root} cannot be made: its filesystem takes no folder there. Name "
                          "another for the run.") from error
-    warehouse.write_part("tasks", 0, table)
+    write_part(warehouse.root / "tasks" / "part-00000.parquet", "tasks", table,
+               {"run_id": warehouse.run_id, "part_uuid": "tasks"})
     _commit_base_policy(warehouse, base.sha256)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
-    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    commit_json(run / "warehouse.json", {**warehouse.facts, "created": created})
+    warehouse.log.make(warehouse.facts)
+    commit_json(run / "warehouse.json", dict(warehouse.state.facts))    # of the first, where two make the run
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
@@ -65,30 +68,30 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
 
 
 def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:
-    if 0 in warehouse.policy_versions():
-        return
     folder = warehouse.scratch("policy-0")
     commit_json(folder / "policy.json", {"policy_version": 0, "sha256": sha256, "parent": None,
                                          "kind": "base", "base": warehouse.facts["model"]})
-    warehouse.commit_policy(0, folder)
+    commit_directory(folder, warehouse.root / "policies" / "0")
 
 
 def _remove_unfinished(warehouse: Warehouse) -> None:
     """What a killed init left: without warehouse.json it belongs to nobody."""
-    if warehouse.iterations("completions"):
+    if any(warehouse.root.glob("completions/*")):
         raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
                          "copy, or choose another folder.")
-    remove_folder(warehouse.folder("tasks"))
-    remove_folder(warehouse.policy_dir(0))
+    for name in ("tasks", "policies/0", FOLDER):
+        remove_folder(warehouse.root / name)
 
 
 def _same_run(warehouse: Warehouse, facts: dict[str, Any], config: Path | None) -> list[str]:
+    known = {**warehouse.facts, "schema_version": SCHEMA_VERSION,
+             "tasks_sha256": warehouse.state.tasks_sha256}
     for key, value in facts.items():
-        if warehouse.facts.get(key) != value and key == "tasks_sha256":
+        if known.get(key) != value and key == "tasks_sha256":
             raise StageError(f"{warehouse.root} exists already with other tasks. Choose another folder, give "
                              "the former arguments, or give it more tasks with `warehouse tasks add`.")
-        if warehouse.facts.get(key) != value:
-            raise StageError(f"{warehouse.root} exists already with {key} = {warehouse.facts.get(key)}, now "
+        if known.get(key) != value:
+            raise StageError(f"{warehouse.root} exists already with {key} = {known.get(key)}, now "
                              f"it is {value}. Choose another folder, or give the former arguments.")
     lines = [f"{warehouse.root} exists already with these tasks and this model; nothing to do."]
     own = warehouse.root / "config.toml"

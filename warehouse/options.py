@@ -88,10 +88,14 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
     return run
 
 
-def open_run(run: str | Path) -> Any:
+at_option = click.option("--at", type=click.IntRange(min=0), default=None, metavar="ENTRY",
+                         help="The run as it was after this entry of its log (`warehouse log`).")
+
+
+def open_run(run: str | Path, at: int | None = None) -> Any:
     """The Warehouse of a run folder; imported when a command runs, so that `--help` is fast."""
     from warehouse.store.run_folder import open_warehouse
-    return open_warehouse(run)
+    return open_warehouse(run, at)
 
 
 def check_config(path: Path) -> None:

@@ -13,7 +13,6 @@ from reports.scale import duration, number
 from reports.viewer import render
 from reports.viewer.links import Query
 from reports.viewer.session import Asking, View
-from warehouse.inspect.summary import stage_due
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -27,7 +26,7 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     """The version of what is complete, and what is going on as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
-                           due=stage_due(view.inventory), gpus=gpus(int(time.time() / GPU_SECONDS)),
+                           due=view.warehouse.state.next_stage(), gpus=gpus(int(time.time() / GPU_SECONDS)),
                            disk=f"{number(disk.free)}B free of {number(disk.total)}B")
     return {"version": view.version, "html": html}
 
@@ -40,8 +39,7 @@ def unfinished(view: View) -> list[Stage]:
 def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
     """How far a stage is, by the rows of its parts and of what is spilled beside them."""
     keys = stage.identity
-    settings = stage.folder / "settings.json"
-    began = settings.stat().st_mtime if settings.exists() else None
+    began = warehouse.state.entries[stage.life.begun].at if stage.life else None
     facts: dict[str, Any] = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}
     table = {"rollout": "completions", "score": "samples"}.get(stage.name)
     if table:
@@ -55,7 +53,7 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
         if began and newest and newest > began and tokens:
             facts["rate"] = f"{number(tokens / (newest - began))} tokens/s since it began"
     else:
-        newest = max((path.stat().st_mtime for path in stage.folder.iterdir()), default=began)
+        newest = max((path.stat().st_mtime for path in stage.folder.glob("*")), default=began)
     if newest:
         age = max(0.0, time.time() - newest)
         ended = ": it may have been ended" if age > QUIET else ""

@@ -164,8 +164,8 @@ def open_view(root: Path, version: str) -> View:
 
 
 def state_of(root: Path) -> str:
-    """Changes where a stage, its choice or a policy does: how many documents say so, and the newest."""
-    newest, count = 0, 0
+    """Changes where the log or config.toml does, or a document of a stage or policy is lost or restored."""
+    newest, count = 0, sum(1 for _ in root.glob("_log/*.json"))
     for top in STAGES:
         for folder, _, names in os.walk(root / top):
             for name in ("manifest.json", "policy.json"):

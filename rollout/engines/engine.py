@@ -70,6 +70,7 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         "max_logprobs": MOST_TOP_K + TIES,
         "generation_config": "vllm",  # a model's own sampling defaults must not slip in
         "disable_log_stats": True, "use_tqdm_on_load": False,
+        "language_model_only": True,  # no room for images that no prompt has
     }
     if settings.adapter_rank:
         rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)

@@ -1,8 +1,6 @@
 """A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
 
 import fcntl
-import json
-import math
 import os
 import shutil
 import tempfile
@@ -12,12 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rollout.engines.factors import Factors
 from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
 SCRATCH, LOCK = "rollhouse-merged-", ".in-use"     # a folder's name begins so; its user has its file locked
-UNSUPPORTED = {"bias": "none", "use_dora": False, "fan_in_fan_out": False, "modules_to_save": None,
-               "rank_pattern": {}, "alpha_pattern": {}}
 
 
 @contextmanager
@@ -65,27 +62,17 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
     """
     import torch
     from safetensors import safe_open
-    from safetensors.torch import load_file
-    factors, scale = {}, 0.0
-    if adapter:
-        scale = scaling(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")), adapter)
-        factors = load_file(adapter / "adapter_model.safetensors", device=device)
-    added = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): name
-             for name in factors if name.endswith(".lora_A.weight")}
+    factors = Factors.read(adapter, device) if adapter else None
     wanted = None if dtype == "auto" else getattr(torch, dtype)
     for source in sorted(base.glob("*.safetensors")):
         with safe_open(source, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 weight = file.get_tensor(name)
                 kept = weight.dtype if wanted is None or not weight.is_floating_point() else wanted
-                first = added.pop(name.removesuffix(".weight"), None)
-                if first is not None:
-                    change = factors[first.replace("lora_A", "lora_B")].float() @ factors[first].float()
-                    weight = weight.float() + scale * change
-                yield name, weight.to(kept), source
-    if added:
-        raise StageError(f"{adapter} changes {min(added)}, which {base} does not have as a plain weight. "
-                         "Sample with --serve adapter.")
+                change = factors.change(name, weight.shape) if factors else None
+                yield name, (weight if change is None else weight.float() + change).to(kept), source
+    if factors:
+        factors.check_used(base)
 
 
 def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
@@ -96,40 +83,21 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
     """
     import torch
     from safetensors import safe_open
-    from safetensors.torch import load_file
-    factors, half = load_file(adapter / "adapter_model.safetensors"), getattr(torch, dtype)
-    scale = scaling(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")), adapter)
+    factors, half = Factors.read(adapter), getattr(torch, dtype)
     kept = whole = 0.0
     for source in base.glob("*.safetensors"):
         with safe_open(source, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
-                first = factors.get(f"base_model.model.{name.removesuffix('.weight')}.lora_A.weight")
-                if first is None:
+                slices = file.get_slice(name)
+                change = factors.change(name, slices.get_shape(), rows=64)
+                if change is None:
                     continue
-                second = factors[f"base_model.model.{name.removesuffix('.weight')}.lora_B.weight"]
-                change = scale * (second[:64].float() @ first.float())
-                weight = file.get_slice(name)[:64]
+                weight = slices[:64]
                 left = (weight.float() + change).to(half).float() - weight.to(half).float()
-                kept += len(second) / len(change) * float((left * change).sum())
-                whole += len(second) / len(change) * float(change.square().sum())
+                share = slices.get_shape()[0] / len(change)
+                kept += share * float((left * change).sum())
+                whole += share * float(change.square().sum())
     return kept / whole if whole else 1.0
-
-
-def scaling(config: dict[str, Any], adapter: Path) -> float:
-    """What B A is multiplied by; StageError for forms of adapters that do more than add B A."""
-    for name, plain in UNSUPPORTED.items():
-        if config.get(name, plain) != plain:
-            raise StageError(f"{adapter} has {name} = {config[name]} and cannot simply be added to its base. "
-                             "Sample with --serve adapter.")
-    rank = config["r"]
-    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def changes_something(adapter: Path) -> bool:
-    """False for an adapter that was never trained: its B is zero, or nearly."""
-    from safetensors.torch import load_file
-    factors = load_file(adapter / "adapter_model.safetensors")
-    return any(float(weight.abs().max()) > 1e-5 for name, weight in factors.items() if "lora_B" in name)
 
 
 def base_folder(model: str, revision: str | None) -> Path:

@@ -9,6 +9,7 @@ from rollout.engines.probe import check_engine
 from rollout.engines.vllm_engine import VllmEngine, load_encoder
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages import warm
+from warehouse.store.errors import StageError
 
 
 @dataclass
@@ -50,11 +51,17 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     else:
         _kept.engine.wake()
     engine = _kept.engine
-    if _kept.weights != settings.weights:
-        engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
-        _kept.weights = settings.weights
     engine.serve(settings.adapter)
-    check_engine(engine, settings, "The engine that was kept")
+    if _kept.weights == settings.weights:
+        check_engine(engine, settings, "The engine that was kept")
+        return engine
+    engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
+    _kept.weights = settings.weights
+    try:
+        check_engine(engine, settings)
+    except StageError as error:     # vLLM packs the experts of a mixture on a CPU, and not anew
+        raise warm.NewProcess("The engine of the rollout before did not take this policy's weights: another "
+                              "is started.") from error
     return engine
 
 

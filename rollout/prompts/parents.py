@@ -33,7 +33,7 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
     taken as it gives them. StageError where there is none, or one that cannot be answered.
     """
     from warehouse.sql.database import connect, keys_of, rows_of
-    if is_training(purpose) and warehouse.stage("train", iteration=iteration).is_complete():
+    if is_training(purpose) and warehouse.state.is_trained(iteration):
         raise StageError(f"Iteration {iteration} is trained already: rows added now would never be trained "
                          "on. Sample its turns before `train`, or give --eval.")
     before = turn_purpose(base_purpose(purpose), turn_of(purpose) - 1)

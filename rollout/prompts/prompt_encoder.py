@@ -11,6 +11,9 @@ from jinja2 import TemplateError
 from rollout.prompts.formats import Messages
 from warehouse.store.errors import StageError
 
+LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
+           "seq_length")
+UNLIMITED = 1 << 20     # of a model that is recurrent throughout
 RENDERING = 60          # seconds for one prompt; a template is code of the model's maker, and may loop
 
 
@@ -37,7 +40,8 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Any, config: dict[str, Any]) -> None:
         self.tokenizer = tokenizer
-        self.model_length: int = (config.get("text_config") or config)["max_position_embeddings"]
+        known = config.get("text_config") or config
+        self.model_length: int = next((known[name] for name in LENGTHS if known.get(name)), UNLIMITED)
 
     @property
     def end_id(self) -> int | None:

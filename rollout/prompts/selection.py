@@ -4,12 +4,10 @@ from collections import Counter
 from typing import Any
 
 from rollout.options import RolloutOptions
-from warehouse.stages.carried import carried_groups
 from warehouse.store.commit import ensure_local
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
-from warehouse.tasks.changes import split_of_eval
 
 
 def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
@@ -20,7 +18,7 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
     """
     tasks = warehouse.read("tasks").sort_by("position").to_pylist()
     known = list(dict.fromkeys(task["split"] for task in tasks))
-    usual = options.evaluate and not options.label and split_of_eval(warehouse.root, tasks)
+    usual = options.evaluate and not options.label and warehouse.state.split_of_eval(tasks)
     splits = options.splits or ((usual,) if usual else tuple(dict.fromkeys(
         task["split"] for task in tasks if task["heldout"] == options.evaluate)))
     for split in splits:
@@ -57,5 +55,5 @@ def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
     for iteration, parts in plans.items():
         plan = read_parts(parts, "prompts", ["task_id", "group_id"]).to_pylist()
         visits.update({row["task_id"] for row in plan if row["group_id"] not in carried})
-        carried |= set(carried_groups(warehouse, iteration))
+        carried |= set(warehouse.state.carried_groups(iteration))
     return visits

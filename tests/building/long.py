@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.building.runs import finish, without_waiting
-from warehouse.store.run_folder import Warehouse
+from tests.building.runs import begin, without_waiting
+from warehouse.store.run_folder import STAGE_OF, Warehouse
 
 TABLES = ("prompts", "completions", "samples", "train_samples", "train_steps")
 
@@ -20,16 +20,17 @@ def lengthen(warehouse: Warehouse, iterations: int) -> None:
     manifests = {stage.name: stage.manifest() or {} for stage in _stages(warehouse, 0, scorer)}
     with without_waiting():
         for iteration in range(1, iterations):
-            for table, rows in parts.items():
-                for number, part in enumerate(rows):
-                    warehouse.write_part(table, number, _renumbered(part, iteration),
-                                         **_keys(table, iteration, scorer))
             for stage in _stages(warehouse, iteration, scorer):
-                facts = manifests[stage.name]["facts"]
-                finish(warehouse, stage.name, manifests[stage.name]["settings"],
-                       facts | ({"policy_version": iteration + 1} if stage.name == "train" else {}),
-                       **stage.identity)
-            _copy_policy(warehouse, iteration + 1)
+                settings, facts = (manifests[stage.name][key] for key in ("settings", "facts"))
+                begin(warehouse, stage.name, settings | {"policy_version": iteration}, **stage.identity)
+                for table in (table for table in parts if STAGE_OF[table] == stage.name):
+                    for number, part in enumerate(parts[table]):
+                        warehouse.write_part(table, number, _renumbered(part, iteration),
+                                             **_keys(table, iteration, scorer))
+                if stage.name == "train":
+                    facts = facts | {"policy_version": iteration + 1}
+                    _copy_policy(warehouse, iteration + 1)
+                stage.complete(facts)
 
 
 def _keys(table: str, iteration: int, scorer: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def _renumbered(rows: pa.Table, iteration: int) -> pa.Table:
 
 def _copy_policy(warehouse: Warehouse, version: int) -> None:
     facts = warehouse.policy(1) | {"policy_version": version, "parent": version - 1}
-    folder = warehouse.policy_dir(version)
+    folder = warehouse.new_policy_dir(version - 1)
     shutil.copytree(warehouse.policy_dir(1), folder, copy_function=_link)
     (folder / "policy.json").unlink()
     (folder / "policy.json").write_text(json.dumps(facts))

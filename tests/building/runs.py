@@ -4,7 +4,7 @@ import datetime
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +12,13 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from warehouse.init import init_run
+from warehouse.store.commit import commit_json
 from warehouse.store.json_files import json_bytes, read_json
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.parts import read_parts
+from warehouse.store.parts import write_part as write_file
+from warehouse.store.run_folder import STAGE_OF, Warehouse, open_warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
+from warehouse.store.stage import Stage
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter" / "model"
 NOON = datetime.datetime(2026, 1, 5, 12, tzinfo=datetime.UTC)
@@ -132,20 +136,120 @@ def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=arrow_schema(name))
 
 
+def begin(warehouse: Warehouse, name: str, settings: dict[str, Any] | None = None,
+          answers: Iterable[tuple[int, str]] = (), **keys: Any) -> Stage:
+    """A stage that has begun, standing on what there is of its iteration, as the commands have it.
+
+    A rollout `answers` those of these iterations and purposes.
+    """
+    stage, state, iteration = warehouse.stage(name, **keys), warehouse.state, keys["iteration"]
+    reads = [state.life("rollout", *key) for key in answers]
+    if name == "score":
+        reads = [state.life("rollout", iteration, keys["purpose"])]
+    elif name == "train":
+        reads = [*state.of_stage("rollout", iteration), *state.of_stage("score", iteration)]
+        reads = [life for life in reads if life and str(life.purpose).startswith("train")]
+    version = (settings or {}).get("policy_version", iteration)
+    trained = state.policies[version].trained if version in state.policies and name != "score" else None
+    stage.settle(settings or {}, reads=[*([] if trained is None else [trained]),
+                                        *(life.begun for life in reads if life)])
+    return stage
+
+
 def write_rows(warehouse: Warehouse, name: str, parts: Iterable[list[dict[str, Any]]], *,
-               scorer: str | None = None) -> None:
-    """Rows of one iteration and purpose as parts of a table."""
+               scorer: str | None = None, settings: dict[str, Any] | None = None) -> None:
+    """Rows of one iteration and purpose as parts of a table; their stage begins with `settings`."""
     for number, rows in enumerate(parts):
-        keys = {"iteration": rows[0]["iteration"]}
+        keys = {"iteration": rows[0]["trained_iteration" if name in ("train_samples", "train_tokens")
+                                     else "iteration"]}
         if not name.startswith("train"):
             keys |= {"purpose": rows[0]["purpose"]} | ({"scorer": scorer} if scorer else {})
-        warehouse.write_part(name, number, table(name, rows), **keys)
+        answers = {(row["parent_iteration"], row["parent_purpose"]) for row in rows
+                   if "parent_purpose" in row}
+        write_part(warehouse, name, number, table(name, rows), settings=settings, answers=answers, **keys)
+
+
+def write_part(warehouse: Warehouse, name: str, number: int, rows: pa.Table,
+               settings: dict[str, Any] | None = None, answers: Iterable[tuple[int, str]] = (),
+               **keys: Any) -> bool:
+    """A part of a stage, which begins if it has not."""
+    life = warehouse.stage(STAGE_OF[name], **keys).life
+    if life is None or life.key not in warehouse.joined:
+        begin(warehouse, STAGE_OF[name], dict(life.settings) if life else settings, answers,
+              **keys)
+    return warehouse.write_part(name, number, rows, **keys)
+
+
+def back_before(warehouse: Warehouse, name: str, *, complete: bool = False, **keys: Any) -> Warehouse:
+    """Take entries off the end of the log: the run is as it was before a stage began, or was `complete`."""
+    life = warehouse.stage(name, **keys).life
+    assert life is not None
+    first = (life.completed if complete else life.begun) or 0
+    for other in warehouse.state.lives.values():
+        if other.completed is not None and other.completed >= first:
+            (warehouse.stage_of(other).folder / "manifest.json").unlink(missing_ok=True)
+        if other.begun >= first:            # its number will be another's
+            for folder in list(warehouse.root.rglob(f"generation={other.begun}")):
+                shutil.rmtree(folder)
+    for path in sorted((warehouse.root / "_log").glob("*.json")):
+        if int(path.stem) >= first:
+            path.unlink()
+    return open_warehouse(warehouse.root)
+
+
+def add_policy(warehouse: Warehouse, version: int, folder: Path) -> None:
+    """Give the run a policy whose files are in `folder`, by a training without rows."""
+    begin(warehouse, "train", iteration=version - 1)
+    warehouse.commit_policy(version - 1, folder)
+    warehouse.stage("train", iteration=version - 1).complete({})
 
 
 def finish(warehouse: Warehouse, stage: str, settings: dict[str, Any] | None = None,
            facts: dict[str, Any] | None = None, **keys: Any) -> None:
     """Settings and manifest of a stage whose parts lie there."""
     made = warehouse.stage(stage, **keys)
-    made.settle(settings or {})
+    if made.life is None:
+        begin(warehouse, stage, settings, **keys)
+    made.settle(settings or made.settings() or {})
     with patch("warehouse.store.stage._revision", return_value="test"):       # asking git takes time
         made.complete(facts or {})
+
+
+def score_again(warehouse: Warehouse, scorer: str, as_scorer: str, iteration: int, purpose: str = "train",
+                complete: bool = True) -> Stage:
+    """Another scorer's rows of a rollout: the same as one has given already."""
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    parts = warehouse.parts("samples", **keys, scorer=scorer)
+    stage = begin(warehouse, "score", **keys, scorer=as_scorer)
+    stage.folder.mkdir(parents=True)
+    for part in parts:
+        shutil.copy(part, stage.folder)
+    if complete:
+        stage.complete({})
+    return stage
+
+
+def in_run(root: Path, name: str) -> Path:
+    """A file of a run by its path without the generation: of the only generation that there is."""
+    place = root / name
+    found = sorted(place.parent.glob(f"generation=*/{place.name}"))
+    assert len(found) < 2, f"several generations hold {name}"
+    return found[0] if found else place
+
+
+def replace_rows(warehouse: Warehouse, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None],
+                 **keys: Any) -> None:
+    """Replace rows of a complete stage by `change(row)` of each, as a broken writer would have left them."""
+    for part in warehouse.parts(name, **keys):
+        rows = [change(row) for row in read_parts([part], name).to_pylist()]
+        part.unlink()
+        write_file(part, name, table(name, [row for row in rows if row is not None]),
+                   {"run_id": warehouse.run_id})
+    write_manifest_again(warehouse.stage(STAGE_OF[name], **keys))
+
+
+def write_manifest_again(stage: Stage, facts: dict[str, Any] | None = None) -> None:
+    """The manifest of a complete stage whose parts were changed by hand."""
+    facts = (stage.manifest() or {}).get("facts", {}) if facts is None else facts
+    (stage.folder / "manifest.json").unlink()
+    commit_json(stage.folder / "manifest.json", stage.facts_to_store(facts))

@@ -11,7 +11,16 @@ from click.testing import CliRunner, Result
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from tests.building.runs import TURN, completion_row, finish, new_run, prompt_row, sample_row, write_rows
+from tests.building.runs import (
+    TURN,
+    completion_row,
+    finish,
+    new_run,
+    prompt_row,
+    replace_rows,
+    sample_row,
+    write_rows,
+)
 from train.cli import train as train_command
 from train.model.loading import load_lora
 from train.model.policy import Policy
@@ -94,8 +103,8 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
                 policy_sha256=warehouse.policy(claimed)["sha256"], max_tokens=max_tokens,
                 top_k=top_k, support_ids=support if top_k else None))
             samples.append(sample_row(completions[-1], scorer, reward, correct=reward == 1))
-    for table, rows in (("prompts", prompts), ("completions", completions)):
-        write_rows(warehouse, table, [rows])
+    write_rows(warehouse, "prompts", [prompts])
+    write_rows(warehouse, "completions", [completions])
     write_rows(warehouse, "samples", [samples], scorer=scorer)
     finish(warehouse, "rollout", **keys)
     finish(warehouse, "score", **keys, scorer=scorer)
@@ -111,19 +120,11 @@ def with_options(*arguments: str) -> list[str]:
     return [*([*OPTIONS[:2], *OPTIONS[6:]] if "--full" in arguments else OPTIONS), *arguments]
 
 
-def rewrite(warehouse: Warehouse, iteration: int, table: str,
+def rewrite(warehouse: Warehouse, iteration: int, name: str,
             change: Callable[[dict[str, Any]], dict[str, Any] | None], purpose: str = "train") -> None:
     """Replace a table's rows by `change(row)` of each, as a broken engine or scorer would have left them."""
-    scorer = SCORER if table == "samples" else None
-    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    keys |= {"scorer": scorer} if scorer else {}
-    rows = [change(row) for row in warehouse.read(table, **keys).to_pylist()]
-    for part in warehouse.parts(table, **keys):
-        part.unlink()
-    write_rows(warehouse, table, [[row for row in rows if row is not None]], scorer=scorer)
-    stage = "score" if scorer else "rollout"
-    (warehouse.stage(stage, **keys).folder / "manifest.json").unlink()
-    finish(warehouse, stage, **keys)
+    scorer = {"scorer": SCORER} if name == "samples" else {}
+    replace_rows(warehouse, name, change, iteration=iteration, purpose=purpose, **scorer)
 
 
 def load_policy(warehouse: Warehouse, version: int) -> Policy:

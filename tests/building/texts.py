@@ -16,7 +16,7 @@ def fenced(code: str) -> str:
 
 def add_rollout(warehouse: Warehouse, completions: list[tuple[str, str]], *, iteration: int = 0,
                 purpose: str = "train", part_size: int = 1000, complete: bool = True,
-                **columns: Any) -> None:
+                settings: dict[str, Any] | None = None, **columns: Any) -> None:
     """Write a rollout of (task_id, completion) rows; `columns` override those of every prompt.
 
     Completions of a task make one group in every part; a token is a byte.
@@ -31,10 +31,8 @@ def add_rollout(warehouse: Warehouse, completions: list[tuple[str, str]], *, ite
         ids = list(text.encode("utf-8", "replace"))[:400]
         before = sum(row["task_id"] == task_id for row in rows)
         rows.append(completion_row(prompt, before, ids, [-0.5] * len(ids), text))
-    write_rows(warehouse, "prompts", [list(prompts.values())])
+    write_rows(warehouse, "prompts", [list(prompts.values())], settings=settings)
     write_rows(warehouse, "completions",
                [rows[start:start + part_size] for start in range(0, len(rows), part_size)])
     if complete:
         finish(warehouse, "rollout", **keys)
-    else:
-        warehouse.stage("rollout", **keys).settle({})

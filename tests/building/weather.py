@@ -22,6 +22,7 @@ from warehouse.store.commit import commit_json
 from warehouse.store.run_folder import Warehouse
 
 SCORER = "arc-v1-0a1b2c3d"
+SAMPLING = {"group_size": 16, "temperature": 1.0}
 SHAPES = ("healthy", "blow-up", "mute", "mismatch", "wrong-adapter", "length-hacking")
 LIMIT = 96  # tokens
 PROGRAM = ("```python\nimport numpy as np\n\ndef transform(grid):\n    a = np.array(grid)\n    {line}\n"
@@ -117,14 +118,15 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
                             _completions(prompt, policy_sha256(iteration), sky, random)])
         samples.append([_sample(row, tasks, sky, random, scorer) for row in completions[-1]])
         mark_first_outputs(samples[-1])
-    write_rows(warehouse, "prompts", prompts)
+    sampling, scoring = {**SAMPLING, "group_size": group_size}, {"reward": "arc-v1"}
+    write_rows(warehouse, "prompts", prompts, settings=sampling)
     write_rows(warehouse, "completions", completions)
-    write_rows(warehouse, "samples", samples, scorer=scorer)
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     number = num_tasks * group_size
-    finish(warehouse, "rollout", {"group_size": group_size, "temperature": 1.0},
+    finish(warehouse, "rollout", sampling,
            {"seconds": {"engine": 2.0, "sampling": 12.0}, "num_completions": number}, **keys)
-    finish(warehouse, "score", {"reward": "arc-v1"}, {"seconds": 2.0, "num_samples": number},
+    write_rows(warehouse, "samples", samples, scorer=scorer, settings=scoring)
+    finish(warehouse, "score", scoring, {"seconds": 2.0, "num_samples": number},
            **keys, scorer=scorer)
 
 
@@ -151,7 +153,8 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
         rewards.setdefault(row["group_id"], []).append(row["reward"])
     rows = [_train_row(sample, completion, rewards[sample["group_id"]], sky, random)
             for sample, completion in zip(samples, completions, strict=True)]
-    write_rows(warehouse, "train_samples", [rows])
+    settings = {"scorer": SCORER, "loss": sky.loss}
+    write_rows(warehouse, "train_samples", [rows], settings=settings)
     groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
     ratios = np.exp(np.concatenate([np.array(row["old_logprobs"]) - completion["behaviour_logprobs"]
                                     for row, completion in zip(rows, completions, strict=True)]))
@@ -175,9 +178,9 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,
                                          "sha256": policy_sha256(iteration + 1)})
-    warehouse.commit_policy(iteration + 1, folder)
-    finish(warehouse, "train", {"scorer": SCORER, "loss": sky.loss},
-           {"seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
+    warehouse.commit_policy(iteration, folder)
+    finish(warehouse, "train", settings,
+           {"scorer": SCORER, "seconds": {"forward": 3.0, "steps": 6.8}, "policy_version": iteration + 1},
            iteration=iteration)
 
 

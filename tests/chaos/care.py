@@ -24,20 +24,22 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 
 from tests.building.long import lengthen
-from tests.building.runs import change_document
+from tests.building.runs import back_before, begin, change_document
+from tests.building.runs import table as as_table
 from tests.building.weather import SCORER, build_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import new_run
 from train.cli import train
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
+from warehouse.maintain.check import check_run, folders_that_count
 from warehouse.maintain.compact import compact_run
 from warehouse.store.checksums import file_hashes
+from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import open_warehouse
 
 CALLS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d+")
+NAMED = re.compile(r"generation=\w+-(\w+-)?\w{6,12}")       # of a rewritten stage, or of tasks
 PASSING = {"finished_at", "compacted_at", "at", "bytes", "checksum", "sha256", "bytes_after", "bytes_before"}
 COMPLETIONS, TRAIN = "completions/iteration={}/purpose=train", "train/iteration={}"
 
@@ -53,30 +55,32 @@ class Case(NamedTuple):
 
 def untrain(run: Path) -> None:
     """Take the last training back: policy 1 is the newest, and iteration 1 was sampled from it."""
-    shutil.rmtree(run / "policies/2")
-    shutil.rmtree(run / TRAIN.format(1))
+    back_before(open_warehouse(run), "train", iteration=1)
 
 
 def sample_ahead(run: Path) -> None:
     """As after a training while whose watch policy 1 samples iteration 2, ahead, already."""
     untrain(run)
+    warehouse, keys = open_warehouse(run), {"iteration": 1, "purpose": "train"}
+    begin(warehouse, "rollout", {"policy_version": 1}, iteration=2, purpose="train")
     for table in ("prompts", "completions"):
-        shutil.rmtree(run / table / "iteration=2", ignore_errors=True)
-        shutil.copytree(run / table / "iteration=1", run / table / "iteration=2")
-    (run / COMPLETIONS.format(2) / "manifest.json").unlink()
+        for number, part in enumerate(warehouse.parts(table, **keys)):
+            rows = [{**row, "iteration": 2, "group_id": f"2{row['group_id'][1:]}"}
+                    for row in read_parts([part], table).to_pylist()]
+            warehouse.write_part(table, number, as_table(table, rows), iteration=2, purpose="train")
 
 
 def begin_training(run: Path) -> None:
     """A training of iteration 1 that has begun."""
     untrain(run)
-    open_warehouse(run).stage("train", iteration=1).settle({"scorer": SCORER})
+    begin(open_warehouse(run), "train", {"scorer": SCORER}, iteration=1)
 
 
 def damage(*names: str) -> Callable[[Path], None]:
     """Flip a bit in each of the files."""
     def flip(run: Path) -> None:
         for name in names:
-            path = run / name
+            path, = run.glob(name)
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 4
             path.chmod(0o644)
@@ -87,14 +91,14 @@ def damage(*names: str) -> Callable[[Path], None]:
 def damage_compacted(run: Path) -> None:
     """A bit of a merged part, and half of another manifest of merged parts."""
     compact_run(open_warehouse(run))
-    damage(f"{COMPLETIONS.format(0)}/part-00002.parquet")(run)
-    torn = run / COMPLETIONS.format(1) / "manifest.json"
+    damage(f"{COMPLETIONS.format(0)}/*/part-00000.parquet")(run)
+    torn, = run.glob(f"{COMPLETIONS.format(1)}/*/manifest.json")
     torn.chmod(0o644)
     torn.write_text("{")
 
 
 def add_foreign(run: Path) -> None:
-    (run / COMPLETIONS.format(0) / "notes.txt").write_text("mine")
+    (open_warehouse(run).folder("completions", iteration=0, purpose="train") / "notes.txt").write_text("mine")
 
 
 def lines_to_import(run: Path) -> None:
@@ -132,12 +136,12 @@ CASES = (
     Case("discard train", "discard {run} --iteration 1 --purpose train", untrain),
     Case("discard training", "discard {run} --iteration 1 --training", begin_training),
     Case("repair completions", "repair {run} --iteration 0",
-         damage(f"{COMPLETIONS.format(0)}/part-00001.parquet")),
-    Case("repair samples", "repair {run} --yes", damage(f"{SAMPLES}/part-00000.parquet")),
+         damage(f"{COMPLETIONS.format(0)}/*/part-00001.parquet")),
+    Case("repair samples", "repair {run} --yes", damage(f"{SAMPLES}/*/part-00000.parquet")),
     Case("repair prompts and a foreign file", "repair {run} --yes", lambda run: (
-        damage("prompts/iteration=1/purpose=train/part-00000.parquet")(run), add_foreign(run))[0]),
-    Case("repair a training", "repair {run} --yes", damage(f"{TRAIN.format(1)}/samples-00000.parquet")),
-    Case("repair lost rows", "repair {run} --yes", damage(f"{TRAIN.format(0)}/samples-00000.parquet")),
+        damage("prompts/iteration=1/purpose=train/*/part-00000.parquet")(run), add_foreign(run))[0]),
+    Case("repair a training", "repair {run} --yes", damage(f"{TRAIN.format(1)}/*/samples-00000.parquet")),
+    Case("repair lost rows", "repair {run} --yes", damage(f"{TRAIN.format(0)}/*/samples-00000.parquet")),
     Case("repair merged parts", "repair {run} --yes", damage_compacted),
     Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),
     Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
@@ -165,7 +169,7 @@ def kill_everywhere(case: Case, whole: Path, folder: Path, first: int = 1,
     status = run_and_die(case, calm, 0)
     assert status == 0, f"{case.name} exited with {status} undisturbed"
     wanted = state(calm.parent)
-    allowed = {text.replace(str(calm), "") for text in before | set(check_run(open_warehouse(calm)).problems)}
+    allowed = {_named(text, calm) for text in before | set(check_run(open_warehouse(calm)).problems)}
     number = first
     while True:
         run = prepared(case, whole, folder / f"killed-{number}")
@@ -184,7 +188,7 @@ def look_at(case: Case, run: Path, number: int, wanted: dict[str, Any], allowed:
     """What is wrong with a run whose command was killed, and that runs it again."""
     title = f"{case.name}, call {number}"
     twin = Path(shutil.copytree(run.parent, run.parents[1] / f"twin-{number}")) / "run"
-    problems = {text.replace(str(twin), "") for text in check_run(open_warehouse(twin)).problems}
+    problems = {_named(text, twin) for text in check_run(open_warehouse(twin)).problems}
     shutil.rmtree(twin.parent)
     if problems - allowed:
         return f"{title}: check says {sorted(problems - allowed)[0]}"
@@ -193,6 +197,10 @@ def look_at(case: Case, run: Path, number: int, wanted: dict[str, Any], allowed:
     actual = state(run.parent)
     other = [name for name in sorted(wanted.keys() | actual.keys()) if wanted.get(name) != actual.get(name)]
     return f"{title}: {other[0]} of {len(other)} differs from an undisturbed run" if other else None
+
+
+def _named(text: str, run: Path) -> str:
+    return NAMED.sub("generation=NAME", text.replace(str(run), ""))
 
 
 def words(case: Case, run: Path) -> tuple[click.Command, list[str]]:
@@ -230,15 +238,19 @@ def run_and_die(case: Case, run: Path, number: int) -> int:
 def state(folder: Path) -> dict[str, Any]:
     """What two runs must share: every file by its name, rows of parts, JSON without times and hashes."""
     found: dict[str, Any] = {}
+    counting = folders_that_count(open_warehouse(folder / "run"))
     for path in sorted(folder.rglob("*")):
-        name = TIMES.sub("TIME", str(path.relative_to(folder)))
-        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations")):
+        name = NAMED.sub("generation=NAME", str(path.relative_to(folder)))
+        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations",
+                                                                "run/_log/", "run/broken/")):
             continue
-        if path.suffix == ".parquet" and "broken" not in name:
+        if "generation=" in name and not counting & {*path.parents}:
+            continue
+        if path.suffix == ".parquet":
             rows = str(pq.ParquetFile(path).read().drop_columns(
                 [column for column in ("finished_at",) if column in pq.read_schema(path).names]).to_pylist())
             found[name] = hashlib.sha256(rows.replace(str(folder), "").encode()).hexdigest()
-        elif path.name.startswith(("manifest.json", "repair.json", "pruned.jsonl", "compacted-", "change-")):
+        elif path.name.startswith("manifest"):
             found[name] = [_lasting(value) for value in _values(path)]
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -263,7 +275,7 @@ def whole_run(folder: Path) -> Path:
     """Two iterations, rolled out, scored and trained, with an evaluation; policies that hold weights."""
     build_run(folder, iterations=2, evals=(0,), num_tasks=4, group_size=2)
     for version in (1, 2):
-        policy = folder / "policies" / str(version)
+        policy = open_warehouse(folder).policy_dir(version)
         (policy / "adapter_model.safetensors").write_bytes(b"weights of %d" % version)
         (policy / "optimizer.pt").write_bytes(b"moments of %d" % version)
         files = {name: value for name, value in file_hashes(policy).items() if name != "policy.json"}

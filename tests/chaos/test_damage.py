@@ -1,6 +1,5 @@
 """Files that a disk, a person or another version damaged: found by check, put aside by repair, made again."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from tests.building.runs import change_document
+from tests.building.runs import back_before, change_document
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.cli import cli
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
-COMPLETIONS, TRAIN = "completions/iteration=0/purpose=train", "train/iteration=0"
 STAGES = [Step(name, iteration) for iteration in (0, 1) for name in ("rollout", "score", "train")]
 Damage = Callable[[Path], None]
 
@@ -69,9 +67,17 @@ def older(path: Path) -> None:
     newer(path, OLDEST_VERSION - 1)
 
 
-def samples(run: Warehouse) -> str:
+def completions(run: Warehouse) -> Path:
+    return run.folder("completions", iteration=0, purpose="train")
+
+
+def prompts(run: Warehouse) -> Path:
+    return run.folder("prompts", iteration=0, purpose="train")
+
+
+def samples(run: Warehouse) -> Path:
     scorer, = run.scorers(0, "train")
-    return f"samples/iteration=0/purpose=train/scorer={scorer}"
+    return run.folder("samples", iteration=0, purpose="train", scorer=scorer)
 
 
 @pytest.mark.parametrize(("where", "damage"), [
@@ -81,8 +87,8 @@ def samples(run: Warehouse) -> str:
                             ("samples", newer), ("samples", older)))])
 def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
                                                           where: str) -> None:
-    folder = COMPLETIONS if where == "completions" else samples(run)
-    damage(run.root / folder / "part-00001.parquet")
+    folder = completions(run) if where == "completions" else samples(run)
+    damage(folder / "part-00001.parquet")
     assert any("part-00001.parquet" in problem for problem in problems(run))
     shown = CliRunner().invoke(cli, ["repair", str(run.root)])
     assert shown.exit_code == 1 and "nothing was moved" in shown.output
@@ -90,7 +96,7 @@ def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run:
     assert moved.exit_code == 0, moved.output
     assert ("policy 1 stays" in moved.output) == (where == "completions")
     kept = [path for path in run.root.glob("broken/*/**/*") if path.is_file()]
-    assert (run.root / folder / "manifest.json").exists() is False
+    assert not folder.exists()
     assert any(path.name == "repair.json" for path in kept)
     assert any(path.name == "part-00001.parquet" for path in kept) or damage is missing
     for step in STAGES[:2] if where == "completions" else STAGES[1:2]:
@@ -102,27 +108,27 @@ def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run:
 @pytest.mark.parametrize("damage", [torn, missing])
 def test_damaged_prompts_are_drawn_again_and_their_completions_stay(whole: Warehouse, run: Warehouse,
                                                                     damage: Damage) -> None:
-    sampled = {path: path.read_bytes() for path in (run.root / COMPLETIONS).glob("part-*")}
-    damage(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet")
+    sampled = {path.name: path.read_bytes() for path in completions(run).glob("part-*")}
+    damage(prompts(run) / "part-00000.parquet")
     assert problems(run)
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
     assert to_the_end(STAGES[0], run).code == 0
-    assert {path: path.read_bytes() for path in (run.root / COMPLETIONS).glob("part-*")} == sampled
+    assert {path.name: path.read_bytes() for path in completions(run).glob("part-*")} == sampled
     assert contents(run) == contents(whole)
     assert problems(run) == leftovers(run) == []
 
 
 def test_a_missing_part_stops_whoever_reads_it(run: Warehouse) -> None:
     """The stage after it must not go on with fewer rows."""
-    (run.root / "completions/iteration=1/purpose=train/part-00001.parquet").unlink()
+    run.part_path("completions", 1, iteration=1, purpose="train").unlink()
     stopped = to_the_end(STAGES[4], run)
     assert stopped.code == 1 and "part-00001.parquet is missing" in stopped.output
     assert "Traceback" not in stopped.output
 
 
 def test_foreign_files_and_another_run_s_parts_are_put_aside(run: Warehouse, tmp_path: Path) -> None:
-    (run.root / COMPLETIONS / "notes.txt").write_text("mine")
-    shutil.copy(run.root / COMPLETIONS / "part-00000.parquet", run.root / COMPLETIONS / "part-00007.parquet")
+    (completions(run) / "notes.txt").write_text("mine")
+    shutil.copy(completions(run) / "part-00000.parquet", completions(run) / "part-00007.parquet")
     assert len(problems(run)) == 2
     before = contents(run)
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
@@ -132,10 +138,8 @@ def test_foreign_files_and_another_run_s_parts_are_put_aside(run: Warehouse, tmp
     assert run.stage("rollout", iteration=0, purpose="train").is_complete()
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "settings.json"])
-def test_a_damaged_document_is_one_sentence_and_made_again(whole: Warehouse, run: Warehouse,
-                                                           name: str) -> None:
-    torn(run.root / COMPLETIONS / name)
+def test_a_damaged_document_is_one_sentence_and_made_again(whole: Warehouse, run: Warehouse) -> None:
+    torn(completions(run) / "manifest.json")
     stopped = to_the_end(STAGES[0], run)
     assert stopped.code == 1 and "is damaged" in stopped.output and "Traceback" not in stopped.output
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
@@ -169,13 +173,13 @@ def test_each_file_of_a_policy_is_verified_where_it_decides(run: Warehouse, name
 
 @pytest.mark.slow("an iteration is sampled, scored and trained once more")
 def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Warehouse, run: Warehouse) -> None:
-    for table in ("completions", "prompts"):
-        shutil.rmtree(run.root / table / "iteration=1")
+    back_before(run, "rollout", iteration=1, purpose="train")
+    run = open_warehouse(run.root)
     flipped(run.policy_dir(1) / "adapter_model.safetensors")
     stopped = to_the_end(STAGES[3], run)
     assert stopped.code == 1 and "were changed or damaged" in stopped.output      # nothing is sampled from it
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
-    assert run.policy_versions() == [0] and not (run.root / TRAIN).exists()
+    assert run.policy_versions() == [0] and run.state.next_stage() == "train"
     for step in STAGES[2:4]:
         assert to_the_end(step, run).code == 0
     assert contents(run) == contents(whole)
@@ -183,19 +187,18 @@ def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Wareho
 
 
 def test_lost_rows_of_a_training_that_cannot_be_repeated_are_named_for_good(run: Warehouse) -> None:
-    torn(run.root / TRAIN / "samples-00000.parquet")
+    torn(run.part_path("train_samples", 0, iteration=0))
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
-    assert json.loads((run.root / TRAIN / "manifest.json").read_text())["lost"] == ["samples-00000.parquet"]
+    assert (run.stage("train", iteration=0).manifest() or {})["lost"] == ["samples-00000.parquet"]
     assert run.read("train_samples", iteration=0).num_rows == 0
     assert problems(run) == []
 
 
-@pytest.mark.parametrize("damaged", [f"{COMPLETIONS}/part-00003.parquet",
-                                     "prompts/iteration=0/purpose=train/part-00000.parquet"])
-def test_a_compacted_rollout_with_damage_is_sampled_again_whole(whole: Warehouse, run: Warehouse,
-                                                                damaged: str) -> None:
+@pytest.mark.parametrize("folder", [completions, prompts])
+def test_a_compacted_rollout_with_damage_is_sampled_again_whole(
+        whole: Warehouse, run: Warehouse, folder: Callable[[Warehouse], Path]) -> None:
     assert to_the_end(Step("compact", 0), run).code == 0
-    flipped(run.root / damaged)
+    flipped(folder(run) / "part-00000.parquet")
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
     for step in STAGES[:2]:
         assert to_the_end(step, run).code == 0
@@ -206,7 +209,7 @@ def test_a_compacted_rollout_with_damage_is_sampled_again_whole(whole: Warehouse
 def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
     assert to_the_end(Step("compact", 0), run).code == 0
     before = contents(run)
-    torn(run.root / COMPLETIONS / "manifest.json")
+    torn(completions(run) / "manifest.json")
     assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
     assert contents(run) == before
     assert problems(run) == leftovers(run) == []

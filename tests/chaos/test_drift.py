@@ -30,7 +30,7 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
     else:
         change_document(warehouse.root / "policies/0/policy.json", sha256="changed")
     changed = open_warehouse(warehouse.root)
-    now = changed.facts["tasks_sha256"] if name == "tasks_sha256" else "changed"
+    now = changed.state.tasks_sha256 if name == "tasks_sha256" else "changed"
     with pytest.raises(StageError, match=f'with {name} = "{re.escape(before)}", now it is "{now}".*'
                        f"go on with `--accept-change {name}`, or put aside"):
         sample(changed)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.runs import copy_run
+from tests.building.runs import back_before, copy_run
 from tests.building.weather import build_run
 from tests.chaos.loop import new_run
 from tests.chaos.test_faults import fill, remount, small_disk
@@ -33,9 +32,8 @@ CARE = (["export", "{run}/../rows.jsonl", "--to", "jsonl"],
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """Three iterations, the last not trained, and an evaluation; copied, never written to."""
     warehouse = build_run(tmp_path_factory.mktemp("limits") / "run", iterations=3, num_tasks=4, group_size=8)
-    shutil.rmtree(warehouse.policy_dir(3))
-    shutil.rmtree(warehouse.root / "train/iteration=2")
-    return warehouse
+    back_before(warehouse, "train", iteration=2)
+    return open_warehouse(warehouse.root)
 
 
 def num_rows(warehouse: Warehouse) -> int:

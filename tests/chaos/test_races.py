@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.building import scripted
-from tests.building.runs import change_document, small_run
+from tests.building.runs import add_policy, small_run
 from tests.building.scripted import ScriptedEngine
+from tests.building.stored import weights
 from tests.chaos.kills import Step, at_next_instant, orphans, start, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
+from warehouse.maintain.rollback import roll_back
 from warehouse.stages.shard import Shard
-from warehouse.store.errors import StageError
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 WORKERS = 8
 
@@ -56,9 +58,9 @@ def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> No
                 if count == 13:
                     discard(warehouse, 0, "train")
                 yield sampled
-    with pytest.raises(StageError, match="was put aside while it ran"):
+    with pytest.raises(Refusal) as refused:
         scripted.sample(warehouse, Discarding(), spill_seconds=0.0)
-    discard(warehouse, 0, "train")
+    assert refused.value.code == "ended"
     sample(warehouse, Shard())
     assert warehouse.stage("rollout", iteration=0, purpose="train").is_complete()
     assert problems(warehouse) == []
@@ -66,13 +68,15 @@ def test_a_rollout_that_is_discarded_while_it_runs_says_so(tmp_path: Path) -> No
 
 def test_a_policy_that_is_rolled_back_while_a_rollout_starts_has_no_row(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    add_policy(warehouse, 1, weights(warehouse, 1, "weights 1"))
 
     class Exchanging(ScriptedEngine):
         def start(self, settings):
-            change_document(warehouse.policy_dir(0) / "policy.json", sha256="0" * 64)
+            roll_back(open_warehouse(warehouse.root), 0)
             return super().start(settings)
-    with pytest.raises(StageError, match="Policy 0 was exchanged while rollout of iteration 0"):
-        scripted.sample(warehouse, Exchanging())
+    with pytest.raises(Refusal) as refused:
+        scripted.sample(warehouse, Exchanging(), iteration=1, serve="adapter")
+    assert (refused.value.code, refused.value.fields["policy"]) == ("policy_exchanged", 1)
     assert not (warehouse.root / "completions").exists()
 
 

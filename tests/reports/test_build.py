@@ -3,12 +3,10 @@
 import html.parser
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -19,8 +17,8 @@ from reports.drawing import Series, line_chart
 from reports.figures_health import ERRORS_SQL, draw_errors
 from reports.samples import chosen_samples
 from reports.scale import NO_VALUE
-from tests.building.runs import table
-from tests.building.weather import Weather, build_run, empty_run, write_iteration
+from tests.building.runs import back_before, replace_rows
+from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse
@@ -152,8 +150,7 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
 
 def test_completions_and_tokens_at_the_top_are_of_the_same_rollouts(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=3, evals=(1,), num_tasks=4, group_size=8)
-    for folder in (run.root / "samples").glob("iteration=2/*"):
-        shutil.rmtree(folder)
+    run = back_before(run, "score", iteration=2, purpose="train", scorer=SCORER)
     connection = connect(run)
     [tokens] = connection.execute("SELECT sum(num_completion_tokens) FROM completions").fetchone() or [0]
     assert ("completions", "128") in build.headline(connection, [])
@@ -195,18 +192,8 @@ def test_model_text_stays_text(tmp_path: Path) -> None:
 
 
 def replace_completions(run: Warehouse, text: str) -> None:
-    """Sample the same rollout again with another text everywhere."""
-    keys = {"iteration": 0, "purpose": "train"}
-    rows = run.read("completions", **keys).to_pylist()
-    for number, path in enumerate(run.parts("completions", **keys)):
-        half = [row for row in rows if int(row["task_id"][-3:]) % 2 == number]
-        path.unlink()
-        evil: pa.Table = table("completions", [{**row, "completion": text} for row in half])
-        run.write_part("completions", number, evil, **keys)
-    manifest = run.stage("rollout", **keys).folder / "manifest.json"
-    facts = json.loads(manifest.read_text())["facts"]
-    manifest.unlink()
-    run.stage("rollout", **keys).complete(facts)
+    """The first rollout with another text everywhere."""
+    replace_rows(run, "completions", lambda row: {**row, "completion": text}, iteration=0, purpose="train")
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:

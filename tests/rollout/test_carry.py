@@ -18,7 +18,7 @@ from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.stopping import next_draw
 from rollout.prompts.selection import training_visits
 from score.cli import score
-from tests.building import scripted
+from tests.building import runs, scripted
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine
 from tests.building.stored import weights
@@ -61,13 +61,7 @@ def add_policy(warehouse: Warehouse, version: int) -> None:
     folder = weights(warehouse, version, f"weights {version}")
     facts = read_json(folder / "policy.json") or {}
     (folder / "policy.json").write_bytes(json_bytes({**facts, "kind": "full"}))
-    warehouse.commit_policy(version, folder)
-
-
-def finish_training(warehouse: Warehouse, iteration: int) -> None:
-    stage = warehouse.stage("train", iteration=iteration)
-    stage.settle({})
-    stage.complete({})
+    runs.add_policy(warehouse, version, folder)
 
 
 @pytest.fixture
@@ -265,9 +259,9 @@ def test_parts_of_which_nothing_is_left_to_sample_are_written(tmp_path: Path, ru
     left = rows(run, "carried")
     before = [pq.read_table(path) for path in run.parts("completions", **keys)]
     assert [part.num_rows for part in before] == ([4, 0, 0] if rule else [8, 8, 8])
+    run = runs.back_before(run, "rollout", complete=True, **keys)
     for path in run.parts("completions", **keys)[1:]:
         path.rename(f"{path}.spill-0123456789ab")
-    (run.folder("completions", **keys) / "manifest.json").unlink()
     sample(run, 0, engine, carry_over=rule)
     assert [pq.read_table(path) for path in run.parts("completions", **keys)] == before
     assert engine.served == [] and rows(run, "carried") == left
@@ -314,19 +308,20 @@ def test_scores_and_groups_are_of_the_iteration_in_which_a_group_is_whole(run: W
         assert dict(ask("SELECT task_id, n FROM task_results WHERE iteration = 1")) == by_task
 
 
-def test_what_later_iterations_went_on_with_stays(run: Warehouse) -> None:
+def test_what_later_iterations_went_on_with_stays(tmp_path: Path) -> None:
+    run = small_run(tmp_path, num_tasks=6)
+    sample(run, 0, carry_over="0.4")
     left = {row["group_id"] for row in rows(run, "carried")}
-    sample(run, 1)
+    sample(run, 1, policy_version=0)
     with pytest.raises(StageError, match="Iteration 1 goes on with groups that it carried over"):
         discard(run, 0, "train")
     discard(run, 1, "train")
-    sample(run, 1)
+    sample(run, 1, policy_version=0)
     assert left <= {row["group_id"] for row in rows(run, iteration=1)}, "what is discarded waits again"
     assert check_run(run).problems == []
 
 
 def test_pruning_waits_for_groups_that_are_not_whole(run: Warehouse) -> None:
-    finish_training(run, 0)
     with pytest.raises(StageError, match="Groups that iteration 0 carried over are not whole yet"):
         prune_run(run, 1, dry_run=False)
     with pytest.raises(KeyboardInterrupt):
@@ -341,7 +336,6 @@ def test_pruning_waits_for_groups_that_are_not_whole(run: Warehouse) -> None:
 
 
 def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehouse) -> None:
-    finish_training(run, 0)
     sample(run, 1)
     keys = [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)]
     prune_run(run, 1, dry_run=False)
@@ -364,12 +358,12 @@ def test_visits_are_counted_in_one_pass(run: Warehouse, monkeypatch: pytest.Monk
 
 
 def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(run: Warehouse) -> None:
-    finish_training(run, 0)
     sample(run, 1)
     prune_run(run, 1, dry_run=False)
     folder = run.folder("completions", iteration=0, purpose="train")
     for name in ("manifest.json", run.parts("completions", iteration=0, purpose="train")[0].name):
         (folder / name).unlink()
+    put_aside(run, plan_repair(run))
     with pytest.raises(StageError, match=r"The tokens of rollout of iteration 0 \(train\) were pruned"):
         sample(run, 0, carry_over="0.4", policy_version=0)
 
@@ -379,7 +373,6 @@ def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None
     left = {row["group_id"] for row in rows(run, "carried")}
     with pytest.raises(KeyboardInterrupt):
         sample(run, 1, ScriptedEngine(stop_after=3))
-    finish_training(run, 0)
     assert roll_back(run, 0)[0].startswith("policy 2 now has the weights of policy 0")
     sample(run, 2, policy_version=0)
     now = {row["group_id"] for row in rows(run, iteration=2)}
@@ -391,10 +384,8 @@ def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None
 
 
 def test_groups_of_a_trained_iteration_do_not_wait_while_it_is_repaired(run: Warehouse) -> None:
-    finish_training(run, 0)
     sample(run, 1)
     before = drawn(run, 2)
-    finish_training(run, 1)
     add_policy(run, 2)
     (run.folder("completions", iteration=1, purpose="train") / "part-00000.parquet").unlink()
     put_aside(run, plan_repair(run))
@@ -526,7 +517,7 @@ def test_evaluations_leave_the_option_of_config_toml_alone(tmp_path: Path,
 
 
 def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_path: Path) -> None:
-    run = small_run(tmp_path, num_tasks=6)
+    run, none = small_run(tmp_path, num_tasks=6), runs.table("carried", [])
 
     class Overtaken(ScriptedEngine):
         """When it ends, another worker has written the same parts whole, or has settled to do so."""
@@ -535,8 +526,7 @@ def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_p
             for each in super().sample(requests, sampling, over):
                 if isinstance(each, Request) and not run.parts("carried", iteration=0, purpose="train"):
                     for number in (0, 2):
-                        run.write_part("carried", number, run.read("carried", iteration=9, purpose="train"),
-                                       iteration=0, purpose="train")
+                        runs.write_part(run, "carried", number, none, iteration=0, purpose="train")
                 yield each
     said = sample(run, 0, Overtaken(), carry_over="0.4")
     assert "left to the other shards: " in said[0]

@@ -17,7 +17,7 @@ from rollout.endpoint import server as server_module
 from rollout.engines.engine import Request, Sampling
 from rollout.engines.probe import Probe, check_said, is_former
 from rollout.run import run_rollout
-from tests.building.runs import arc_file
+from tests.building.runs import add_policy, arc_file
 from tests.building.scripted import ScriptedEngine
 from tests.building.served import FakeServer
 from tests.rollout.test_turns import score
@@ -60,14 +60,14 @@ def warehouse(tmp_path: Path) -> Warehouse:
     (folder / "adapter_config.json").write_text(json.dumps({"r": 4}))
     facts = {"policy_version": 1, "parent": 0, "kind": "lora", "sha256": weights_sha256(folder)}
     (folder / "policy.json").write_text(json.dumps(facts))
-    assert run.commit_policy(1, folder)
+    add_policy(run, 1, folder)
     return run
 
 
 def sample(warehouse: Warehouse, *servers: FakeServer | str, **values: Any) -> list[str]:
     said: list[str] = []
     options = default_options(warehouse.root).replace(
-        sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
+        iteration=0, sampling=Sampling(max_tokens=20), group_size=4, prompt_format="compact", part_size=8,
         endpoint=tuple(each if isinstance(each, str) else each.url for each in servers))
     list(run_rollout(options.replace(**values), say=said.append))
     return said
@@ -85,10 +85,10 @@ def what_was_sampled(warehouse: Warehouse, iteration: int = 0) -> list[tuple]:
 
 def test_second_turns_are_served_with_the_tokens_of_the_first(warehouse: Warehouse, serve: Serve) -> None:
     server = serve()
-    sample(warehouse, server)
-    score(warehouse)
-    sample(warehouse, server, turn=2)
-    rows = warehouse.read("prompts", iteration=0, purpose="train-turn2").to_pylist()
+    sample(warehouse, server, iteration=1)
+    score(warehouse, iteration=1)
+    sample(warehouse, server, iteration=1, turn=2)
+    rows = warehouse.read("prompts", iteration=1, purpose="train-turn2").to_pylist()
     assert len(rows) == 6 and all(row["verbatim_prefix"] for row in rows)
     sent = [request["token_ids"] for request in server.served[-24:]]
     assert sorted(map(tuple, sent)) == sorted(tuple(row["prompt_ids"]) for row in rows for _ in range(4))
@@ -186,7 +186,7 @@ def test_an_adapter_that_is_wrong_or_older_than_the_one_in_the_files_is_refused(
     with pytest.raises(StageError, match=r"serves a policy that is older than .*policies/1"):
         sample(warehouse, server, iteration=1)
     server.says = [-1.5, -1.5, -2.9, -1.5]
-    with pytest.raises(StageError, match=r"does not serve the policy of .*policies/1: .* off by 0\.35 nats"):
+    with pytest.raises(StageError, match=r"not serve the policy of .*policies/1/.*: .* off by 0\.35 nats"):
         sample(warehouse, server, iteration=1)
     assert not (warehouse.root / "prompts").exists()
     server.says = [-1.49, -1.51, -1.49, -1.52]

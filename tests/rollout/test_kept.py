@@ -13,6 +13,7 @@ from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.run import run_rollout
 from rollout.start import room_to_come
+from tests.building import runs
 from tests.building.runs import fake_model, new_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.stages import warm
@@ -82,7 +83,7 @@ def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
     (folder / "adapter_config.json").write_text('{"r": 32}')
     commit_json(folder / "policy.json", {"policy_version": version, "sha256": weights_sha256(folder),
                                          "kind": "lora", "parent": 0, "files": file_hashes(folder)})
-    warehouse.commit_policy(version, folder)
+    runs.add_policy(warehouse, version, folder)
 
 
 def add_whole_policy(warehouse: Warehouse, version: int, weights: str) -> None:
@@ -90,7 +91,7 @@ def add_whole_policy(warehouse: Warehouse, version: int, weights: str) -> None:
     (folder / "model.safetensors").write_text(weights)
     commit_json(folder / "policy.json", {"policy_version": version, "sha256": weights_sha256(folder),
                                          "kind": "full", "parent": 0, "files": file_hashes(folder)})
-    warehouse.commit_policy(version, folder)
+    runs.add_policy(warehouse, version, folder)
 
 
 def roll(warehouse: Warehouse, **values: Any) -> None:
@@ -251,3 +252,19 @@ def test_an_engine_that_serves_another_policy_is_refused_warm_and_cold(tmp_path:
         else:
             roll(warehouse, iteration=1, policy_version=1, serve="adapter")
     assert len(kept.held) == 1
+
+
+def test_a_kept_engine_that_does_not_take_new_weights_is_replaced(tmp_path: Path, kept: type[Loaded],
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    add_policy(warehouse, 1, "one")
+    (warehouse.policy_dir(1) / "probe.json").write_text(json.dumps({
+        "prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "logprobs": [-1.0, -1.1, -1.2],
+        "logprobs_before": [-1.3, -1.0, -1.6]}))
+
+    def stale(self, ids: list[int]) -> list[float]:     # what it was started with is what it goes on to say
+        return [-2.0, -1.0, -1.1, -1.2] if len(kept.engines) == 2 else [-2.0, -1.3, -1.0, -1.6]
+    monkeypatch.setattr(Loaded, "prompt_logprobs", stale, raising=False)
+    roll(warehouse, iteration=0)
+    roll(warehouse, iteration=1, policy_version=1)
+    assert len(kept.engines) == 2 and kept.held[-1] == ("a", "one")

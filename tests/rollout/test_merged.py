@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from rollout.engines.engine import Sampling
 from rollout.engines.merged import LOCK, SCRATCH, kept_by_rounding, merge, merged_weights
 from rollout.run import run_rollout
-from tests.building.runs import arc_file
+from tests.building.runs import add_policy, arc_file
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine, default_options
 from tests.rollout.test_run import rows, sample
 from warehouse.init import init_run
@@ -143,7 +143,7 @@ def run_with_adapter(tmp_path: Path, names: tuple[str, ...] | list[str] = ("t0",
     lora = scaled(adapter(warehouse.scratch("policy")), factor)
     facts = {"policy_version": 1, "parent": 0, "kind": "lora", "sha256": weights_sha256(lora)}
     (lora / "policy.json").write_text(json.dumps(facts))
-    assert warehouse.commit_policy(1, lora)
+    add_policy(warehouse, 1, lora)
     return warehouse
 
 

@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from tests.building.runs import finish, sample_row, small_run, write_rows
+from tests.building.runs import finish, replace_rows, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
 from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
@@ -164,14 +163,8 @@ def test_what_is_answered_cannot_be_discarded_before_its_answers(run: Warehouse)
 
 def test_check_sees_that_what_was_answered_is_not_there_any_more(run: Warehouse) -> None:
     sample(run, turn=2, num_tasks=2)
-    [part] = run.parts("prompts", iteration=0, purpose="train-turn2")
-    rows = read_parts([part], "prompts")
-    other = [[9, *ids[1:]] for ids in rows["prompt_ids"].to_pylist()]
-    changed = rows.set_column(rows.column_names.index("prompt_ids"), "prompt_ids",
-                              pa.array(other, rows.schema.field("prompt_ids").type))
-    for path in (part, run.stage("rollout", iteration=0, purpose="train-turn2").folder / "manifest.json"):
-        path.unlink()
-    run.write_part("prompts", 0, changed, iteration=0, purpose="train-turn2")
+    replace_rows(run, "prompts", lambda row: {**row, "prompt_ids": [9, *row["prompt_ids"][1:]]},
+                 iteration=0, purpose="train-turn2")
     problems = check_run(run).problems
     assert len(problems) == 2 and "0/train-turn2/t0/0 does not go on from what it answers" in problems[0]
 

@@ -19,7 +19,7 @@ from score import run
 from score.cli import score
 from score.follow import Sampling
 from score.judging.completions import Questions
-from tests.building.runs import arc_file, fake_model, new_run, small_run
+from tests.building.runs import arc_file, back_before, fake_model, finish, new_run, small_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.init import init_run
 from warehouse.maintain.tasks import add_tasks
@@ -47,6 +47,7 @@ class UnderWay:
     def __init__(self, folder: Path) -> None:
         self.warehouse = new_run(folder / "run")
         add_rollout(self.warehouse, ANSWERS, part_size=4)
+        self.warehouse = back_before(self.warehouse, "rollout", complete=True, **KEYS)
         self.folder, self.aside = self.warehouse.folder("completions", **KEYS), folder / "aside"
         shutil.copytree(self.folder, self.aside)
         for path in self.folder.iterdir():
@@ -64,6 +65,10 @@ class UnderWay:
         for name in names:
             shutil.copy(self.aside / name, self.folder / f".tmp-{name}")
             (self.folder / f".tmp-{name}").rename(self.folder / name)
+
+    def finish(self) -> None:
+        """The rollout is complete."""
+        finish(open_warehouse(self.warehouse.root), "rollout", **KEYS)
 
 
 def follow(warehouse: Warehouse, process: int, meanwhile: Callable[[], object]) -> Result:
@@ -102,9 +107,10 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
         under_way.save(0, 3)
         under_way.save(1, 2)
         wait_until(lambda: executors and executors[0].num_run == golden[0] + 5)
-        under_way.show("settings.json", "part-00000.parquet")
+        under_way.show("part-00000.parquet")
         wait_until(lambda: len(ran) == 1)
-        under_way.show("part-00001.parquet", "manifest.json")
+        under_way.show("part-00001.parquet")
+        under_way.finish()
         sampler.kill()
     done = follow(under_way.warehouse, sampler.pid, sample)
     assert done.exit_code == 0, done.output
@@ -120,15 +126,16 @@ def test_where_the_rollout_dies_whole_parts_are_scored_and_the_end_is_said(
     under_way = UnderWay(tmp_path)
 
     def die() -> None:
-        under_way.show("settings.json", "part-00000.parquet")
+        under_way.show("part-00000.parquet")
         under_way.save(1, 2)
-        wait_until(lambda: list(under_way.warehouse.root.glob("samples/*/*/*/part-00000.parquet")))
+        wait_until(lambda: list(under_way.warehouse.root.glob("samples/*/*/*/*/part-00000.parquet")))
         sampler.kill()
     done = follow(under_way.warehouse, sampler.pid, die)
     assert done.exit_code == 75
     assert (f"The rollout of iteration 0 (train) ended unfinished with process {sampler.pid}: its complete "
             "parts are scored. Run `rollout` and `score` again.") in done.output
-    under_way.show("part-00001.parquet", "manifest.json")
+    under_way.show("part-00001.parquet")
+    under_way.finish()
     assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0   # it has long ended
     assert len(rows_of(under_way.warehouse)) == 8
 
@@ -178,13 +185,12 @@ def test_an_object_store_is_not_asked_while_nothing_comes(
 def test_what_another_worker_scores_between_two_looks_is_no_stranger(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, parts = UnderWay(tmp_path), Warehouse.parts
-    under_way.show("settings.json", "part-00000.parquet", "part-00001.parquet", "manifest.json")
+    under_way.show("part-00000.parquet", "part-00001.parquet")
     root = under_way.warehouse.root
-    assert CliRunner().invoke(score, [str(root)]).exit_code == 0
-    [folder] = root.glob("samples/*/*/*")
+    assert CliRunner().invoke(score, [str(root), "--iteration", "0"]).exit_code == 75
+    [folder] = root.glob("samples/*/*/*/*")
     folder.rename(tmp_path / "scored")
     folder.mkdir()
-    (under_way.folder / "manifest.json").unlink()
 
     def between(warehouse: Warehouse, table: str, **keys: Any) -> list[Path]:
         listed = parts(warehouse, table, **keys)
@@ -209,7 +215,8 @@ def test_told_to_stop_it_stops_and_run_again_it_finishes(
     done = follow(under_way.warehouse, sampler.pid, lambda: None)
     assert done.exit_code == 75 and "Stopped because SIGTERM was received, while iteration 0" in done.output
     monkeypatch.setattr(run, "run_beside", beside)
-    under_way.show("settings.json", "part-00000.parquet", "part-00001.parquet", "manifest.json")
+    under_way.show("part-00000.parquet", "part-00001.parquet")
+    under_way.finish()
     assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0
     assert len(rows_of(open_warehouse(under_way.warehouse.root))) == 8
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from score import run
 from score.cli import score
 from score.judging.golden import GOLDEN
-from tests.building.runs import TURN, finish, new_run
+from tests.building.runs import TURN, back_before, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.maintain.prune import prune_run
@@ -113,8 +113,9 @@ def test_a_killed_run_keeps_its_parts_and_finishes(warehouse):
     scorer = warehouse.scorers(0, "train")[0]
     folder = warehouse.folder("samples", iteration=0, purpose="train", scorer=scorer)
     kept = (folder / "part-00001.parquet").read_bytes()
-    for name in ("part-00000.parquet", "part-00002.parquet", "manifest.json"):
+    for name in ("part-00000.parquet", "part-00002.parquet"):
         (folder / name).unlink()
+    warehouse = back_before(warehouse, "score", complete=True, iteration=0, purpose="train", scorer=scorer)
     assert invoke(warehouse.root).exit_code == 0
     assert len(rows(warehouse)) == 6
     assert (folder / "part-00001.parquet").read_bytes() == kept
@@ -141,7 +142,7 @@ def test_the_parts_of_a_rollout_under_way_are_scored_and_the_rest_later(warehous
     written = last.read_bytes()
     last.unlink()
     assert invoke(warehouse.root, "--iteration", "0").exit_code == 75
-    folder, = warehouse.root.glob("samples/*/*/*")
+    folder, = warehouse.root.glob("samples/*/*/*/*")
     assert [path.name for path in sorted(folder.glob("part-*"))] == ["part-00000.parquet"]
     assert not warehouse.scorers(0, "train")
     last.write_bytes(written)
@@ -170,8 +171,9 @@ def test_on_a_signal_the_part_in_hand_is_written_and_the_command_asks_for_a_requ
 def test_samples_of_completions_that_are_gone_stop_the_stage(warehouse):
     add_rollout(warehouse, [("turn", fenced(FLIP))] * 4, part_size=2)
     assert invoke(warehouse.root).exit_code == 0
-    folder, = warehouse.root.glob("samples/*/*/*")
-    (folder / "manifest.json").unlink()
+    scorer, = warehouse.scorers(0, "train")
+    folder = warehouse.folder("samples", iteration=0, purpose="train", scorer=scorer)
+    back_before(warehouse, "score", complete=True, iteration=0, purpose="train", scorer=scorer)
     (folder / "part-00001.parquet").rename(folder / "part-00009.parquet")
     result = invoke(warehouse.root)
     assert result.exit_code == 1 and "Part 9 of score of iteration 0" in result.output

@@ -15,7 +15,6 @@ from train.inputs.inputs import mismatch_floor
 from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
 from warehouse.sql.database import connect
-from warehouse.stages.due import rollout_due
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -29,19 +28,23 @@ NO_POLICY: dict[str, Any] = {
 def warehouse(tmp_path: Path) -> Warehouse:
     """A tiny run whose iteration 0 has two greedy answers of a foreign model to each of four tasks."""
     run = tiny_run(tmp_path / "run")
-    prompts, completions, samples = [], [], []
-    for number in range(4):
-        prompts.append(prompt_row(f"task-{number}", 2, purpose="distil", prompt_ids=[*PROMPT, number]))
-        for index, ids in enumerate((RIGHT, WRONG)):
-            row = completion_row(prompts[-1], index, ids, [], **NO_POLICY) | {"behaviour_logprobs": None}
-            completions.append(row)
-            samples.append(sample_row(row, SCORER, float(ids is RIGHT), correct=ids is RIGHT))
-    for table, rows in (("prompts", prompts), ("completions", completions)):
-        write_rows(run, table, [rows])
+    samples = [sample_row(row, SCORER, float(row["completion_ids"] == RIGHT),
+                          correct=row["completion_ids"] == RIGHT) for row in answer(run, 0)]
     write_rows(run, "samples", [samples], scorer=SCORER)
-    finish(run, "rollout", iteration=0, purpose="distil")
     finish(run, "score", iteration=0, purpose="distil", scorer=SCORER)
     return run
+
+
+def answer(run: Warehouse, iteration: int) -> list[dict[str, Any]]:
+    """Roll out purpose distil; its completions."""
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": "distil"}
+    prompts = [prompt_row(f"task-{number}", 2, **keys, prompt_ids=[*PROMPT, number]) for number in range(4)]
+    completions = [completion_row(prompt, index, ids, [], **NO_POLICY) | {"behaviour_logprobs": None}
+                   for prompt in prompts for index, ids in enumerate((RIGHT, WRONG))]
+    for table, rows in (("prompts", prompts), ("completions", completions)):
+        write_rows(run, table, [rows])
+    finish(run, "rollout", **keys)
+    return completions
 
 
 def invoke(warehouse: Warehouse, *more: str) -> Any:
@@ -68,7 +71,7 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
     exported = CliRunner().invoke(train, ["export", str(warehouse.root), "--output",
                                           str(warehouse.root / "exported")])
     assert exported.exit_code == 0, exported.exception
-    assert rollout_due(warehouse) == 1, "more rows of iteration 0 would never be trained on"
+    assert warehouse.state.rollout_due() == 1, "more rows of iteration 0 would never be trained on"
     rows = warehouse.read("train_samples", iteration=0).to_pylist()
     assert {(row["purpose"], row["staleness"]) for row in rows} == {("distil", 0)}
     assert [row["drop_reason"] for row in rows] == [None, "not_right"] * 4
@@ -83,18 +86,16 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
 
 def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> None:
     """It stays, and `check` looks for its scores, not for those of a training rollout that never was."""
-    def missed() -> list[str]:
-        return [problem for problem in check_run(warehouse).problems if "trained on its rewards" in problem]
-
     assert invoke(warehouse, "--loss", "nll").exit_code == 0
     with pytest.raises(StageError, match="Policy 1 was trained in iteration 0, so the rows stay"):
         discard(warehouse, 0, "distil")
-    assert not missed()
+    assert not check_run(warehouse).problems
     (warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER) / "manifest.json").unlink()
-    with pytest.raises(StageError, match=r"purpose distil, .* is not complete, though what was made from it"):
+    with pytest.raises(StageError, match=r"is missing.*iteration 0, purpose distil, .* is left out"):
         connect(warehouse, strict=True)
     shutil.rmtree(warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER))
-    assert len(missed()) == 1
+    problem, = check_run(warehouse).problems
+    assert "is gone, though score of iteration 0, purpose distil," in problem
 
 
 def test_where_nothing_is_due_what_comes_first_is_said(warehouse: Warehouse) -> None:
@@ -103,9 +104,7 @@ def test_where_nothing_is_due_what_comes_first_is_said(warehouse: Warehouse) -> 
     assert other.exit_code == 0 and other.stdout == (
         "nothing to train: iteration 1 has no rollout of purpose distil-big yet; "
         f"next: rollout {warehouse.root} --model NAME --distil --label big\n")
-    for table in ("prompts", "completions"):
-        shutil.copytree(warehouse.folder(table, iteration=0, purpose="distil"),
-                        warehouse.folder(table, iteration=1, purpose="distil"))
+    answer(warehouse, 1)
     there = CliRunner().invoke(train, [str(warehouse.root), *OPTIONS])
     assert there.exit_code == 0 and there.stdout == (
         "nothing to train: iteration 1 has no rollout yet, but rows of purpose distil, which --purpose "

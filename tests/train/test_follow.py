@@ -85,7 +85,8 @@ def aside(warehouse, *names):
                     for name in names]
 
 
-ROWS, POLICY = "samples/iteration=1", "policies/1"
+# The last entries of the log: with them the rollout and the score of iteration 1 are complete.
+SAMPLED, ROWS, POLICY = "_log/00000009.json", "_log/00000010.json", "policies/1"
 
 
 @pytest.mark.parametrize("dtype", [(), ("--dtype", "auto")], ids=["named", "of the rows"])
@@ -104,8 +105,7 @@ def test_what_can_be_loaded_is_and_the_policy_is_that_of_a_train_afterwards(
 
 def test_nothing_is_put_on_a_device_while_the_rows_are_sampled_or_without_room(
         stale_run, worker, loaded, monkeypatch):
-    rows, manifest = aside(stale_run, ROWS), "completions/iteration=1/purpose=train/manifest.json"
-    complete, asked, room = aside(stale_run, manifest), [], []
+    rows, complete, asked, room = aside(stale_run, ROWS), aside(stale_run, SAMPLED), [], []
     monkeypatch.setattr(train.follow, "has_room", lambda *_: asked.append(loaded[:]) or bool(room))
     looks = []
     monkeypatch.setattr(train.follow.Ahead, "go_on", lambda self, go_on=train.follow.Ahead.go_on: (

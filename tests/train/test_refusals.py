@@ -292,7 +292,7 @@ def test_a_query_for_rows_to_replay_that_names_none_is_refused(next_run, query, 
 def test_a_stage_that_was_stopped_lends_its_logprobs_to_no_other_rows(next_run):
     failed = run_train(next_run, "--updates-per-batch", "2", "--learning-rate", "1e300")    # saves them first
     assert failed.exit_code == 1 and "value cannot be converted" in failed.stderr, failed.output
-    assert (next_run.root / "train/iteration=1/checkpoint-0").exists()
+    assert (next_run.stage("train", iteration=1).folder / "checkpoint-0").exists()
     tried = run_train(next_run, "--updates-per-batch", "2", "--replay", "1", "--dry-run")
     assert tried.exit_code == 0 and "dry run" in tried.stdout, tried.output
     assert "was started with groups_sha256" in refused(next_run, "--updates-per-batch", "2", "--replay", "1",

@@ -20,7 +20,7 @@ import train.plan
 import train.run
 import train.steps.steps
 from rollout.cli import rollout as rollout_command
-from tests.building.runs import change_document, copy_run
+from tests.building.runs import back_before, change_document, copy_run, finish, write_part
 from tests.building.sampled import (
     END,
     OPTIONS,
@@ -248,14 +248,11 @@ def test_a_base_model_that_has_changed_is_refused(run):
 
 def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
     sample_rows(run, 1, sampled_by=0)
-    for path in run.root.glob("samples/iteration=1/*/*/manifest.json"):
-        path.unlink()
+    run = back_before(run, "score", complete=True, iteration=1, purpose="train", scorer=SCORER)
     assert "Run `score" in refused(run, "--iteration", "1")
-    for folder in run.root.glob("samples/iteration=0/*/*"):
-        twin = folder.with_name("scorer=other-2")
-        twin.mkdir()
-        for file in folder.iterdir():
-            (twin / file.name).write_bytes(file.read_bytes())
+    keys = {"iteration": 0, "purpose": "train"}
+    write_part(run, "samples", 0, run.read("samples", **keys, scorer=SCORER), **keys, scorer="other-2")
+    finish(run, "score", **keys, scorer="other-2")
     assert "was scored by other-2, toy-1" in refused(run)
 
 
@@ -302,7 +299,7 @@ def test_rows_of_truncated_sampling_are_weighed_over_what_it_left(tmp_path):
 
 def test_changed_settings_are_refused_by_name(run):
     run_train(run)
-    (run.stage("train", iteration=0).folder / "manifest.json").unlink()
+    back_before(run, "train", complete=True, iteration=0)
     assert "learning_rate = 0.01, now it is 0.5" in refused(run, "--iteration", "0", "--learning-rate", "0.5")
 
 

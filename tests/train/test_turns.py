@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from tests.building.runs import copy_run
+from tests.building.runs import back_before, copy_run
 from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample_turn, tiny_run
 from train.cli import train as train_command
 from train.model.policy import Policy
@@ -151,9 +151,10 @@ def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypat
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):
     assert "has no turn 4" in refused(run, "--turns", "4")
-    (run.stage("score", iteration=0, purpose="train-turn3", scorer=SCORER).folder / "manifest.json").unlink()
+    last = {"iteration": 0, "purpose": "train-turn3"}
+    run = back_before(run, "score", complete=True, **last, scorer=SCORER)
     assert "The turns 3 of iteration 0 are not scored by toy-1" in refused(run)
-    (run.stage("rollout", iteration=0, purpose="train-turn3").folder / "manifest.json").unlink()
+    run = back_before(run, "rollout", complete=True, **last)
     assert "The turns 3 of iteration 0 are under way" in refused(run, "--turns", "2,3")
     assert "--turn 3" in refused(run, "--turns", "1", "--credit", "best")
     invoke(run, "--turns", "1,2")

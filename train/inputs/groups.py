@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warehouse.stages.carried import PURPOSE, carried_groups, taken_groups
+from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
@@ -89,8 +89,9 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         none = pa.nulls(len(completions), completions["support_ids"].type)
         completions = completions.drop_columns("support_ids").append_column("support_ids", none)
     missing = set(prompts["group_id"].to_pylist()) - set(completions["group_id"].to_pylist())
-    if missing and purpose == PURPOSE:
-        elsewhere = {*carried_groups(warehouse, iteration), *taken_groups(warehouse, iteration)}
+    if missing and purpose == TRAIN:
+        state = warehouse.state
+        elsewhere = {*state.carried_groups(iteration), *state.taken_groups(iteration)}
         left = pa.array(elsewhere, pa.string())
         prompts = prompts.filter(pc.invert(pc.is_in(prompts["group_id"], left)))
     return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)

@@ -8,12 +8,13 @@ from train.inputs.groups import Group
 from train.inputs.own_advantages import OPTION
 from train.inputs.settings import Settings
 from train.inputs.turns import credit_turns, load_turns
+from warehouse.ledger.state import LATEST, RunState
 from warehouse.stages.base_model import check_base
-from warehouse.stages.due import given_up_iterations, train_due, waiting_iterations
 from warehouse.stages.user_code import load_function
-from warehouse.store.chosen_scorer import LATEST, choose_scorer, named_scorer
-from warehouse.store.commit import file_names, remove_folder
+from warehouse.store.commit import ensure_local, file_names, remove_folder
+from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -27,11 +28,12 @@ class Inputs(NamedTuple):
     groups: list[Group]
     stage: Stage
     waiting: list[int]              # iterations before, whose rows are trained on together with its own
+    reads: list[int]                # begin entries of the stages whose rows and policy are used
 
 
 def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
     """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
-    iteration = train_due(warehouse)
+    iteration = warehouse.state.train_due()
     if warehouse.scorers(iteration, purpose):
         return iteration
     if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose=purpose):
@@ -41,7 +43,7 @@ def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
 
 def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     """What is said where `due_iteration` is None: what has to be there first, and what is there instead."""
-    iteration = train_due(warehouse)
+    iteration = warehouse.state.train_due()
     others = [name for name in warehouse.purposes("completions", iteration)
               if name == "train" or f"{name}-".startswith("distil-")]
     instead = f", but rows of purpose {' and '.join(others)}, which --purpose names" if others else ""
@@ -55,7 +57,8 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     complete = warehouse.scorers(iteration, purpose)
     if not complete:
         raise _unscored(warehouse, iteration, purpose)
-    scorer, reason = choose_scorer(warehouse, iteration, purpose, name or named_scorer(warehouse))
+    scorer, reason = warehouse.state.choose_scorer(iteration, purpose,
+                                                   name or named_scorer(warehouse.root))
     if reason == LATEST:
         raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
                          f"on: --scorer {scorer}.")
@@ -64,8 +67,8 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
 
 def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
     """A line where the iteration before was trained on another's rewards, else empty."""
-    before = warehouse.stage("train", iteration=iteration - 1).manifest() if iteration else None
-    former = (before or {}).get("facts", {}).get("scorer")
+    before = warehouse.state.life("train", iteration - 1)
+    former = before.facts.get("scorer") if before else None
     if former in (None, scorer):
         return ""
     return f"rewards are those of {scorer}; iteration {iteration - 1} was trained on those of {former}"
@@ -73,13 +76,13 @@ def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
 
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
-    parent = warehouse.policy(iteration)
+    parent, before = warehouse.policy(iteration), warehouse.state
     if not warehouse.is_pruned(iteration):
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
     groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
-    waiting = waiting_iterations(warehouse, iteration)
+    waiting = before.waiting_iterations(iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     groups = credit_turns(groups, settings)
     if settings.turns and not groups:
@@ -88,7 +91,23 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
                          f"{shell_quote(warehouse.root)} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
         _check_policies_of(group, warehouse, iteration)
-    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting)
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting,
+                  _reads(before, iteration, groups, scorer))
+
+
+def _reads(state: RunState, iteration: int, groups: list[Group], scorer: str) -> list[int]:
+    """Begin entries of the training that wrote the parent, and of the rows' rollouts and scores."""
+    rows = {(group.iteration, group.purpose) for group in groups}
+    lives = [state.life("rollout", *key) for key in rows]
+    lives += [life for key in rows for life in state.scores(*key)
+              if life.is_complete and (key[0] != iteration or life.scorer == scorer)]
+    trained = state.policies[iteration].trained
+    return [*([] if trained is None else [trained]), *(life.begun for life in lives if life)]
+
+
+def begin(inputs: Inputs, settings: Settings) -> None:
+    """Begin the training, or check that it was begun with these settings."""
+    inputs.stage.settle(stage_settings(inputs, settings), reads=inputs.reads)
 
 
 def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
@@ -111,27 +130,19 @@ def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
     return fresh[0] if fresh else None
 
 
-def num_rollbacks(warehouse: Warehouse, iteration: int) -> int:
-    """How often the run went back to an earlier policy, up to the policy that the iteration starts from."""
-    return sum(warehouse.policy(version).get("rolled_back_to") is not None
-               for version in warehouse.policy_versions() if version <= iteration)
-
-
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
-    """Write the manifest of a stage that was killed after its policy was committed; False if there is none.
+    """Complete a stage that was killed after its policy was written; False if it was not.
 
-    StageError if that policy came from anything but this stage with these settings.
+    StageError if the stage was begun with other settings.
     """
-    version = inputs.iteration + 1
-    if version not in warehouse.policy_versions():
+    if inputs.stage.life is None:
         return False
-    policy = warehouse.policy(version)
-    inputs.stage.settle(stage_settings(inputs, settings))
-    same = json.loads(json.dumps(stage_settings(inputs, settings)))
-    written = warehouse.parts("train_steps", iteration=inputs.iteration)
-    if policy.get("iteration") != inputs.iteration or policy.get("settings") != same or not written:
-        raise StageError(f"Policy {version} exists, but iteration {inputs.iteration} was not trained to it. "
-                         f"Remove {warehouse.policy_dir(version)} to train the iteration again.")
+    begin(inputs, settings)
+    folder = warehouse.new_policy_dir(inputs.iteration)
+    ensure_local([folder])
+    policy = read_json(folder / "policy.json", facts=dict)
+    if policy is None or not warehouse.parts("train_steps", iteration=inputs.iteration):
+        return False
     complete_stage(inputs, {**policy["facts"], "seconds": {}})
     return True
 
@@ -159,7 +170,7 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
         selected = {(row["iteration"], row["group_id"]) for row in rows}
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
-    for earlier in sorted({*waiting, *replayed - given_up_iterations(warehouse, iteration)}):
+    for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
             groups += load_turns(warehouse, earlier, identity, settings)

@@ -20,7 +20,7 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Sett
                base: str = "train") -> list[Group]:
     """Groups of all turns of an iteration that are trained, or whose rewards those may be credited with."""
     groups = []
-    for purpose in warehouse.turns(iteration, base, table="prompts") or [base]:
+    for purpose in warehouse.turns(iteration, base) or [base]:
         turn = turn_of(purpose)
         if settings.turns and turn not in settings.turns and (settings.credit in (None, "own")
                                                               or turn < min(settings.turns)):

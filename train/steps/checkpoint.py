@@ -18,6 +18,7 @@ from train.steps.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.commit import commit_directory, ensure_local, remove_folder
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
 
 LOGPROBS, WEIGHTS = "logprobs.safetensors", "weights"
 STATE = "checkpoint.json"       # written last: in an object store it makes the folder a checkpoint
@@ -30,8 +31,8 @@ Restored = tuple[list[dict[str, Any]], dict[str, Tensor]]
 class Checkpoints:
     """The checkpoint folders of one train stage: number 0 holds logprobs, the last one the latest step."""
 
-    def __init__(self, warehouse: Warehouse, folder: Path, processes: Processes):
-        self._warehouse, self._folder, self._processes = warehouse, folder, processes
+    def __init__(self, warehouse: Warehouse, stage: Stage, processes: Processes):
+        self._warehouse, self._stage, self._processes = warehouse, stage, processes
 
     def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
         """Keep what was computed under the first policy of the stage: later it cannot be had again."""
@@ -61,6 +62,7 @@ class Checkpoints:
         num_bytes = checkpoint_bytes(sum(value.numel() for value in trained.values()))
 
         def begin() -> Path:
+            self._warehouse.check_live("train", **self._stage.identity)
             check_space(root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
             return self._warehouse.scratch(f"checkpoint-{step}")
 
@@ -109,11 +111,11 @@ class Checkpoints:
         return state["steps"], load_file(str(tokens)) if tokens.exists() else {}
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"checkpoint-{number}"
+        return self._stage.folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
         names = [path.parent.name.removeprefix("checkpoint-")
-                 for path in self._folder.glob(f"checkpoint-*/{STATE}")]     # version 0.2.0 had others
+                 for path in self._stage.folder.glob(f"checkpoint-*/{STATE}")]     # version 0.2.0 had others
         return sorted(int(name) for name in names if name.isdigit())
 
 

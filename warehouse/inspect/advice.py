@@ -1,12 +1,13 @@
 """What is said of alarms: each with what shows it, what was judged, and what to do."""
 
+from typing import NamedTuple
+
 from warehouse.inspect.alarms import (
     FRESH_SIGNALS,
     MISMATCH_SIGNALS,
     STEP_SIGNALS,
     Alarm,
     known_signals,
-    rolled_back_to,
 )
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
@@ -107,13 +108,27 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
     return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
 
 
+class Advice(NamedTuple):
+    """What to do about alarms: in words, and for a loop."""
+
+    lines: list[str]
+    first: int | None = None    # iteration of the first alarm that fired
+    mend: bool = False          # something else has to be mended first: smaller steps are no help
+    back: int | None = None     # the policy to go back to
+
+
 def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
+    """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
+    return advise(warehouse, connection, alarms).lines
+
+
+def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> Advice:
     """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
     firing = [alarm for alarm in alarms if alarm.fired]
     if not firing:
-        return changed_settings(connection, alarms[0].first_iteration) if alarms else []
+        return Advice(changed_settings(connection, alarms[0].first_iteration) if alarms else [])
     first = min(alarm.first_iteration for alarm in firing)
-    newest = max(warehouse.policy_versions(), default=0)
+    newest = warehouse.state.newest
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
     lines = changed_settings(connection, first)
     changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
@@ -136,9 +151,12 @@ def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alar
         lines.append(f"{way_out}, or it happens again: "
                      f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
     sound = first if causes else _policy_before(warehouse, first)
+    mend = bool(changed or paid or any(signal in MISMATCH_SIGNALS for signal in causes))
     if sound >= newest:
-        return [*lines, f"Stop here: policy {newest} is the newest, there is none to go back from."]
-    return [*lines, f"Stop here, or go back: warehouse rollback {shell_quote(warehouse.root)} --to {sound}"]
+        lines.append(f"Stop here: policy {newest} is the newest, there is none to go back from.")
+        return Advice(lines, first, mend)
+    lines.append(f"Stop here, or go back: warehouse rollback {shell_quote(warehouse.root)} --to {sound}")
+    return Advice(lines, first, mend, sound)
 
 
 def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
@@ -189,9 +207,7 @@ def _paid(connection: Connection, firing: list[Alarm]) -> str:
 
 def _policy_before(warehouse: Warehouse, version: int) -> int:
     """The policy that `version` was trained from; a copy made by a rollback counts as its original."""
-    while version in warehouse.policy_versions():
-        original = rolled_back_to(warehouse, version)
-        if original is None:
-            break
+    policies = warehouse.state.policies
+    while version in policies and (original := policies[version].rolled_back_to) is not None:
         version = original
     return max(0, version - 1)

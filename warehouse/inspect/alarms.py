@@ -1,7 +1,6 @@
 """Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
 
 import re
-from contextlib import suppress
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -178,12 +177,5 @@ def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
 
 def last_rollback(warehouse: Warehouse) -> int:
     """The iteration that the last rollback starts again from; 0 without any."""
-    return next((version for version in reversed(warehouse.policy_versions())
-                 if rolled_back_to(warehouse, version) is not None), 0)
-
-
-def rolled_back_to(warehouse: Warehouse, version: int) -> int | None:
-    """The policy that `version` is a copy of; a damaged policy.json was told when the run was opened."""
-    with suppress(StageError):
-        return warehouse.policy(version).get("rolled_back_to")
-    return None
+    return max((version for version, policy in warehouse.state.policies.items()
+                if policy.rolled_back_to is not None), default=0)

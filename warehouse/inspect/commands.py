@@ -1,5 +1,6 @@
 """Commands that look deeper: results, one completion, alarms, gaps of tokens."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from click.core import ParameterSource
 
 import warehouse
 from warehouse.options import FiniteRange, open_run, run_argument, shows_errors, strict_option
-from warehouse.store.errors import StageError
+from warehouse.store.commit import by_address
+from warehouse.store.errors import StageError, printable
 
 
 @click.command()
@@ -62,6 +64,22 @@ def results(context: click.Context, run: Path, iteration: tuple[int, ...], purpo
     keys = () if pool and "by" not in typed else by or ("iteration", "purpose")
     names, rows = result_table(warehouse.open(run), by=keys, **chosen)
     click.echo(WRITERS[style](names, rows))
+
+
+@click.command("log")
+@run_argument
+@click.option("--last", "-n", type=click.IntRange(min=1), default=None, help="So many entries.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON per entry.")
+@shows_errors
+def log_command(run: Path, last: int | None, as_json: bool) -> None:
+    """Print what happened to the run, the latest first.
+
+    When, where, by which command, and which settings changed.
+    """
+    from warehouse.inspect.history import history, history_lines
+    rows = history(open_run(run).state)[:last]
+    lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)
+    click.echo(by_address(printable("\n".join(lines))))
 
 
 @click.command()

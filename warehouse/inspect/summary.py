@@ -1,12 +1,13 @@
 """One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
 
-from itertools import count
 from typing import Any
 
 from warehouse.inspect.advice import advice_lines
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import story_lines
+from warehouse.ledger.entries import RolledBack
+from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -38,8 +39,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory), *story_lines(warehouse, connection, alarms),
-             *advice_lines(warehouse, connection, alarms)]
+    lines = [_title(warehouse, connection, inventory), *_went_back(warehouse.state),
+             *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
@@ -48,36 +49,24 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
-    due = f"Next: {stage_due(inventory)} {shell_quote(warehouse.root)}"
+    due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
-def stage_due(inventory: Inventory) -> str:
-    """The stage that the run waits for: score what is sampled, train on what is scored, sample the rest."""
-    complete: dict[str, set[tuple[int, str]]] = {"rollout": set(), "score": set(), "train": set()}
-    for held in inventory.stages:
-        if held.manifest is not None:
-            keys = held.stage.identity
-            complete[held.stage.name].add((keys["iteration"], keys.get("purpose", "train")))
-    if complete["rollout"] - complete["score"]:
-        return "score"
-    newest = next(iteration for iteration in count() if (iteration, "train") not in complete["train"])
-    return "train" if (newest, "train") in complete["score"] else "rollout"
-
-
-def iteration_lines(connection: Connection, inventory: Inventory, iteration: int,
-                    purpose: str = "train") -> list[str]:
-    """One iteration in a line, for loops, or each of its evaluations; StageError while it is not scored."""
+def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
+                   purpose: str = "train") -> list[dict[str, Any]]:
+    """The numbers of one iteration, or of each of its evaluations; StageError while it is not scored."""
     rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
             if is_of(row["purpose"], purpose)]
     if not rows:
         raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
                          "Run `score` on it first.")
-    return [_line(row) for row in _with_seconds(rows, inventory)]
+    return _with_seconds(rows, inventory)
 
 
-def _line(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
+    """One of these rows in words."""
     pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
     pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
@@ -142,6 +131,20 @@ def _rollbacks(connection: Connection) -> str:
                                "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
     again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
     return f" ({', '.join(again)})" if again else ""
+
+
+def _went_back(state: RunState) -> list[str]:
+    """Why the run went back, and how large its steps are since, where whoever went back said why."""
+    lines, back = [], [(number, entry.what) for number, entry in sorted(state.entries.items())
+                       if isinstance(entry.what, RolledBack) and entry.what.why]
+    for number, what in back:
+        later = [life for life in state.of_stage("train") if life.begun > number]
+        factor = later[0].settings.get("lr_after_rollback") if later else None
+        rate = (later[0].settings["learning_rate"] * factor ** state.num_rollbacks(later[0].iteration)
+                if factor else None)
+        lines.append(f"Went back to policy {what.to}: {what.why}" + (
+            f"; learning rate {rate:g} from iteration {later[0].iteration} on" if rate else ""))
+    return lines
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:

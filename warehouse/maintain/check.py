@@ -10,16 +10,14 @@ from warehouse.maintain.check_rows import row_problems
 from warehouse.maintain.part_findings import Consequence, Finding, Footers, find_damaged_parts
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
-from warehouse.store.chosen_scorer import trained_scorer
-from warehouse.store.commit import TEMPORARY_MARK, twin_of
-from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.json_files import damaged, read_json
+from warehouse.store.commit import TEMPORARY_MARK, file_names, twin_of
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, spills_of
 from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage, readable_manifest
 
 EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
-                      r"(manifest|settings|plan)\.json|(drift|change|compacted)-\w+\.json")
+                      r"(manifest|manifest-copy|settings|plan)\.json|(drift|change|compacted)-\w+\.json")
 TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
@@ -59,27 +57,52 @@ def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bo
         yield from _foreign_files(warehouse)
         yield from _tasks(warehouse, footers, quick=quick)
     yield from _policies(warehouse, iteration, quick=quick)
-    stages = warehouse.stages(iteration)
+    stages, wrong = warehouse.stages(iteration), list[Finding]()
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
-        wrong = list(_stage(warehouse, stage, footers, quick=quick))
-        yield from wrong
+        found = list(_stage(warehouse, stage, footers, quick=quick))
+        yield from found
+        wrong += found
         if rows and not quick:
-            yield from _rows(warehouse, stage, {finding.path for finding in wrong})
+            yield from _rows(warehouse, stage, wrong)
 
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
-    """Files in the tables' folders that no stage writes."""
+    """Files in the tables' folders that no stage writes, and how much ended generations take."""
+    counted_folders = folders_that_count(warehouse)
+    ended: dict[Path, int] = {}
     for folder, _, names in (walked for table in TABLES for walked in os.walk(warehouse.root / table)):
-        for path in (Path(folder, name) for name in sorted(names) if not EXPECTED.fullmatch(name)):
-            inside = str(path.relative_to(warehouse.root))
-            # Version 0.2.0 left a claim beside each file on filesystems without hard links.
-            if path.parent.suffix == ".claim" or "checkpoint-" in inside or _is_gone_on_with(path):
+        for path in (Path(folder, name) for name in sorted(names)):
+            inside = path.relative_to(warehouse.root)
+            generation = next((parent for parent in (path, *path.parents)
+                               if parent.name.startswith("generation=")), None)
+            if generation and generation not in counted_folders and path.is_file():
+                ended[generation] = ended.get(generation, 0) + path.stat().st_size
                 continue
-            if TEMPORARY_MARK in inside or ".spill-" in inside:
+            # Version 0.2.0 left a claim beside each file on filesystems without hard links.
+            if EXPECTED.fullmatch(path.name) or path.parent.suffix == ".claim" or (
+                    "checkpoint-" in str(inside) or _is_gone_on_with(path)):
+                continue
+            if TEMPORARY_MARK in str(inside) or ".spill-" in str(inside):
                 yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
                 yield Finding.of(path, words, "aside")
+    if ended:
+        yield Finding(warehouse.root,
+                      f"{counted(len(ended), 'generation')} that were ended or never used take "
+                      f"{sum(ended.values()) / 1e6:.1f} MB; `warehouse prune {shell_quote(warehouse.root)} "
+                      "--ended --yes` removes them.", "note")
+
+
+def folders_that_count(warehouse: Warehouse) -> set[Path]:
+    """Every folder whose files the run's state names, of stages under way too."""
+    folders = {warehouse.folder("tasks")}
+    for stage in warehouse.stages():
+        folders |= {stage.folder, *([stage.prompts] if stage.prompts else [])}
+        if stage.name == "train" and stage.life:
+            folders.add(warehouse.root / "policies" / str(stage.identity["iteration"] + 1)
+                        / f"generation={stage.life.folder}")
+    return folders | {warehouse.policy_dir(version) for version in warehouse.policy_versions()}
 
 
 def _is_gone_on_with(path: Path) -> bool:
@@ -106,17 +129,17 @@ def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[F
 
 def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:
     """Each policy's files are those that its policy.json names, and its parent is there."""
-    folders = {int(folder.name): folder for folder in warehouse.root.glob("policies/*")
-               if folder.name.isdigit()}
-    for version, folder in sorted(folders.items()):
+    versions = warehouse.policy_versions()
+    for version in versions:
+        folder = warehouse.policy_dir(version)
         if iteration not in (None, version - 1):
             continue
         stage = warehouse.stage("train", iteration=version - 1)
         consequence: Consequence = "again" if version else "restore"
         if not (folder / "policy.json").exists():
-            way_out = (f"Remove the folder and run train of iteration {version - 1} again" if version else
-                       "Restore it from a copy of the run")
-            yield Finding.of(folder, f"has no policy.json. {way_out}.", consequence, stage)
+            way_out = f", or let `warehouse repair` open {stage.title} again" if version else ""
+            yield Finding.of(folder, f"has no policy.json: policy {version} is missing. Restore it from a "
+                             f"copy of the run{way_out}.", consequence, stage)
             continue
         try:
             parent = warehouse.policy(version).get("parent")
@@ -125,7 +148,7 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
         except StageError as error:
             yield Finding(folder, str(error), consequence, stage)
             continue
-        if parent is not None and parent not in folders:
+        if parent is not None and parent not in versions:
             yield Finding(folder, f"Policy {version} names policy {parent} as its parent, which does not "
                           "exist. Restore it from a copy.", "restore")
 
@@ -133,15 +156,13 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
 def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and what it says of others."""
     manifest = None
-    for path in (stage.folder / "manifest.json", stage.folder / "settings.json"):
-        try:
-            if path.name == "manifest.json":
-                manifest = stage.manifest()
-            elif (settings := read_json(path)) is not None and (manifest or {}).get(
-                    "settings", settings) != settings:
-                raise damaged(path, "the manifest says that the settings were others")
-        except StageError as error:
-            yield Finding(path, str(error), "aside", stage)
+    if stage.is_complete() and not file_names(stage.folder, "*"):
+        yield _gone(warehouse, stage)
+        return
+    try:
+        manifest = stage.manifest()
+    except StageError as error:
+        yield Finding(stage.folder / "manifest.json", str(error), "aside", stage)
     if manifest is None and not stage.is_complete():
         gone = is_built_upon(warehouse, stage)
         words = UNFINISHED if gone else "is not complete; run it again to finish it."
@@ -153,8 +174,18 @@ def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool)
                          "or let `warehouse repair` open the stage again.", "again", stage)
     if stage.name == "score":
         yield from _scored_parts(warehouse, stage, manifest)
-    if manifest and stage.name == "train":
-        yield from _training(warehouse, stage, manifest)
+
+
+def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
+    """The folder of a complete stage is not there. What is scored can be scored again, no rows be sampled."""
+    assert stage.life is not None
+    what = f"is gone, though {stage.title} is complete. Restore it from a copy of the run"
+    if stage.name == "score":
+        return Finding(stage.folder / "manifest.json", f"{stage.folder} {what}, or let `warehouse repair` "
+                       "open the stage again.", "aside", stage)
+    read = stage.name == "train" or warehouse.state.readers(stage.life.begun)
+    way_out = "; no stage can make the same rows again" if read else f", or {stage.way_to_discard()}"
+    return Finding.of(stage.folder, f"{what}{way_out}.", "restore")
 
 
 def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
@@ -178,49 +209,26 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] |
                {part_number(path) for path in rollout.folder.glob("part-*.parquet")})
     present = sorted(stage.folder.glob("part-*.parquet"))
     lost = {part_number(Path(name)) for name in (manifest or {}).get("lost", [])}
-    if not (sampled or listed) and complete:
-        yield Finding.of(rollout.folder, f"is missing, though {stage.title} is complete. Restore it from a "
-                         "copy of the run; no stage can sample the same completions again.", "restore")
-    elif complete and sampled - lost != (scored := {part_number(path) for path in present}):
+    if complete and sampled and sampled - lost != (scored := {part_number(path) for path in present}):
         yield Finding(stage.folder, f"{stage.title} has parts {sorted(scored)}, the completions have "
-                      f"{sorted(sampled)}. Restore the missing ones, or remove {stage.folder} and score "
+                      f"{sorted(sampled)}. Restore the missing ones, or {stage.way_to_discard()} and score "
                       "again.", "restore")
-    replaced = (manifest or {}).get("replaced", [])
     for path in present if sampled else []:
-        if part_number(path) not in sampled and path.name not in replaced:
+        if part_number(path) not in sampled:
             yield Finding.of(path, "scores completions that are gone. `warehouse repair` puts it aside.",
                              "again", stage)
 
 
-def _training(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any]) -> Iterator[Finding]:
-    """The policy that a training wrote is there, and so are the scores that it was trained on."""
-    iteration = stage.identity["iteration"]
-    if not (warehouse.policy_dir(iteration + 1) / "policy.json").exists():
-        yield Finding(stage.folder, f"{stage.title} is complete, but policy {iteration + 1} is missing. "
-                      f"Restore it, or remove {stage.folder} and train again.", "restore")
-    scorer = trained_scorer(manifest)
-    if scorer is None or "rolled_back_to" in manifest["facts"]:
-        return
-    rows: dict[str, Any] = {"iteration": iteration, "purpose": warehouse.trained_purpose(iteration)}
-    scores = warehouse.stage("score", **rows, scorer=scorer)
-    if scores.folder.is_dir() and any(scores.folder.iterdir()):
-        return  # unfinished ones are told as a stage
-    way_out = "Restore it from a copy of the run"
-    if warehouse.stage("rollout", **rows).is_complete():
-        way_out += f", or score again: score {shell_quote(warehouse.root)} --iteration {iteration}"
-    yield Finding.of(scores.folder, f"is missing, though {stage.title} was trained on its rewards. "
-                     f"{way_out}.", "restore")
-
-
-def _rows(warehouse: Warehouse, stage: Stage, wrong: set[Path]) -> Iterator[Finding]:
-    """The rows of every part of a stage that can be read."""
+def _rows(warehouse: Warehouse, stage: Stage, wrong: list[Finding]) -> Iterator[Finding]:
+    """The rows of every part of a stage that can be read; what was found `wrong` is not said again."""
     for table, keys, folder in _tables(stage):
         for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
-            if part in wrong:
+            if any(finding.path == part for finding in wrong):
                 continue
             try:
                 problems = row_problems(warehouse, table, keys, part)
             except StageError as error:
                 problems = [str(error)]
             for problem in problems:
-                yield Finding(part, f"{part}: {problem}", "restore")
+                if not any(problem in finding.text for finding in wrong):
+                    yield Finding(part, f"{part}: {problem}", "restore")

@@ -31,15 +31,20 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
 @run_argument
 @click.option("--iteration", type=click.IntRange(min=0), required=True, help="Which iteration.")
 @click.option("--purpose", default=None, help="Prompts, completions and samples of this purpose.")
+@click.option("--scorer", default=None, help="Of the purpose what this scorer wrote alone.")
 @click.option("--training", is_flag=True, help="The unfinished training alone.")
 @shows_errors
-def discard(run: Path, iteration: int, purpose: str | None, training: bool) -> None:
-    """Put aside what an iteration wrote; nothing is deleted."""
-    from warehouse.maintain.discard import discard as put_aside
+def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, training: bool) -> None:
+    """Have rows of an iteration count no more, to make it again.
+
+    They stay in their folders: `warehouse sql --at` reads them, `warehouse prune --ended` removes them.
+    """
+    from warehouse.maintain.discard import discard as end
     from warehouse.store.errors import StageError
-    if training == bool(purpose):
-        raise StageError("Say what to discard: --purpose NAME, or --training.")
-    click.echo(by_address(f"moved to {put_aside(open_run(run), iteration, purpose)}"))
+    if training == bool(purpose) or (scorer and training):
+        raise StageError("Say what to discard: --purpose NAME (and --scorer), or --training.")
+    for title in end(open_run(run), iteration, purpose, scorer):
+        click.echo(f"discarded: {title}")
 
 
 @click.command()
@@ -74,25 +79,33 @@ def repair(run: Path, iteration: int | None, yes: bool) -> None:
 @click.command()
 @run_argument
 @click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
+@click.option("--why", default="", metavar="TEXT", help="Words for `warehouse log` and the summary.")
 @shows_errors
-def rollback(run: Path, to: int) -> None:
+def rollback(run: Path, to: int, why: str) -> None:
     """Continue from an earlier policy; nothing is deleted."""
     from warehouse.maintain.rollback import roll_back
-    for line in roll_back(open_run(run), to):
+    for line in roll_back(open_run(run), to, why):
         click.echo(by_address(line))
 
 
 @click.command()
 @run_argument
-@click.option("--before", type=click.IntRange(min=1), required=True, help="Iterations before this one.")
+@click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
+@click.option("--ended", is_flag=True, help="What was discarded, rolled back or rewritten, whole.")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
 @shows_errors
-def prune(run: Path, before: int, yes: bool) -> None:
-    """Drop token ids and logprobs of old iterations.
+def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
+    """Drop tokens of old iterations, or what was ended.
 
-    Scalars, texts and scores stay. Logged in pruned.jsonl.
+    Scalars, texts and scores of old iterations stay.
     """
-    from warehouse.maintain.prune import prune_run
+    from warehouse.maintain.prune import prune_ended, prune_run
+    from warehouse.store.errors import StageError
+    if (before is None) != ended:
+        raise StageError("Say what to prune: --before ITERATION, or --ended.")
+    if before is None:
+        click.echo(prune_ended(open_run(run), dry_run=not yes))
+        return
     done = prune_run(open_run(run), before, dry_run=not yes)
     if not done.num_parts:
         click.echo(f"There is nothing to prune before iteration {before}.")
@@ -141,7 +154,7 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
 def replace_command(run: Path, sources: tuple[str, ...]) -> None:
     """Correct tasks of RUN: SOURCE has the same ids.
 
-    What they were is kept in RUN/tasks/change-*.json. No row is changed: `score` judges the completions
+    What they were is kept in the run's log. No row is changed: `score` judges the completions
     again, as another scorer, whose rows stand beside the former ones.
     """
     from warehouse.maintain.tasks import replace_tasks

@@ -1,32 +1,29 @@
 """Merge the parts of finished stages into a few: fewer files, the same rows in the same order.
 
-Readers take the parts of a complete stage from its manifest, so replacing the manifest, which is one rename,
-is the instant at which they change from the old parts to the merged ones. The old files are removed after it;
-a reader that had listed them asks again. A late twin of a killed worker may still add an old part: no
-manifest lists it, so it is nobody's row.
+The merged parts lie in new generations, to which one entry of the log points for the rollout and all its
+scores; the old files are removed after it. A reader that had listed them asks again.
 """
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warehouse.ledger.refusals import Refusal
+from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.sql.database import refresh_sql
 from warehouse.stages.space import sweep
-from warehouse.store.checksums import part_facts
-from warehouse.store.commit import ensure_local, flush, saying_why
+from warehouse.store.commit import commit_file, commit_json, ensure_local
 from warehouse.store.errors import StageError
-from warehouse.store.intent import Step, carry_out
-from warehouse.store.json_files import json_bytes
 from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import Stage
+from warehouse.store.stage import Stage, read_manifest
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
 MIB = 2**20
@@ -40,15 +37,23 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
     lines = []
     for number in warehouse.iterations("completions") if iteration is None else [iteration]:
         for purpose in warehouse.purposes("completions", number):
-            unfinished = [stage.title for stage in _stages(warehouse, number, purpose)
-                          if not stage.is_complete() and stage.settings() is not None]
-            if not unfinished:
-                lines += _compact_rollout(warehouse, number, purpose, part_mib)
-            elif iteration is not None:
-                raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
+            lines += _compact_finished(warehouse, number, purpose, part_mib, named=iteration is not None)
     refresh_sql(warehouse)
     sweep(warehouse)
     return lines or ["nothing to merge: no finished iteration has several small parts"]
+
+
+def _compact_finished(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int, *,
+                      named: bool) -> list[str]:
+    """Compact a rollout with its scores, anew where another command changed them meanwhile."""
+    while True:
+        unfinished = [stage.title for stage in _stages(warehouse, iteration, purpose)
+                      if not stage.is_complete() and stage.settings() is not None]
+        if unfinished and named:
+            raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
+        lines = [] if unfinished else _compact_rollout(warehouse, iteration, purpose, part_mib)
+        if lines is not None:
+            return lines
 
 
 def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
@@ -58,8 +63,11 @@ def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
     return stages + ([warehouse.stage("train", iteration=iteration)] if is_training(purpose) else [])
 
 
-def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int) -> list[str]:
-    """Merge completions and samples alike, so that part i of samples still scores part i of completions."""
+def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int) -> list[str] | None:
+    """Merge completions and samples alike, so that part i of samples still scores part i of completions.
+
+    None where another command changed them meanwhile.
+    """
     rollout, *others = _stages(warehouse, iteration, purpose)
     if not rollout.is_complete():
         return []
@@ -68,32 +76,30 @@ def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mi
     lost = {part_number(Path(name)) for stage in stages for name in (stage.manifest() or {}).get("lost", [])}
     if lost & {part_number(part) for part in parts}:    # a merged part would have no twin
         return [f"iteration {iteration} ({purpose}): stays in its parts, as a part of its scores is lost"]
-    meanwhile = [f"iteration {iteration} ({purpose}): another process merged it meanwhile"]
     ensure_local(parts)
-    scratch, steps = warehouse.scratch("compact"), list[Step]()
+    plan = _plan(parts, part_mib)
+    if not plan:
+        return []
+    new = [NewGeneration.of(warehouse, stage, "compacted") for stage in stages]
     try:
-        plan = _plan(parts, part_mib, lost)
-        manifests = [_merge(warehouse, stage, plan, scratch, steps) if plan else stage.manifest() or {}
-                     for stage in stages]
+        for generation in new:
+            _merge(generation, plan)
+        point_to(warehouse, "compacted", new)
+    except Refusal:
+        return None
     except (StageError, FileNotFoundError):
+        for generation in new:
+            generation.remove()
         if parts == warehouse.parts("completions", iteration=iteration, purpose=purpose):
             raise
-        return meanwhile
-    old = [stage.folder / name for stage, manifest in zip(stages, manifests, strict=True)
-           for name in manifest.get("replaced", []) if (stage.folder / name).exists()]
-    if not steps and not old:
-        scratch.rmdir()
-        return []
-    steps += [*(("remove", path, "") for path in old), ("remove", scratch, "")]
-    if parts != warehouse.parts("completions", iteration=iteration, purpose=purpose) or not carry_out(
-            warehouse.root, "compact", steps):
-        return meanwhile
-    names = [part["name"] for manifest in manifests for part in manifest["parts"]]
-    return [f"iteration {iteration} ({purpose}): {len(old)} files merged into "
-            f"{sum(name.startswith('part-') for name in names)}"]
+        return None
+    num_old = sum(len(stage_parts) for stage_parts in plan.values()) * len(new)
+    for generation in new:
+        generation.remove_former()
+    return [f"iteration {iteration} ({purpose}): {num_old} files merged into {len(plan) * len(new)}"]
 
 
-def _plan(parts: list[Path], part_mib: int, lost: set[int]) -> Merged:
+def _plan(parts: list[Path], part_mib: int) -> Merged:
     """Neighbours up to `part_mib` MiB together become one part; empty when that makes no fewer."""
     groups: list[list[int]] = []
     size = 0
@@ -106,40 +112,31 @@ def _plan(parts: list[Path], part_mib: int, lost: set[int]) -> Merged:
         size += num_bytes
     if len(groups) == len(parts):
         return {}
-    # Numbers never used before: a zombie's late part cannot meet them. All get new ones, to keep the order.
-    first = max(lost | {part_number(parts[-1])}) + 1
-    return {first + index: numbers for index, numbers in enumerate(groups)}
+    return dict(enumerate(groups))
 
 
-def _merge(warehouse: Warehouse, stage: Stage, plan: Merged, scratch: Path,
-           steps: list[Step]) -> dict[str, Any]:
-    """Write the merged parts of one stage; the manifest that names them. `steps` put both in their place."""
+def _merge(new: NewGeneration, plan: Merged) -> None:
+    """Write the merged parts of one stage, and its manifest, into a new generation."""
+    warehouse, stage = new.warehouse, new.stage
     manifest = stage.manifest()
     assert manifest is not None
-    carried = [part for part in manifest["parts"] if part["name"].startswith("carried-")]     # few: they stay
-    parts = [part for part in manifest["parts"] if part not in carried]
-    listed = {part_number(Path(part["name"])) for part in parts}
+    listed = {part_number(Path(part["name"])) for part in manifest["parts"]
+              if part["name"].startswith("part-")}
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
     table = "completions" if stage.name == "rollout" else "samples"
     warehouse.verify(table, **stage.identity)
-    merged = []
+    former = warehouse.parts(table, **stage.identity)
+    by_number = {part_number(part): part for part in former}
+    new.adopt(without=former)
     for number, numbers in plan.items():
-        final = warehouse.part_path(table, number, **stage.identity)
-        path = scratch / str(len(steps)) / final.name
-        old = [warehouse.part_path(table, replaced, **stage.identity) for replaced in numbers]
-        path.parent.mkdir()
-        with saying_why(path):
-            _write(path, table, old, warehouse.run_id)
-            flush(path)
-        merged.append(part_facts(path))
-        steps.append(("move", path, final))
-    replaced = [*manifest.get("replaced", []), *(part["name"] for part in parts)]
-    new = {**manifest, "parts": [*merged, *carried], "replaced": replaced, "compacted_at": time.time()}
-    # A copy under a name of its own: if the manifest is ever damaged, the merged parts explain it.
-    steps += [("write", stage.folder / name, json_bytes(new).decode())
-              for name in (f"compacted-{min(plan):05d}.json", "manifest.json")]
-    return new
+        old = [by_number[replaced] for replaced in numbers]
+        commit_file(new.new_path(old[0]).with_name(f"part-{number:05d}.parquet"),
+                    partial(_write, table=table, old=old, run_id=warehouse.run_id))
+    new.write_manifest(manifest, compacted_at=time.time())
+    # A copy: if the manifest is ever damaged, the merged parts cannot be told from the plan.
+    folder = new.folders()[0][1]
+    commit_json(folder / "manifest-copy.json", read_manifest(folder))
 
 
 def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:

@@ -57,8 +57,6 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
         if name not in present:
             yield Finding.of(path, f"is missing, though the manifest of {stage.title} lists it. "
                              f"{RESTORE_OR_OPEN}", "again", stage)
-        elif facts is not None and name in (manifest or {}).get("replaced", []) and name not in listed:
-            yield Finding.of(path, "was merged into another; run `warehouse compact` again.", "note")
         elif facts is not None and name not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside")
@@ -68,9 +66,6 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
             words = "cannot be read (Permission denied). Have it granted." if path.exists() else (
                 "is a link to nothing. Have what it leads to there again.")
             yield Finding.of(path, words, "restore")
-        elif not stage.is_complete() and _is_merged(path):
-            words = "was merged for a manifest that is gone. `warehouse repair` puts it aside."
-            yield Finding.of(path, words, "again", stage)
         else:
             for text in _file_problems(footers, table, keys, path, listed.get(name), quick=quick):
                 yield Finding(path, text, "again", stage)
@@ -139,7 +134,7 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
         return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."], 0
     problems = []
     owner = metadata.get("run_id", "")
-    if owner != warehouse.run_id:
+    if owner not in warehouse.owners:
         problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
                         "Move it out of the run folder.")
     for key, value in keys.items():
@@ -159,9 +154,8 @@ def _bounds(group: Any, column: str) -> tuple[Any, Any]:
 
 
 def is_compacted(stage: Stage) -> bool:
-    """True if the stage's parts were merged, or were about to be."""
-    return any(stage.folder.glob("compacted-*.json")) or any(
-        _is_merged(path) for path in stage.folder.glob("part-*.parquet"))
+    """True if the stage's parts were merged."""
+    return any(_is_merged(path) for path in stage.folder.glob("part-*.parquet"))
 
 
 def _is_merged(path: Path) -> bool:

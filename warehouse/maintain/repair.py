@@ -1,27 +1,27 @@
 """Put aside what is damaged, with everything that was made from it, so that the stages can make it again.
 
-Nothing is deleted: files move to RUN/broken/<time>/; after a kill those that are left move when the run is
-next.
+Nothing that is damaged is deleted: it moves to RUN/broken/<time>/.
 """
 
 import contextlib
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from warehouse.ledger.entries import Discarded
 from warehouse.maintain.check import find_damage
-from warehouse.maintain.discard import new_target
 from warehouse.maintain.part_findings import Finding, is_compacted
-from warehouse.stages.due import is_sampled
+from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.stages.space import sweep
+from warehouse.store.commit import move_aside
 from warehouse.store.errors import StageError
-from warehouse.store.intent import Step, carry_out
 from warehouse.store.json_files import json_bytes
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage, read_manifest, readable_manifest
-from warehouse.tasks.changes import replaced_payloads
 
 
 class Move(NamedTuple):
@@ -43,17 +43,61 @@ def plan_repair(warehouse: Warehouse, iteration: int | None = None) -> list[Move
 
 
 def put_aside(warehouse: Warehouse, moves: list[Move]) -> Path:
-    """Carry the moves out; the folder where everything is now."""
-    folder = new_target(warehouse, "broken")
+    """Take what is damaged out of the run, then move it; the folder where it is now.
+
+    A stage that loses files goes on in a new generation with the others: complete where lost rows cannot be
+    had again, else open, to be run again. The files move after the log says so.
+    """
+    paths = [move.path for move in moves if move.path]
+    state = warehouse.state
+    ended = [life for life in state.of_stage("train") if warehouse.stage_of(life).folder in paths]
+    if ended:
+        warehouse.append(lambda _state: Discarded([life.begun for life in ended]))
+    new = [generation for stage in warehouse.stages() if (generation := _without(warehouse, stage, moves))]
+    if new:
+        point_to(warehouse, "repaired", new)
+    stamp = f"{time.strftime('%Y-%m-%dT%H-%M-%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
+    folder = warehouse.root / "broken" / stamp
+    folder.mkdir(parents=True)
     record = [{"path": str(move.path.relative_to(warehouse.root)), "why": move.why}
               for move in moves if move.path]
-    steps: list[Step] = [("write", folder / "repair.json", json_bytes(record).decode())]
-    steps += [("move", move.path, folder / move.path.relative_to(warehouse.root)) for move in moves
-              if move.path and move.path.exists()]
-    steps += [*_manifests_without(moves), *_manifests_of_compactions({move.path for move in moves})]
-    carry_out(warehouse.root, "repair", steps)
+    (folder / "repair.json").write_bytes(json_bytes(record))
+    for path in paths:
+        move_aside(path, folder / path.relative_to(warehouse.root))
+    for generation in new:
+        generation.remove_former()
     sweep(warehouse)
     return folder
+
+
+def _without(warehouse: Warehouse, stage: Stage, moves: list[Move]) -> NewGeneration | None:
+    """A new generation of a stage without what moves away; None where nothing of it does."""
+    folders = [folder for folder in (stage.folder, stage.prompts) if folder]
+    going = {move.path: move for move in moves if move.path and move.path.parent in folders}
+    if not going or stage.life is None:
+        return None
+    new, manifest = NewGeneration.of(warehouse, stage, "repaired"), stage.folder / "manifest.json"
+    kept = None if manifest in going else readable_manifest(stage)
+    new.adopt(without=going.keys())
+    lost = [path.name for path, move in going.items() if move.lost]
+    if manifest in going and not any(path.suffix == ".parquet" for path in going):
+        kept = _copy_of_manifest(stage.folder)
+    if kept is None:
+        new.facts["open"] = True
+        return new
+    lost = [*kept.get("lost", []), *lost]
+    new.write_manifest(kept, lost=lost)
+    new.facts["lost"] = lost
+    return new
+
+
+def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
+    """What a compaction kept beside the manifest, if its parts are all there."""
+    with contextlib.suppress(StageError):
+        kept = read_manifest(folder, "manifest-copy.json")
+        if kept and all((folder / part["name"]).exists() for part in kept["parts"]):
+            return kept
+    return None
 
 
 def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
@@ -86,8 +130,8 @@ def _moves(warehouse: Warehouse, finding: Finding) -> Iterator[Move]:
 
 
 def _open_again(stage: Stage) -> Iterator[Move]:
-    """Take the manifest away; what a compaction kept of it would be out of date."""
-    for path in [*sorted(stage.folder.glob("compacted-*.json")), stage.folder / "manifest.json"]:
+    """Take the manifest away, and its copy."""
+    for path in (stage.folder / "manifest.json", stage.folder / "manifest-copy.json"):
         if path.exists():
             yield Move(path, "its stage must be run again")
 
@@ -111,7 +155,7 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iter
         lost = score if _why_not_scored_again(warehouse, score) else None
         yield from (Move(path, "its completions are damaged or gone", lost) for path in scored)
         yield from _open_again(score) if scored and not lost else ()
-    if is_training(keys["purpose"]) and warehouse.stage("train", iteration=keys["iteration"]).is_complete():
+    if is_training(keys["purpose"]) and warehouse.state.is_trained(keys["iteration"]):
         yield Move(None, f"policy {keys['iteration'] + 1} stays: it was trained on the rows as they were")
 
 
@@ -129,7 +173,7 @@ def _why_not_scored_again(warehouse: Warehouse, score: Stage) -> str:
     if _is_pruned(warehouse.stage("rollout", **rollout)):
         return "its completions were pruned"
     settings = (readable_manifest(score) or {}).get("settings") or {}
-    if settings.get("replaced", {}) != replaced_payloads(warehouse.root):
+    if settings.get("replaced", {}) != warehouse.state.replaced_payloads:
         return "tasks were replaced since"
     return ""
 
@@ -159,9 +203,10 @@ def _lost_rows(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator
 
 def _train_moves(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Move]:
     """A training and its policy are made again, unless later rows were sampled from that policy."""
-    version = stage.identity["iteration"] + 1
+    assert stage.life is not None
+    version, state = stage.life.iteration + 1, warehouse.state
     folder = warehouse.policy_dir(version)
-    if not (is_sampled(warehouse, version) or warehouse.policy_dir(version + 1).exists()):
+    if not stage.life.is_complete or state.can_train_again(stage.life):
         yield from (Move(path, f"{path.name}: {finding.why}; trained again")
                     for path in (stage.folder, folder) if path.exists())
     elif finding.path == folder:
@@ -170,23 +215,3 @@ def _train_moves(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterat
     else:
         yield Move(finding.path, f"{finding.why}; policy {version} was sampled from, so its training "
                    "cannot be run again and these rows are lost", stage)
-
-
-def _manifests_without(moves: list[Move]) -> Iterator[Step]:
-    """Manifests that name parts as lost instead of listing them."""
-    for stage in {move.lost.folder: move.lost for move in moves if move.lost}.values():
-        names = [move.path.name for move in moves if move.path and move.lost == stage]
-        if manifest := readable_manifest(stage):
-            kept = [part for part in manifest["parts"] if part["name"] not in names]
-            text = json_bytes({**manifest, "parts": kept, "lost": [*manifest.get("lost", []), *names]})
-            yield "write", stage.folder / "manifest.json", text.decode()
-
-
-def _manifests_of_compactions(opened: set[Path | None]) -> Iterator[Step]:
-    """Of manifests that are put aside those that a compaction has a copy of, if its parts are all there."""
-    for path in sorted(path for path in opened if path and path.name == "manifest.json"):
-        copies = sorted(set(path.parent.glob("compacted-*.json")) - opened)
-        with contextlib.suppress(StageError):  # a copy that is damaged, too, is none
-            kept = read_manifest(path.parent, copies[-1].name) if copies else None
-            if kept and all((path.parent / part["name"]).exists() for part in kept["parts"]):
-                yield "write", path, json_bytes(kept).decode()

@@ -5,19 +5,19 @@ scored before keeps its scorer, and `score` judges again beside it.
 """
 
 import datetime
+import uuid
 from typing import Any
 
 import pyarrow as pa
 
+from warehouse.ledger.entries import TasksChanged
 from warehouse.sources.named import read_sources, task_table
 from warehouse.store.checksums import tasks_sha256
 from warehouse.store.errors import StageError, counted, shell_quote
-from warehouse.store.intent import Step, carry_out
-from warehouse.store.json_files import json_bytes
 from warehouse.store.parts import write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.tasks.changes import payload_sha256, task_changes
+from warehouse.tasks.payloads import payload_sha256
 
 
 def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, ...]) -> list[str]:
@@ -80,7 +80,7 @@ def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
         if split not in known:
             raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
     done: dict[str, str] = {}
-    for change in task_changes(warehouse.root):
+    for change in warehouse.state.task_changes:
         done |= dict.fromkeys(change.get("added", []), f"added {change['at']}")
         done |= dict.fromkeys(change.get("replaced", {}), f"replaced {change['at']}")
     return ["  ".join(filter(None, (row["task_id"], row["split"], row["kind"], row["source"],
@@ -89,21 +89,12 @@ def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
 
 
 def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
-    """Put the table, its hash and the record of the change in place, in one change."""
-    root, part = warehouse.root, warehouse.part_path("tasks", 0)
+    """Write the table into a folder of its own, and have the log say that it is the run's now."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))
-    sha256 = tasks_sha256([table])
-    record = {"at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **change,
-              "tasks_sha256_before": warehouse.facts.get("tasks_sha256"), "tasks_sha256": sha256}
-    number = len(task_changes(root)) + 1
-    folder = warehouse.scratch("tasks")
-    write_part(folder / part.name, "tasks", table,
-               {"run_id": warehouse.run_id, "part_uuid": f"tasks-{number}"})
-    others = [path for path in warehouse.parts("tasks") if path != part]
-    facts = {**warehouse.facts, "tasks_sha256": sha256}
-    steps: list[Step] = [
-        ("replace", part, folder / part.name), *(("remove", path, "") for path in others),
-        ("write", root / "tasks" / f"change-{number:05d}.json", json_bytes(record).decode()),
-        ("write", root / "warehouse.json", json_bytes(facts).decode()), ("remove", folder, "")]
-    if not carry_out(root, "tasks", steps):
-        raise StageError(f"Another command was changing {root}, which is done now. Run this one again.")
+    former, sha256 = warehouse.state.tasks_sha256, tasks_sha256([table])
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    record = {"at": now, **change, "tasks_sha256_before": former, "tasks_sha256": sha256}
+    name = f"{sha256[:8]}-{uuid.uuid4().hex[:8]}"
+    write_part(warehouse.root / "tasks" / f"generation={name}" / "part-00000.parquet", "tasks", table,
+               {"run_id": warehouse.run_id, "part_uuid": f"tasks-{name}"})
+    warehouse.append(lambda state: TasksChanged(name, sha256, former, record))

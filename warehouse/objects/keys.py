@@ -6,11 +6,12 @@ from pathlib import Path
 
 from warehouse.store.commit import TEMPORARY_MARK
 
-TABLES = ("tasks", "prompts", "completions", "samples", "train", "policies")
-TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")
+TABLES = ("_log", "tasks", "prompts", "completions", "samples", "train", "policies")
+TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")   # the last two of old runs
 DOCUMENT = re.compile(r"(?!.*/files-).*\.(json|jsonl|toml)")     # brought when the run is opened
 OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # this machine's alone, never an object
-WHOLE = re.compile(r"(policies/[^/]+|train/[^/]+/checkpoint-\d+)(?:/(.+))?")    # a folder that is one thing
+WHOLE = re.compile(r"(policies/[^/]+(?:/generation=[^/]+)?|train/[^/]+(?:/generation=[^/]+)?/checkpoint-\d+)"
+                   r"(?:/((?!generation=).+))?")    # a folder that is one thing
 
 
 def key_of(root: Path, path: Path) -> str:
@@ -28,7 +29,7 @@ def key_of(root: Path, path: Path) -> str:
 
 def document_of(folder: Path) -> Path:
     """The file that makes a policy or a checkpoint of a folder; it is put last."""
-    return folder / ("policy.json" if folder.parent.name == "policies" else "checkpoint.json")
+    return folder / ("checkpoint.json" if folder.name.startswith("checkpoint-") else "policy.json")
 
 
 def files_of(document: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
-from warehouse.store.commit import COPY_MARKER, TEMPORARY_MARK, reached, replace_bytes
+from warehouse.store.commit import COPY_MARKER, reached, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 
@@ -147,12 +147,18 @@ class WorkingCopy:
         listed = self.listing()
         self.ensure_local([*(self.root / key for key in listed if key.endswith(".parquet")),
                     *(self.root / key.rpartition("/")[0] for key in listed
-                      if re.fullmatch(r"policies/\d+/policy\.json", key))])
+                      if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))])
 
     def filesystem(self) -> Any:
         """What reads objects by their addresses."""
         from warehouse.objects.in_place import ObjectFilesystem
         return ObjectFilesystem(self.bucket)
+
+    def adopt(self, path: Path, to: Path) -> None:
+        """Copy an object within the store, where it stands under both names."""
+        self.bucket.copy(self.key_of(path), self.key_of(to))
+        if state := self.bucket.head(self.key_of(to)):
+            stamp(path, state)      # both names are one file here
 
     def remove(self, path: Path) -> None:
         """Delete the objects of a file or a folder."""
@@ -163,9 +169,6 @@ class WorkingCopy:
         """Bring the documents of a listing that are new or other than here."""
         wanted = {key: self.root / key for key, state in listed.items()
                   if DOCUMENT.fullmatch(key) and not fits(self.root / key, state)}
-        for path in wanted.values():
-            if path.name == "settings.json" and path.exists():
-                self._drop(path)
         fetch(self.bucket, wanted)
 
     def _check_same_run(self, listed: dict[str, ObjectState]) -> None:
@@ -180,12 +183,8 @@ class WorkingCopy:
                              f"{self.root / COPY_MARKER}: the copy is a local run then, of what was brought.")
 
     def _drop(self, path: Path) -> None:
-        """Remove a file that is not as the store has it; with a stage's settings go its unfinished rows."""
+        """Remove a file that is not as the store has it."""
         path.unlink(missing_ok=True)
-        if path.name == "settings.json":
-            for left in path.parent.iterdir():
-                if OWN.search(left.name) and TEMPORARY_MARK not in left.name:
-                    left.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the first folder that is not empty
             for folder in path.parents:
                 if folder != self.root:

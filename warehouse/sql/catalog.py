@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from warehouse.ledger.state import Choice
 from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
-from warehouse.store.chosen_scorer import Choice
 from warehouse.store.commit import TWINS, by_address
 from warehouse.store.schema import SEGMENTS, SUPPORT, TABLES, VERSION_SEGMENTS, Column
 
@@ -32,8 +32,8 @@ UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
                          "NULL::TIMESTAMPTZ AS modified"}
-PART_GLOBS = ("tasks/*.parquet", "prompts/*/*/*.parquet", "completions/*/*/*.parquet",
-              "samples/*/*/*/*.parquet", "train/*/*.parquet")
+PART_GLOBS = ("tasks/**/*.parquet", "prompts/**/*.parquet", "completions/**/*.parquet",
+              "samples/**/*.parquet", "train/**/*.parquet")
 
 
 def table_views(inventory: Inventory) -> str:
@@ -51,12 +51,16 @@ def stored_rows(root: Path, inventory: Inventory) -> str:
     """The files of every table that has any, of the documents, and of what lies in the run folder."""
     bodies = {name: _table_rows(name, paths, inventory.schema_version)
               for name, paths in inventory.parts.items() if paths}
-    for name, paths in (("stage_manifests", inventory.manifests), ("policy_documents", inventory.policies)):
-        if paths:
-            bodies[name] = f"SELECT filename AS path, content AS document FROM read_text({_file_list(paths)})"
+    if inventory.manifests:
+        bodies["stage_manifests"] = ("SELECT filename AS path, content AS document FROM "
+                                     f"read_text({_file_list(inventory.manifests)})")
+    if inventory.policies:
+        rows = [{"path": str(path), "document": json.dumps(policy)} for path, policy in inventory.policies]
+        kinds = [{"path": "VARCHAR", "document": "VARCHAR"}]
+        bodies["policy_documents"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
     if inventory.vocabulary:
         bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
-    bodies["part_files"] = _part_files(root)
+    bodies["part_files"] = _part_files(root, inventory)
     return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
 
 
@@ -106,7 +110,7 @@ def _table_view(name: str) -> str:
 def _table_rows(name: str, paths: list[Path], version: int) -> str:
     """The rows of a physical table's files; null where files of an older version have no such column yet."""
     stored = STORED_AS.get(name, name)
-    by_name = _by_name(stored, paths[0])
+    by_name = _by_name(stored, paths)
     selected = ", ".join(_column(stored, column, by_name) for column in TABLES[stored])
     options = _options(stored, by_name)
     later = [f"NULL::{SQL_TYPES[column.type]} AS {column.stored or column.name}" for column in TABLES[stored]
@@ -143,13 +147,15 @@ def _options(table: str, by_name: bool) -> str:
     return f"hive_partitioning = true, hive_types = {{{types}}}"
 
 
-def _by_name(table: str, path: Path) -> bool:
+def _by_name(table: str, paths: list[Path]) -> bool:
     """True where DuckDB's own reading of key=value folders, which prunes more, would be wrong.
 
-    It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean.
+    It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean, and
+    wants the same keys of all files, which those that an old version wrote do not have.
     """
-    return table in ("train_samples", "train_tokens") or any(
-        len(re.findall(f"/{key}=", str(path))) > 1 for key in FOLDER_KEYS.get(table, ()))
+    return (table in ("train_samples", "train_tokens")
+            or len({"/generation=" in str(path) for path in paths}) > 1
+            or any(len(re.findall(f"/{key}=", str(paths[0]))) > 1 for key in FOLDER_KEYS.get(table, ())))
 
 
 def _file_list(paths: list[Path]) -> str:
@@ -168,10 +174,16 @@ def _literal(path: Path) -> str:
     return re.sub(r"([\[*?])", r"[\1]", place)
 
 
-def _part_files(root: Path) -> str:
+def _part_files(root: Path, inventory: Inventory) -> str:
+    """Files of the generations that count: those that were ended lie beside them."""
+    folders = {folder for held in inventory.stages
+               for folder in (held.stage.folder, held.stage.prompts) if folder}
+    folders |= {part.parent for part in inventory.parts.get("tasks", [])}
+    counted = _from_json(sorted(str(folder) for folder in folders), ["VARCHAR"])
     globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
     return (f"SELECT filename AS path, substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, "
-            f"last_modified AS modified FROM read_blob([{globs}])")
+            f"last_modified AS modified FROM read_blob([{globs}]) "
+            f"WHERE regexp_extract(filename, '^(.*)/[^/]+$', 1) IN (SELECT unnest({counted}))")
 
 
 def _scorers_view(choices: list[Choice]) -> str:

@@ -35,6 +35,8 @@ MOST_WARNINGS = 5
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
+GUARD_HERE = "-- (the log is asked here)\n"
+GUARD = "SELECT error({words}) FROM glob({entry});\n"
 HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
 -- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
@@ -44,7 +46,7 @@ SET disabled_optimizers = 'window_self_join';
 SET TimeZone = 'UTC';
 -- Parts never change once written, so what their footers say is read once.
 SET parquet_metadata_cache = true;
-"""
+{guard}"""
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
@@ -55,6 +57,11 @@ def refresh_sql(warehouse: Warehouse) -> Path:
 
 def _keep(warehouse: Warehouse, text: str) -> None:
     path = warehouse.root / "warehouse.sql"
+    if warehouse.log.is_past:
+        return
+    text = text.replace(GUARD_HERE, GUARD.format(entry=quoted(warehouse.log.next_path()), words=quoted(
+        f"The run has changed since this file was written. warehouse sql {shell_quote(warehouse.root)} "
+        "'SELECT 1' writes it anew.")))
     # An archive may be read-only; every query still works, because connections run the text itself.
     with suppress(OSError, StageError):
         if not path.exists() or path.read_bytes() != text.encode():
@@ -269,6 +276,6 @@ def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
     named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
-    header = HEADER.format(root=named, script=shell_quote(f"{named}/warehouse.sql"))
+    header = HEADER.format(root=named, guard=GUARD_HERE, script=shell_quote(f"{named}/warehouse.sql"))
     return "\n".join([header, table_views(inventory), texts_of(*MEASURE_FILES),
                       rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

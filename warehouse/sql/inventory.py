@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warehouse.ledger.state import Choice
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
-from warehouse.store.chosen_scorer import Choice, scorer_choices, trained_scorer
 from warehouse.store.commit import TWINS, ensure_local, file_names
+from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
@@ -36,7 +37,7 @@ class Inventory(NamedTuple):
     choices: list[Choice]
     rollup: Rollup | None
     stages: list[Held]
-    policies: list[Path]
+    policies: list[tuple[Path, dict[str, Any]]]  # policy.json of each version: its file, and what it says
     left_out: list[str]  # what cannot be read, and why
     vocabulary: Path | None = None
     schema_version: int = SCHEMA_VERSION  # of the oldest part there may be
@@ -55,10 +56,12 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: boo
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
     tasks, stages = _sound_stages(warehouse, left_out, partial, in_place)
-    choices = scorer_choices(warehouse, [(held.stage, held.manifest) for held in stages
-                                         if held.manifest and not held.damaged])
+    sound = {(held.stage.identity["iteration"], held.stage.identity["purpose"], held.stage.identity["scorer"])
+             for held in stages if held.stage.name == "score" and held.manifest and not held.damaged}
+    choices = warehouse.state.scorer_choices(named_scorer(warehouse.root), sound)
     inventory = Inventory({"tasks": tasks}, choices, None, stages, _policies(warehouse, left_out), left_out,
-                          vocabulary_file(warehouse), warehouse.facts["schema_version"])
+                          vocabulary_file(warehouse),
+                          warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
     return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
 
 
@@ -139,13 +142,10 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
 
 def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
     """True for a rollout that is scored, and for a score that is trained on: both were complete once."""
-    keys = stage.identity
-    if stage.name == "rollout":
-        return bool(warehouse.scorers(keys["iteration"], keys["purpose"]))
-    if stage.name == "train" or keys["purpose"] != warehouse.trained_purpose(keys["iteration"]):
-        return False
-    training = readable_manifest(warehouse.stage("train", iteration=keys["iteration"]))
-    return trained_scorer(training or {}) == keys["scorer"]
+    state, life = warehouse.state, stage.life
+    readers = state.readers(life.begun) if life else []
+    return stage.name != "train" and any(reader.is_complete and (stage.name, reader.stage) in (
+        ("rollout", "score"), ("score", "train")) for reader in readers)
 
 
 def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
@@ -159,13 +159,12 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
     return dict(sorted(listed.items()))
 
 
-def _policies(warehouse: Warehouse, left_out: list[str]) -> list[Path]:
-    """policy.json of every policy whose is sound."""
+def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:
+    """policy.json of every policy whose is sound, as the run has it: an alias under its version."""
     documents = []
     for version in warehouse.policy_versions():
         try:
-            warehouse.policy(version)
-            documents.append(warehouse.policy_dir(version) / "policy.json")
+            documents.append((warehouse.policy_dir(version) / "policy.json", warehouse.policy(version)))
         except StageError as error:
             left_out.append(f"{error} Until then policy {version} is left out.")
     return documents

@@ -35,7 +35,7 @@ def keep_rolled_up(warehouse: Warehouse) -> Inventory:
     A run folder that cannot be written stays as it is.
     """
     inventory = take_inventory(warehouse)
-    if fresh_stages(warehouse, inventory) >= WORTH_IT:
+    if fresh_stages(warehouse, inventory) >= WORTH_IT and not warehouse.log.is_past:
         with contextlib.suppress(OSError, StageError):
             write_rollup(warehouse, inventory)
             return rolled_up(inventory, valid_rollup(warehouse, inventory.choices))

@@ -5,8 +5,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.ledger.state import Choice
 from warehouse.store.checksums import part_damage
-from warehouse.store.chosen_scorer import Choice
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
@@ -38,9 +38,9 @@ def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object
 
     A training iteration is settled once it is trained; until then its row would lack the mismatch.
     """
-    return [[choice.iteration, choice.purpose, choice.scorer, choice.finished_at]
-            for choice in choices if choice.chosen and (choice.purpose != "train" or warehouse.stage(
-                "train", iteration=choice.iteration).is_complete())]
+    return [[choice.iteration, choice.purpose, choice.scorer, choice.version]
+            for choice in choices if choice.chosen and (
+                choice.purpose != "train" or warehouse.state.is_trained(choice.iteration))]
 
 
 def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:

@@ -1,1 +1,1 @@
-"""The files of a run and how they appear whole; imports objects, and no other sub-room."""
+"""The files of a run and how they appear whole; imports ledger and objects, and no other sub-room."""

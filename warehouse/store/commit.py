@@ -132,6 +132,16 @@ def commit_directory(folder: Path, final: Path) -> bool:
     return True
 
 
+def adopt_file(path: Path, to: Path) -> None:
+    """Give a committed file a second name, which takes no room; in an object store it is copied there."""
+    with saying_why(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if twin := twin_of(path):
+            twin.adopt(path, to)
+        with contextlib.suppress(FileExistsError):
+            os.link(path, to)
+
+
 def reached(point: str, path: Path) -> None:
     """A named instant of a commit; does nothing. The chaos tests put a function here that kills there."""
 
@@ -162,6 +172,22 @@ def beside(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # the error before it counts; what stays is swept later
             temporary.unlink()
+
+
+def move_aside(path: Path, to: Path) -> None:
+    """Move a file or folder that is nobody's to another place of the run; gone already, nothing is done."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if twin := twin_of(path):
+        twin.remove(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, to)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file that nobody needs any more, or that is gone already."""
+    if twin := twin_of(path):
+        twin.remove(path)
+    path.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Path) -> None:

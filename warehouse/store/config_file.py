@@ -11,8 +11,13 @@ from warehouse.store.errors import StageError
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
 # scorer to show) and [queries] (saved queries of the run).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "build", "compare", "prices")
+          "loop", "build", "compare", "prices")
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
+
+
+def named_scorer(root: Path) -> str | None:
+    """The scorer that RUN/config.toml names under [warehouse], if any."""
+    return read_config(root / "config.toml").get("warehouse", {}).get("scorer")
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:

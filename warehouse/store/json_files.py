@@ -31,14 +31,11 @@ def _checksum(value: dict[str, Any]) -> str:
 def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | None:
     """An object with at least these keys of these types; None without a file; StageError if it is damaged."""
     try:
-        value = json.loads(_fresh_text(path))
+        value = json.loads(fresh_text(path))
     except FileNotFoundError as error:
         if path.is_symlink():
             raise damaged(path, "it is a link to nothing") from error
         return None
-    except OSError as error:
-        raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same command "
-                         "again.") from error
     except (ValueError, RecursionError) as error:  # not JSON, or not even text
         raise damaged(path, str(error)) from error
     if not isinstance(value, dict):
@@ -67,12 +64,18 @@ def shorten(value: object, most: int) -> str:
     return text if len(text) <= most else text[:most - 3] + "..."
 
 
-def _fresh_text(path: Path) -> str:
-    """The text of a file; over NFS a file that another client replaces is stale: then the new one."""
-    for _ in range(STALE_ATTEMPTS):
+def fresh_text(path: Path) -> str:
+    """The text of a file; over NFS a file that another client replaces is stale: then the new one.
+
+    FileNotFoundError where there is none; StageError where the system refuses to open it.
+    """
+    for attempt in range(STALE_ATTEMPTS + 1):
         try:
             return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-    return path.read_text(encoding="utf-8")
+            if error.errno != errno.ESTALE or attempt == STALE_ATTEMPTS:
+                raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same "
+                                 "command again.") from error
+    raise AssertionError("unreachable")

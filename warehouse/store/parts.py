@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_file
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, stored_names
 
 # Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
@@ -171,13 +171,13 @@ def _open(path: Path) -> Iterator[pq.ParquetFile]:
         raise _damaged(path, error) from error
 
 
-def check_parts(paths: list[Path], run_id: str, numbers: Iterable[int] | None = None) -> None:
-    """StageError if a part belongs to another run, is not one of `numbers`, or one of these is missing."""
+def check_parts(paths: list[Path], owners: Sequence[str], numbers: Iterable[int] | None = None) -> None:
+    """StageError if a part is of none of `owners`, is not one of `numbers`, or one of these is missing."""
     for path in paths:
         owner = part_metadata(path).get("run_id", "")
-        if owner != run_id:
-            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {run_id}. Move it out "
-                             "of the run folder, then run the stage again.")
+        if owner not in owners:
+            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {owners[0]}. Move it "
+                             "out of the run folder, then run the stage again.")
     if numbers is None:
         return
     wanted = set(numbers)
@@ -229,5 +229,6 @@ def _missing(path: Path) -> StageError:
 
 
 def _damaged(path: Path, error: Exception | str) -> StageError:
-    return StageError(f"{path} cannot be read ({error}). Run `warehouse check` to see what is damaged, and "
+    why = first_line(error) if isinstance(error, Exception) else error
+    return StageError(f"{path} cannot be read ({why}). Run `warehouse check` to see what is damaged, and "
                       "`warehouse repair` to put it aside so that its stage can make it again.")

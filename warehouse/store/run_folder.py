@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warehouse.ledger.entries import Transition
+from warehouse.ledger.log import Log
+from warehouse.ledger.old_runs import old_entries, upgrade
+from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
+from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.intent import finish_intent
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.names import SCORER, base_purpose, check_name, turn_of
+from warehouse.store.names import SCORER, base_purpose, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
-from warehouse.store.stage import Stage, read_manifest
+from warehouse.store.stage import Stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,19 +29,59 @@ POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step"
                 "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # how the parts of a table are named; others are `part`
+STAGE_OF = {"prompts": "rollout", "completions": "rollout", "carried": "rollout", "samples": "score",
+            **dict.fromkeys(TRAIN_TABLES, "train")}
+WRITTEN_BY = 4                  # the schema version that brought the log
 
 
 @dataclass(frozen=True)
 class Warehouse:
-    """One run folder, opened. Nothing is cached: other processes may be writing."""
+    """One run folder, opened. Its state says what the run is, and looks for new entries of the log each time.
+
+    A stage that this process began, or joined, is written in the generation that it had then: once that was
+    ended by another command, nothing more is written.
+    """
 
     root: Path
     facts: dict[str, Any]
-    finished: str = ""  # the command that had been killed in the middle of its changes, which were made now
+    log: Log = field(default=None, compare=False)  # type: ignore[assignment]   # set below
+    joined: dict[Key, int] = field(default_factory=dict, compare=False)     # the lives that it writes
+
+    def __post_init__(self) -> None:
+        if self.log is None:
+            object.__setattr__(self, "log", Log(self.root, lambda: old_entries(self.root)))
+
+    @property
+    def state(self) -> RunState:
+        """What the run is now."""
+        return self.log.state()
+
+    def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
+        """Add the entry that `ask` makes of the state to the log; its number, None if `ask` made none.
+
+        Raises Refusal where the state does not allow it. An old run is given its log first.
+        """
+        if not self.log.has_entries():
+            old = old_entries(self.root)
+            self.log.make(upgrade(self.root, self.facts, WRITTEN_BY), old)
+        return self.log.append(ask)
+
+    def check_live(self, stage: str, **identity: Any) -> Life:
+        """The generation of a stage that this process writes; Refusal if another command ended it."""
+        key = stage, identity["iteration"], identity.get("purpose"), identity.get("scorer")
+        assert key in self.joined, f"{key} was not begun"
+        state = self.log.refresh()
+        state.check_live(self.joined[key])
+        return state.lives[self.joined[key]]
 
     @property
     def run_id(self) -> str:
         return self.facts["run_id"]
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The run ids that parts may have: its own and, of a branch, those of the runs it comes from."""
+        return self.run_id, *self.facts.get("parents", ())
 
     @property
     def model(self) -> str:
@@ -55,16 +97,34 @@ class Warehouse:
 
     def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
                scorer: str | None = None) -> Path:
-        """Folder of a table's parts; `tasks` take no key, train tables take the iteration alone."""
+        """Folder of a table's parts in the generation that counts; `tasks` take no key, train tables only
+        the iteration. Where the stage has not begun, the folder that generations would lie in.
+        """
         if table == "tasks":
-            return self.root / "tasks"
+            return self._generation(self.root / "tasks", self.state.tasks_folder)
+        stage = STAGE_OF[table]
+        life = self.state.life(stage, iteration or 0, None if stage == "train" else purpose, scorer)
+        return self.folder_of(table, life, iteration=iteration, purpose=purpose, scorer=scorer)
+
+    def own_folder(self, table: str, **keys: Any) -> Path:
+        """Where a stage that this process began or joined writes; Refusal if another command ended it."""
+        return self.folder_of(table, self.check_live(STAGE_OF[table], **keys), **keys)
+
+    def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
+                  purpose: str | None = None, scorer: str | None = None, folder: str | None = None) -> Path:
+        """Folder of a table's parts in some generation: of a life, or the one that `folder` names."""
         if table in TRAIN_TABLES:
-            return self.root / "train" / f"iteration={iteration}"
-        top = "completions" if table == "carried" else table
-        name = f"{top}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
-        if table == "samples":
-            name += f"/scorer={check_name('The scorer', str(scorer), SCORER)}"
-        return self.root / name  # joined as one: a run may have thousands of stages
+            name = f"train/iteration={iteration}"
+        else:
+            top = "completions" if table == "carried" else table
+            name = f"{top}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
+            if table == "samples":
+                name += f"/scorer={check_name('The scorer', str(scorer), SCORER)}"
+        return self._generation(self.root / name, folder or (life.folder if life else ""))
+
+    @staticmethod
+    def _generation(place: Path, name: str) -> Path:
+        return place / f"generation={name}" if name else place
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
         """Final path of one part."""
@@ -94,7 +154,7 @@ class Warehouse:
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
             states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
-            check_tasks(states, folder, self.facts.get("tasks_sha256"))
+            check_tasks(states, folder, self.state.tasks_sha256)
         for part in self._parts_in_manifest(table, **keys) or []:
             if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
                 raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
@@ -102,8 +162,10 @@ class Warehouse:
 
     def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
         """How the manifest lists the parts of a table; None if there is none or it does not say."""
-        stage = self.folder("completions" if table == "prompts" else table, **keys)
-        listed = (read_manifest(stage) or {}).get("prompts" if table == "prompts" else "parts")
+        if table == "tasks":
+            return None
+        stage = self.stage(STAGE_OF[table], **keys)
+        listed = (stage.manifest() or {}).get("prompts" if table == "prompts" else "parts")
         name = f"{STEMS.get(table, 'part')}-"
         return None if listed is None else [part for part in listed if part["name"].startswith(name)]
 
@@ -126,76 +188,93 @@ class Warehouse:
             return read_parts(merged, table, columns, task_ids)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
-        """Commit one part; False if it stood already, then that one is kept and `rows` are dropped."""
+        """Commit one part of a stage that this process began or joined.
+
+        False if it stood already, or the stage is complete: then `rows` are dropped. Refusal if the stage was
+        ended by another command.
+        """
         from warehouse.store.parts import write_part
         metadata = {"run_id": self.run_id, "part_uuid": uuid.uuid4().hex}
-        return write_part(self.part_path(table, number, **keys), table, rows, metadata)
+        life = self.check_live(STAGE_OF[table], **keys)
+        if life.is_complete:        # by another worker, who had this part as well
+            return False
+        path = self.folder_of(table, life, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
+        return write_part(path, table, rows, metadata)
 
     def stage(self, name: str, *, iteration: int, purpose: str | None = None,
               scorer: str | None = None) -> Stage:
         """The stage `rollout`, `score` or `train` of one iteration."""
-        table = {"rollout": "completions", "score": "samples", "train": "train_steps"}[name]
         identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
-        identity = {key: value for key, value in identity.items() if value is not None}
-        prompts = self.folder("prompts", **identity) if name == "rollout" else None
-        return Stage(name, self.folder(table, **identity), identity, self.run_id, prompts)
+        return Stage(name, {key: value for key, value in identity.items() if value is not None}, self)
+
+    def stage_of(self, life: Life) -> Stage:
+        """The stage of a life."""
+        return Stage(life.stage, life.identity, self)
 
     def iterations(self, table: str) -> list[int]:
-        """Iterations that have a folder in `table`, in order."""
-        top = "train" if table in TRAIN_TABLES else table
-        return sorted(int(name) for name in _values_of(self.root / top, "iteration") if name.isdecimal())
+        """Iterations whose stage that writes `table` has begun, in order."""
+        return sorted({life.iteration for life in self.state.of_stage(STAGE_OF[table])})
 
     def purposes(self, table: str, iteration: int) -> list[str]:
         """Purposes of `table` in one iteration: 'train' first, then evaluations, each before its turns."""
-        purposes = _values_of(self.root / table / f"iteration={iteration}", "purpose")
-        return sorted(purposes, key=lambda purpose: (base_purpose(purpose) != "train", base_purpose(purpose),
-                                                  turn_of(purpose)))
+        return list(dict.fromkeys(str(life.purpose)
+                                  for life in self.state.of_stage(STAGE_OF[table], iteration)))
 
-    def turns(self, iteration: int, base: str = "train", table: str = "completions") -> list[str]:
-        """The purposes in `table` of all turns of a base purpose in one iteration, first turns first."""
-        return [purpose for purpose in self.purposes(table, iteration) if base_purpose(purpose) == base]
+    def turns(self, iteration: int, base: str = "train") -> list[str]:
+        """The purposes of all turns of a base purpose in one iteration, first turns first."""
+        return [purpose for purpose in self.purposes("completions", iteration)
+                if base_purpose(purpose) == base]
 
     def scores(self, iteration: int, purpose: str) -> list[Stage]:
         """Every score of one rollout, finished or not."""
-        folder = self.root / "samples" / f"iteration={iteration}" / f"purpose={purpose}"
-        return [self.stage("score", iteration=iteration, purpose=purpose, scorer=scorer)
-                for scorer in sorted(_values_of(folder, "scorer"))]
+        return [self.stage_of(life) for life in self.state.scores(iteration, purpose)]
 
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers that completed the iteration."""
-        return [score.identity["scorer"] for score in self.scores(iteration, purpose) if score.is_complete()]
+        return self.state.scorers(iteration, purpose)
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-        def numbers(table: str) -> list[int]:
-            return [number for number in self.iterations(table) if iteration in (None, number)]
+        state = self.state
+        return [self.stage_of(life) for name in ("rollout", "score", "train")
+                for life in state.of_stage(name, iteration)]
 
-        stages = [self.stage("rollout", iteration=number, purpose=purpose)
-                  for number in numbers("completions") for purpose in self.purposes("completions", number)]
-        stages += [stage for number in numbers("samples") for purpose in self.purposes("samples", number)
-                   for stage in self.scores(number, purpose)]
-        return stages + [self.stage("train", iteration=number) for number in numbers("train_steps")]
+    def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
+        """The scorer of a rollout whose rows count, and why: `name`, or as config.toml and the state say.
+
+        Refusal if nothing is scored, or not by a scorer of that name.
+        """
+        return self.state.choose_scorer(iteration, purpose, name, named_scorer(self.root))
 
     def trained_purpose(self, iteration: int) -> str:
         """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
-        settings = None
-        with contextlib.suppress(StageError):       # damaged: `warehouse check` says so
-            settings = self.stage("train", iteration=iteration).settings()
-        return (settings or {}).get("purpose", "train")
+        return self.state.trained_purpose(iteration)
 
     def policy_dir(self, version: int) -> Path:
-        """Folder of a policy; version 0 is the base and holds policy.json alone."""
-        return self.root / "policies" / str(version)
+        """Folder of a policy's files, also where a rollback gave it another version; 0 is the base."""
+        policy = self.state.policies.get(version)
+        return self.root / "policies" / (policy.folder if policy else str(version))
+
+    def new_policy_dir(self, iteration: int) -> Path:
+        """Where the training under way of an iteration puts its policy."""
+        life = self.check_live("train", iteration=iteration)
+        return self._generation(self.root / "policies" / str(iteration + 1), life.folder or "0")
 
     def policy(self, version: int) -> dict[str, Any]:
         """policy.json of a version; StageError if that policy does not exist."""
-        policy = read_json(self.policy_dir(version) / "policy.json", sha256=str)
-        if policy is None:
+        known = self.state.policies.get(version)
+        folder = self.policy_dir(version)
+        policy = read_json(folder / "policy.json", sha256=str) if known else None
+        if policy is None or known is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
                              f"`train {shell_quote(self.root)} --iteration {version - 1}` would write it.")
         for key, kind in POLICY_TYPES.items():
             if policy.get(key) is not None and not isinstance(policy[key], kind):
-                raise damaged(self.policy_dir(version) / "policy.json", f"'{key}' is of another type")
+                raise damaged(folder / "policy.json", f"'{key}' is of another type")
+        if known.rolled_back_to is not None and policy["policy_version"] != version:
+            policy |= {"policy_version": version, "parent": known.rolled_back_to,
+                       "parent_sha256": policy["sha256"], "rolled_back_to": known.rolled_back_to}
+            policy |= {} if known.global_step is None else {"global_step": known.global_step}
         return policy
 
     def is_pruned(self, version: int) -> bool:
@@ -214,14 +293,16 @@ class Warehouse:
         check_policy_files(folder, stored, unread)
 
     def policy_versions(self) -> list[int]:
-        """Versions that are committed, in order."""
-        return sorted(int(path.parent.name) for path in self.root.glob("policies/*/policy.json")
-                      if path.parent.name.isdigit())
+        """Versions of the run's policies, in order."""
+        return sorted(self.state.policies)
 
-    def commit_policy(self, version: int, folder: Path) -> bool:
-        """Rename a prepared folder (from `scratch`) to the policy; False if the version stood already."""
+    def commit_policy(self, iteration: int, folder: Path) -> bool:
+        """Put a prepared folder (from `scratch`) where the training of an iteration has its policy.
+
+        It becomes policy `iteration` + 1 when the training is complete. False if one was there already.
+        """
         assert (folder / "policy.json").exists(), "a policy folder needs its policy.json"
-        return commit_directory(folder, self.policy_dir(version))
+        return commit_directory(folder, self.new_policy_dir(iteration))
 
     def scratch(self, name: str) -> Path:
         """A fresh temporary folder on the run's filesystem, to be committed or removed by the caller."""
@@ -233,8 +314,8 @@ class Warehouse:
         return folder
 
 
-def open_warehouse(path: str | Path) -> Warehouse:
-    """Open a run folder, or s3://BUCKET/RUN (gs://, az://) by its working copy.
+def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
+    """Open a run folder, or s3://BUCKET/RUN (gs://, az://) by its working copy; `at`: as after that entry.
 
     StageError if it is none, or was written by a newer version.
     """
@@ -251,19 +332,10 @@ def open_warehouse(path: str | Path) -> Warehouse:
     if version > SCHEMA_VERSION:
         raise StageError(f"{path} has schema version {version}, this Rollhouse reads up to {SCHEMA_VERSION}. "
                          "Install a newer Rollhouse.")
-    finished = finish_intent(root)                       # which may be a change of the facts, too
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
-    return Warehouse(root, facts, finished)
-
-
-def _values_of(folder: Path, key: str) -> list[str]:
-    """What the entries of a folder are named behind `key=`."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StageError(f"{folder} cannot be opened: {error.strerror}. Mend that, then run the same command "
-                         "again.") from error
-    return [name.removeprefix(f"{key}=") for name in names if name.startswith(f"{key}=")]
+    warehouse = Warehouse(root, facts, Log(root, lambda: old_entries(root), at))
+    if at is not None and warehouse.state.head != at:
+        raise StageError(f"The log of {path} has no entry {at}; the last is {warehouse.state.head}. "
+                         f"`warehouse log {shell_quote(path)}` lists them.")
+    return warehouse

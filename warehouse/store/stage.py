@@ -1,117 +1,196 @@
-"""A stage of one iteration: its settings, fixed when it starts, and its manifest, written last."""
+"""A stage of one iteration: begun with its settings, and complete with the entry after its manifest."""
 
-import hashlib
+from __future__ import annotations
+
 import json
 import platform
 import subprocess
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warehouse.store.checksums import part_facts
+from warehouse.ledger.entries import Begun, Changed, Completed
+from warehouse.ledger.state import Key, Life, RunState
+from warehouse.store.checksums import part_facts, sha256_of
 from warehouse.store.commit import commit_json, ensure_local, file_names
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json, shorten
 from warehouse.store.parts import check_parts
 
+if TYPE_CHECKING:
+    from warehouse.store.run_folder import Warehouse
+
+TABLES = {"rollout": "completions", "score": "samples", "train": "train_steps"}
+
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of rollout, score or train over one iteration; complete once its manifest exists."""
+    """One run of rollout, score or train over one iteration, as the state of the run has it now."""
 
     name: str
-    folder: Path
     identity: dict[str, Any]
-    run_id: str = ""
-    prompts: Path | None = None  # folder of the prompts of a rollout, which its manifest lists as well
+    warehouse: Warehouse = field(compare=False)
+
+    @property
+    def life(self) -> Life | None:
+        """What the log says of it; None if it never began, or was ended."""
+        return self.warehouse.state.life(self.name, **self.identity)
+
+    @property
+    def folder(self) -> Path:
+        """Where its parts lie; it may not be there yet."""
+        return self.warehouse.folder(TABLES[self.name], **self.identity)
+
+    @property
+    def prompts(self) -> Path | None:
+        """Of a rollout the folder of its prompts, which its manifest lists as well."""
+        return self.warehouse.folder("prompts", **self.identity) if self.name == "rollout" else None
 
     def settings(self) -> dict[str, Any] | None:
         """What the stage was started with; None if it never started."""
-        return read_json(self.folder / "settings.json")
+        return dict(self.life.settings) if self.life else None
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the stage wrote; None while it is not complete."""
-        return read_manifest(self.folder)
+        """What the stage wrote; None while it is not complete; StageError if it is damaged or gone."""
+        if not self.is_complete():
+            return None
+        manifest = read_manifest(self.folder)
+        if manifest is None and self.warehouse.log.is_past:
+            raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
+                             "of then are gone.")
+        if manifest is None and self.is_complete():
+            raise damaged(self.folder / "manifest.json", "it is missing")
+        return manifest
 
     def is_complete(self) -> bool:
-        """True once the manifest exists, without reading it."""
-        return (self.folder / "manifest.json").exists()
+        """True once the log says so."""
+        return self.life is not None and self.life.is_complete
 
     def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
-               may_change: tuple[str, ...] = ()) -> None:
-        """Fix the settings before the first part, or check that they are those of the earlier run.
+               may_change: tuple[str, ...] = (), *, reads: Sequence[int] = (),
+               taken: Sequence[str] = (), rows: str | None = None) -> None:
+        """Begin the stage with these settings, or check that they are those that it was begun with.
 
-        Raises StageError naming the setting and both values when they differ: rows of one stage are of
-        one kind, or no comparison over them means anything. A setting named in `accept_change` may differ;
-        both values are then recorded beside the settings and in the manifest. One of `may_change` could be.
+        `reads` are the begin entries of the stages whose rows and policy it uses, `taken` groups of earlier
+        rollouts that its plan goes on with, `rows` the folder of the parts that a score goes through. Raises
+        StageError naming the setting and both values when they differ: rows of one stage are of one kind, or
+        no comparison over them means anything. A setting named in `accept_change` may differ; both values
+        are then in the log and in the manifest. One of `may_change` could be. Refusal if the stage was ended
+        since this process began it.
         """
         settings = json.loads(json.dumps(settings))
-        if commit_json(self.folder / "settings.json", settings):
-            return
-        before = self.settings()
-        assert before is not None
-        for key in sorted(before.keys() | settings.keys()):
-            values = {"before": before.get(key), "now": settings.get(key)}
+        key: Key = (self.name, self.identity["iteration"], self.identity.get("purpose"),
+                    self.identity.get("scorer"))
+        if key in self.warehouse.joined:
+            self.warehouse.check_live(self.name, **self.identity)
+        life = self.life
+
+        def begin(state: RunState) -> Begun | None:
+            nonlocal life
+            life = state.life(*key)
+            return None if life else Begun(*key, settings, sorted({*reads}), [*taken], rows=rows)
+
+        self.warehouse.state.check_rows(reads, rows)
+        begun = None if life else self.warehouse.append(begin)
+        self.warehouse.joined[key] = life.begun if life else begun      # type: ignore[assignment]
+        if life:
+            self._check_same(life, settings, accept_change, may_change)
+
+    def _check_same(self, life: Life, settings: dict[str, Any], accept_change: tuple[str, ...],
+                    may_change: tuple[str, ...]) -> None:
+        before, begun = life.settings, life.begun
+        for name in sorted(before.keys() | settings.keys()):
+            values = {"before": before.get(name), "now": settings.get(name)}
             if values["before"] == values["now"]:
                 continue
-            if key not in accept_change:
-                accept = f"go on with `--accept-change {key}`, " if key in may_change else ""
+            if name not in accept_change:
+                accept = f"go on with `--accept-change {name}`, " if name in may_change else ""
                 raise StageError(
-                    f"{self.title} was started with {key} = {shorten(values['before'], 80)}, now it is "
+                    f"{self.title} was started with {name} = {shorten(values['before'], 80)}, now it is "
                     f"{shorten(values['now'], 80)}. Run it with the former value, {accept}or "
                     f"{self.way_to_discard()}.")
-            record = {"setting": key, **values}
-            name = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:12]
-            commit_json(self.folder / f"change-{name}.json", record)
+            self._note_change(begun, {"setting": name, **values})
+
+    def _note_change(self, begun: int, change: dict[str, Any]) -> None:
+        self.warehouse.append(lambda state: None if change in state.lives[begun].changes
+                              else Changed(begun, **change))
 
     def changes(self) -> list[dict[str, Any]]:
-        """Changes of settings that were accepted while the stage ran; version 0.2.0 called them drift."""
-        paths = [*self.folder.glob("drift-*.json"), *self.folder.glob("change-*.json")]
-        records = [read_json(path) for path in sorted(paths)]
-        return [record for record in records if record is not None]
+        """Changes of settings that were accepted while the stage ran."""
+        return [dict(change) for change in self.life.changes] if self.life else []
 
-    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
+    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None, *,
+                 reads: Iterable[int] = ()) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
-        StageError if a part comes from another run, or if `numbers` are given and the parts have others.
+        The stage is complete with the entry of the log after it. StageError if a part comes from another run,
+        or if `numbers` are given and the parts have others; Refusal if the stage, or one that it read, was
+        ended meanwhile.
         """
-        commit_json(self.folder / "manifest.json", self.facts_to_store(facts, numbers))
-        written = self.manifest()
-        assert written is not None
-        return written
+        while not (life := self.warehouse.check_live(self.name, **self.identity)).is_complete:
+            folder = self.warehouse.folder_of(TABLES[self.name], life, **self.identity)
+            commit_json(folder / "manifest.json", self.facts_to_store(facts, numbers))
+            written = read_manifest(folder)
+            assert written is not None
+            kept, sha256 = self._facts_of_state(written), sha256_of(folder / "manifest.json")
+
+            def end(state: RunState, before: Life = life, kept: dict[str, Any] = kept,
+                    sha256: str = sha256) -> Completed | None:
+                now = state.lives[before.begun]     # a repair may have given it another folder
+                return (None if now.is_complete or now.folder != before.folder
+                        else Completed(now.begun, sorted({*reads}), sha256, kept))
+
+            self.warehouse.append(end)
+        manifest = self.manifest()
+        assert manifest is not None
+        return manifest
+
+    def _facts_of_state(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """What the state of the run has to know of a stage that is complete."""
+        kept = {name: manifest["facts"][name] for name in ("scorer", "waiting") if name in manifest["facts"]}
+        kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
+        if any(part["name"].startswith("carried-") for part in manifest["parts"]):
+            rows = self.warehouse.read("carried", ["group_id"], **self.identity)
+            kept["carried"] = list(dict.fromkeys(rows["group_id"].to_pylist()))
+        if self.name == "train":
+            policy = self.warehouse.new_policy_dir(self.identity["iteration"])
+            ensure_local([policy])
+            if (policy / "policy.json").exists():
+                kept["policy"] = policy.relative_to(self.warehouse.root / "policies").as_posix()
+        return kept
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """What the manifest would say now."""
         from importlib.metadata import version
-        parts = [self.folder / name for name in file_names(self.folder, "*-*.parquet")]
-        asked = ([self.prompts / name for name in file_names(self.prompts, "part-*.parquet")]
-                 if self.prompts else [])
+        folder, prompts = self.folder, self.prompts
+        parts = [folder / name for name in file_names(folder, "*-*.parquet")]
+        asked = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
         ensure_local([*parts, *asked])
-        check_parts(parts, self.run_id, numbers)
-        check_parts(asked, self.run_id)
+        check_parts(parts, self.warehouse.owners, numbers)
+        check_parts(asked, self.warehouse.owners)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
             "versions": {"python": platform.python_version(), "rollhouse": version("rollhouse"),
                          "git": _revision()},
             "parts": [part_facts(part) for part in parts],
-            **({"prompts": [part_facts(part) for part in asked]} if self.prompts else {}),
+            **({"prompts": [part_facts(part) for part in asked]} if prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
 
     def way_to_discard(self) -> str:
         """How a sentence says to start the stage afresh."""
-        if self.name == "score":
-            return f"remove {self.folder} to score again"
-        run = self.folder.parents[2 if self.name == "rollout" else 1]
+        run, iteration = self.warehouse.root, self.identity["iteration"]
         if self.name == "train" and self.is_complete():
-            return (f"go back to before it with `warehouse rollback {shell_quote(run)} --to "
-                    f"{self.identity['iteration']}`")
-        which = f"--purpose {self.identity['purpose']}" if self.name == "rollout" else "--training"
-        return (f"put aside what it wrote with `warehouse discard {shell_quote(run)} --iteration "
-                f"{self.identity['iteration']} {which}`")
+            return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
+                    f"{shell_quote(f'{run}-at-{iteration}')} --at {iteration} --with-rows`")
+        which = {"rollout": f"--purpose {self.identity.get('purpose')}", "train": "--training",
+                 "score": f"--purpose {self.identity.get('purpose')} --scorer "
+                          f"{shell_quote(self.identity.get('scorer'))}"}[self.name]
+        return (f"put aside what it wrote with `warehouse discard {shell_quote(run)} --iteration {iteration} "
+                f"{which}`")
 
     @property
     def title(self) -> str:

@@ -54,7 +54,8 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     _number(rows, iteration, purpose)
     prompts = pa.Table.from_pylist(_prompts(rows, splits), arrow_schema("prompts"))
     parts = [pa.Table.from_pylist(part, arrow_schema("completions")) for part in _parts(rows)]
-    stage.settle(settings)
+    trained = warehouse.state.policies[rows[0]["policy_version"]].trained
+    stage.settle(settings, reads=[] if trained is None else [trained])
     warehouse.write_part("prompts", 0, prompts, **keys)
     for number, part in enumerate(parts):
         warehouse.write_part("completions", number, part, **keys)

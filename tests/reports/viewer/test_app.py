@@ -14,10 +14,11 @@ from starlette.testclient import TestClient
 import warehouse
 from reports.build import FIGURES
 from reports.viewer.session import View
-from tests.building.runs import copy_run
-from tests.building.weather import build_run
+from tests.building.runs import back_before, begin, copy_run, finish
+from tests.building.weather import SCORER, build_run
 from tests.reports.test_build import replace_completions
 from tests.reports.viewer.conftest import TOKEN, client_of
+from warehouse.maintain.discard import discard
 from warehouse.sql.database import lock
 from warehouse.store.run_folder import Warehouse
 
@@ -167,27 +168,30 @@ def test_a_hostile_completion_is_text_alone(run: Warehouse, tmp_path: Path) -> N
 def test_a_run_that_grows_and_vanishes_while_it_is_shown(run: Warehouse, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.viewer.session.LOOK_AGAIN", 0)
-    copy = copy_run(run, tmp_path / "copy")
-    shutil.move(copy.root / "samples" / "iteration=7", tmp_path / "kept")
+    copy = back_before(copy_run(run, tmp_path / "copy"), "score", complete=True, iteration=7, purpose="train",
+                       scorer=SCORER)
     with client_of(copy.root) as client:
         before = client.get("/copy/now").json()["version"]
         assert client.get("/copy/iteration?iteration=7").status_code == 400
-        shutil.move(tmp_path / "kept", copy.root / "samples" / "iteration=7")
-        client.get("/copy/now")
-        assert client.get("/copy/now").json()["version"] != before
-        assert client.get("/copy/iteration?iteration=7").status_code == 200
+        finish(copy, "score", iteration=7, purpose="train", scorer=SCORER)
+        grown = client.get("/copy/now").json()["version"]
+        assert grown != before and client.get("/copy/iteration?iteration=7").status_code == 200
+        discard(copy, 7, "train")
+        assert client.get("/copy/now").json()["version"] != grown
+        assert client.get("/copy/iteration?iteration=7").status_code == 400
         shutil.rmtree(copy.root)
         assert "is gone" in notice(client, "/copy/iteration?iteration=7")
 
 
 def test_a_stage_under_way_is_told_with_its_share(run: Warehouse, tmp_path: Path) -> None:
-    copy = copy_run(run, tmp_path / "copy")
-    folder = copy.root / "completions" / "iteration=7" / "purpose=train"
-    (folder / "manifest.json").unlink()
-    next(iter(sorted(folder.glob("part-*.parquet")))).unlink()
+    keys = {"iteration": 7, "purpose": "train"}
+    copy = back_before(copy_run(run, tmp_path / "copy"), "rollout", complete=True, **keys)
+    copy.parts("completions", **keys)[0].unlink()
+    begin(copy, "train", iteration=7)
     with client_of(copy.root) as client:
         told = client.get("/copy/now").json()["html"]
     assert "rollout of iteration 7" in told and "64 of 128 completions" in told and 'value="50"' in told
+    assert "tokens/s since it began" in told and "train of iteration 7" in told
 
 
 def test_a_page_as_one_file_loads_nothing_and_links_nowhere(client: TestClient) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser import MISSING, Browser, is_there
-from tests.building.runs import copy_run
-from tests.building.weather import build_run
+from tests.building.runs import back_before, copy_run, finish
+from tests.building.weather import SCORER, build_run
 from tests.reports.test_build import replace_completions
 from tests.reports.viewer.test_app import HOSTILE
 from warehouse.store.run_folder import Warehouse
@@ -209,20 +209,15 @@ def test_no_page_scrolls_sideways_on_a_phone(site: Site, dark: bool) -> None:
 
 
 def test_a_new_point_appears_while_the_page_is_open(window: Browser, run: Warehouse, tmp_path: Path) -> None:
-    copy = copy_run(run, tmp_path / "copy")
-    manifests = [path for table in ("samples", "train") for path in
-                 (copy.root / table / "iteration=7").rglob("manifest.json")]
-    texts = {path: path.read_bytes() for path in manifests}
-    for path in manifests:
-        path.unlink()
+    keys = {"iteration": 7, "purpose": "train", "scorer": SCORER}
+    copy = back_before(copy_run(run, tmp_path / "copy"), "score", complete=True, **keys)
     live = Site(window, copy.root)
     try:
         live.has("score of iteration 7")
         live.until(lambda: live.draws("passes"), "passes")
         newest = "return Math.max(...charts.find((one) => one.figure.id === 'passes').facts.x)"
         assert window.script(newest) == 6
-        for path, text in texts.items():
-            path.write_bytes(text)
+        finish(copy, "score", **keys)
         live.until(lambda: window.script(newest) == 7, "the new point")
     finally:
         assert live.end() == 0

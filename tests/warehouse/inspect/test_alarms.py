@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from benchmarks.collapse_drill import BROKEN, judge, learning
 from benchmarks.collapse_drill import ONSET as DRILL_ONSET
-from tests.building.runs import completion_row, prompt_row, write_rows
+from tests.building.runs import back_before, completion_row, prompt_row, write_rows
 from tests.building.weather import (
+    SAMPLING,
     SCORER,
     SHAPES,
     Weather,
@@ -28,8 +29,7 @@ from warehouse.inspect.advice import _paid, advice_lines, alarm_lines, changed_s
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
 from warehouse.maintain.check import check_run
 from warehouse.sql.database import connect, empty_connection, rows_of
-from warehouse.stages.due import rollout_due, train_due
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
 UNJUDGED = ("Not judged of eval for want of earlier values: truncation, loops, repetition, no_code, "
@@ -185,24 +185,21 @@ def test_going_back_before_the_next_rollout_replaces_the_newest_policy(tmp_path:
     result = rollback(run, 1)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == (
-        "policy 3 now has the weights of policy 1; the former policy 3 is kept in 3.set-aside-1")
+        "policy 3 now has the weights of policy 1; the former policy 3 stays in 3/generation=17")
     assert run.policy(3)["sha256"] == run.policy(1)["sha256"] and run.policy(3)["rolled_back_to"] == 1
-    assert json.loads((run.root / "policies/3.set-aside-1/policy.json").read_text())["sha256"] == f"{3:064d}"
-    assert rollout_due(run) == 3 and train_due(run) == 3
+    former = json.loads((run.root / "policies/3/generation=17/policy.json").read_text())
+    assert former["sha256"] == f"{3:064d}"
+    assert run.state.rollout_due() == 3 and run.state.train_due() == 3
     assert connect(run).execute("SELECT count(*) FROM completions").fetchone() == rows
     assert check_run(run).problems == []
 
 
 def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Path) -> None:
-    run = build_run(tmp_path / "run", iterations=3, evals=())
-    for path in (run.root / "train/iteration=2").iterdir():
-        path.unlink()
-    (run.root / "policies/3/policy.json").unlink()
-    (run.root / "policies/3").rmdir()
-    (run.root / "train/iteration=2").rmdir()
+    back_before(build_run(tmp_path / "run", iterations=3, evals=()), "train", iteration=2)
+    run = open_warehouse(tmp_path / "run")
     result = rollback(run, 0)
     assert "policy 3 now has the weights of policy 0; iteration 2 stays as it is" in result.stdout
-    assert rollout_due(run) == 3 and train_due(run) == 3
+    assert run.state.rollout_due() == 3 and run.state.train_due() == 3
     assert run.policy(3)["sha256"] == run.policy(0)["sha256"]
     assert connect(run).execute("SELECT max(iteration) FROM samples").fetchone() == (2,)
     assert check_run(run).problems == []
@@ -339,7 +336,8 @@ def test_nothing_falls_from_an_iteration_that_ended_with_its_shortest(tmp_path: 
     for iteration, solve in enumerate((0.6, 0.25, 0.25, 0.25)):
         if carries:
             prompt = prompt_row("late", 16, iteration=iteration)
-            write_rows(run, "carried", [[completion_row(prompt, 0, [1], [-1.0], "", finish_reason=None)]])
+            write_rows(run, "carried", [[completion_row(prompt, 0, [1], [-1.0], "", finish_reason=None)]],
+                       settings=SAMPLING)
         write_iteration(run, iteration, "train", Weather(solve=solve), random)
     assert ("solving_falls" in fired(run)) is not carries
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]

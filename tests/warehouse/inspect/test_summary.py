@@ -1,18 +1,18 @@
 """How the summary ends: what the run waits for, and whether it goes wrong."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.building.weather import Weather, build_run, empty_run, write_iteration
+from tests.building.runs import back_before
+from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 def ending(run: Warehouse) -> list[str]:
@@ -32,24 +32,19 @@ def test_a_trained_run_waits_for_the_next_rollout(run: Warehouse) -> None:
 
 
 def test_a_scored_iteration_waits_for_training(run: Warehouse) -> None:
-    shutil.rmtree(run.root / "train/iteration=1")
-    shutil.rmtree(run.root / "policies/2")
+    back_before(run, "train", iteration=1)
     assert ending(run)[0] == f"Next: train {run.root}"
 
 
 def test_a_complete_rollout_waits_for_its_scores(run: Warehouse) -> None:
-    for folder in ("train/iteration=1", "policies/2", "samples/iteration=1"):
-        shutil.rmtree(run.root / folder)
+    back_before(run, "score", iteration=1, purpose="train", scorer=SCORER)
     assert ending(run) == [f"Next: score {run.root}"]
-    shutil.rmtree(run.root / "train/iteration=0")
-    shutil.rmtree(run.root / "samples/iteration=0")
+    back_before(open_warehouse(run.root), "score", iteration=0, purpose="train", scorer=SCORER)
     assert ending(run) == [f"Nothing is scored yet. Next: score {run.root}"]
 
 
 def test_a_rollout_under_way_is_to_be_finished_first(run: Warehouse) -> None:
-    for folder in ("train/iteration=1", "policies/2", "samples/iteration=1"):
-        shutil.rmtree(run.root / folder)
-    (run.root / "completions/iteration=1/purpose=train/manifest.json").unlink()
+    back_before(run, "rollout", complete=True, iteration=1, purpose="train")
     assert ending(run)[-1] == f"Next: rollout {run.root}"
 
 

@@ -14,19 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from tests.building.runs import change_document
+from tests.building.runs import back_before, change_document
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.init import init_run
 from warehouse.maintain.check import check_run
-from warehouse.maintain.repair import plan_repair
+from warehouse.maintain.repair import plan_repair, put_aside
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-COMPLETIONS = "completions/iteration=0/purpose=train/part-00000.parquet"
-SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/part-00000.parquet"
-TRAINED = "train/iteration=0/samples-00000.parquet"
-PROMPTS = "prompts/iteration=0/purpose=train/part-00000.parquet"
+# Entries 1, 3 and 5 of the log begin the stages of iteration 0, entries 7, 9 and 11 those of iteration 1.
+COMPLETIONS = "completions/iteration=0/purpose=train/generation=1/part-00000.parquet"
+SAMPLES = f"samples/iteration=0/purpose=train/scorer={SCORER}/generation=3/part-00000.parquet"
+TRAINED = "train/iteration=0/generation=5/samples-00000.parquet"
+PROMPTS = "prompts/iteration=0/purpose=train/generation=1/part-00000.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +117,21 @@ def test_a_missing_part_is_named(run: Warehouse) -> None:
     assert any("has parts [1], the completions have [0, 1]" in problem for problem in problems)
 
 
-def test_missing_scores_of_a_trained_iteration_are_named(run: Warehouse) -> None:
+def test_missing_scores_are_named_and_can_be_made_again(run: Warehouse) -> None:
     shutil.rmtree(run.root / "samples/iteration=1")
     problem = only_problem(run)
-    assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER} is missing")
-    assert problem.endswith(f"or score again: score {run.root} --iteration 1.")
-    shutil.rmtree(run.root / "completions/iteration=1")
-    assert any(problem.endswith("was trained on its rewards. Restore it from a copy of the run.")
-               for problem in check_run(run, quick=True).problems)
+    assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER}/generation=9 is")
+    assert problem.endswith("or let `warehouse repair` open the stage again.")
+    put_aside(run, plan_repair(run))
+    assert "not complete" in only_problem(run) and run.state.next_stage() == "score"
 
 
-def test_missing_completions_of_a_scored_iteration_are_named(run: Warehouse) -> None:
+def test_missing_completions_of_a_scored_iteration_stay_missing(run: Warehouse) -> None:
     shutil.rmtree(run.root / "completions/iteration=1")
-    problem = next(problem for problem in check_run(run).problems if "no stage can sample" in problem)
-    assert problem.startswith(f"{run.root}/completions/iteration=1/purpose=train is missing, though score of")
-    assert not any("score again" in problem for problem in check_run(run).problems)
+    problem = check_run(run, quick=True).problems[0]
+    assert problem.startswith(f"{run.root}/completions/iteration=1/purpose=train/generation=7 is gone")
+    assert problem.endswith("Restore it from a copy of the run; no stage can make the same rows again.")
+    assert plan_repair(run) == []
 
 
 def test_missing_tasks_are_named(run: Warehouse) -> None:
@@ -180,9 +181,9 @@ def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
 
 
 def test_a_part_in_the_wrong_folder_is_named(run: Warehouse) -> None:
-    wrong = run.root / "prompts/iteration=1/purpose=train/part-00000.parquet"
+    wrong = run.root / "prompts/iteration=1/purpose=train/generation=7/part-00000.parquet"
     wrong.unlink()
-    shutil.copy(run.root / "prompts/iteration=0/purpose=train/part-00000.parquet", wrong)
+    shutil.copy(run.root / PROMPTS, wrong)
     assert any("lies in the folder of iteration 1 but holds iteration 0" in problem
                for problem in check_run(run).problems)
 
@@ -309,13 +310,15 @@ def test_a_group_in_two_parts_is_named(run: Warehouse) -> None:
 
 
 def test_a_missing_policy_is_named(run: Warehouse) -> None:
-    shutil.rmtree(run.root / "policies" / "2")
+    shutil.rmtree(run.root / "policies/2/generation=11")
     assert "policy 2 is missing" in only_problem(run)
 
 
 def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
-    (run.root / "train/iteration=1/manifest.json").unlink()
-    (run.root / "train/iteration=1/steps-00000.parquet.tmp-12ab").write_bytes(b"half")
+    back_before(run, "train", complete=True, iteration=1)
+    run = open_warehouse(run.root)
+    (run.root / "train/iteration=1/generation=11/manifest.json").unlink()
+    (run.root / "train/iteration=1/generation=11/steps-00000.parquet.tmp-12ab").write_bytes(b"half")
     report = check_run(run)
     assert report.problems == []
     assert any("train of iteration 1 is not complete" in note for note in report.notes)

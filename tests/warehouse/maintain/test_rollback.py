@@ -4,38 +4,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.building.runs import TURN, change_document, new_run
+from tests.building.runs import TURN, add_policy, begin, new_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
 from warehouse.maintain.repair import plan_repair
 from warehouse.maintain.rollback import roll_back
-from warehouse.stages.due import rollout_due
 from warehouse.store.errors import StageError
 
 
 def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", {"turn": TURN})
     for version in (1, 2):
-        run.commit_policy(version, weights(run, version, f"weights {version}"))
+        add_policy(run, version, weights(run, version, f"weights {version}"))
         run.stage("train", iteration=version - 1).complete({})
     for iteration in (0, 1, 2, 3):                     # the last one by policy 2, which is left
         add_rollout(run, [("turn", fenced(SAME))], iteration=iteration)
-    begun = run.folder("completions", iteration=3, purpose="train") / "manifest.json"
-    begun.unlink()
     add_rollout(run, [("turn", fenced(SAME))], iteration=1, purpose="eval-turn2", turn=2, parent_iteration=3,
                 parent_purpose="train", parent_sample_index=0)
     with pytest.raises(StageError, match="eval-turn2 of iteration 1 answers completions of iteration 3"):
         roll_back(run, 1)
     discard(run, 1, "eval-turn2")
-    first, = (tmp_path / "run" / "discarded").iterdir()
     said, after = roll_back(run, 1)
-    aside, = {*(tmp_path / "run" / "discarded").iterdir()} - {first}
     assert said == ("policy 3 now has the weights of policy 1; iteration 2 stays as it is and is not trained "
-                    f"on; what was sampled ahead of iteration 3 is kept in {aside}")
+                    "on; what was sampled ahead of iteration 3 is discarded")
     assert [run.purposes("completions", iteration) for iteration in (2, 3)] == [["train"], []]
-    assert not run.purposes("prompts", 3) and rollout_due(run) == 3
-    assert sorted(path.parent.parent.name for path in aside.glob("*/*/*")) == ["completions", "prompts"]
+    assert not run.purposes("prompts", 3) and run.state.rollout_due() == 3
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
     with pytest.raises(StageError, match="Iteration 2 was left out of training by a rollback, and its"):
         discard(run, 2, "train")
@@ -45,28 +40,28 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
 def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path: Path, iteration: int,
                                                                         purpose: str) -> None:
     run = new_run(tmp_path / "run", {"turn": TURN})
-    run.commit_policy(1, weights(run, 1, "weights 1"))
+    add_policy(run, 1, weights(run, 1, "weights 1"))
     run.stage("train", iteration=0).complete({})
     add_rollout(run, [("turn", fenced(SAME))], iteration=0)
-    add_rollout(run, [("turn", fenced(SAME))], iteration=iteration, purpose=purpose, complete=False)
-    settings = run.stage("rollout", iteration=iteration, purpose=purpose)
-    change_document(settings.folder / "settings.json", policy_version=1)
+    add_rollout(run, [("turn", fenced(SAME))], iteration=iteration, purpose=purpose, complete=False,
+                settings={"policy_version": 1})
     former = run.policy(1)
     file = run.policy_dir(1) / "adapter_model.safetensors"
     file.write_text("weights 2")
     assert any(move.path is None and "later rows were sampled" in move.why for move in plan_repair(run))
     file.write_text("weights 1")
     assert "policy 2 now has the weights of policy 0; iteration 1 stays" in roll_back(run, 0)[0]
-    assert run.policy(1) == former and rollout_due(run) == 2
+    assert run.policy(1) == former and run.state.rollout_due() == 2
     assert run.purposes("completions", iteration) == ([] if purpose == "train" else ["train", "eval"])
 
 
 def test_a_training_that_was_killed_behind_its_policy_is_finished_first(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", {"turn": TURN})
-    run.commit_policy(1, weights(run, 1, "weights 1"))
-    training = run.stage("train", iteration=0)
-    training.settle({})
-    with pytest.raises(StageError, match="wrote policy 1 and was stopped before its end"):
+    add_policy(run, 1, weights(run, 1, "weights 1"))
+    training = begin(run, "train", iteration=1)
+    run.commit_policy(1, weights(run, 2, "weights 2"))
+    with pytest.raises(Refusal) as refused:
         roll_back(run, 0)
+    assert (refused.value.code, refused.value.fields["iteration"]) == ("training_begun", 1)
     training.complete({})
-    assert roll_back(run, 0)[0].startswith("policy 1 now has the weights of policy 0")
+    assert roll_back(run, 0)[0].startswith("policy 2 now has the weights of policy 0")

@@ -16,7 +16,6 @@ from warehouse.maintain.check import check_run
 from warehouse.maintain.repair import plan_repair, put_aside
 from warehouse.store.errors import counted
 from warehouse.store.run_folder import open_warehouse
-from warehouse.tasks.changes import replaced_payloads, task_changes
 
 OTHER = {**TURN, "test": [{"input": [[1, 0]], "output": [[0, 1]]}]}
 
@@ -51,18 +50,19 @@ def test_a_replaced_task_keeps_its_place_and_what_it_was(run: Path, corrected: P
     assert json.loads(after["b"]["payload"])["test"] == OTHER["test"]
     assert after["b"] | {"payload": "", "source": ""} == before["b"] | {"payload": "", "source": ""}
     assert {name: after[name] for name in "ac"} == {name: before[name] for name in "ac"}
-    [change] = task_changes(run)
+    [change] = open_warehouse(run).state.task_changes
     assert change["replaced"]["b"]["before"]["payload"] == before["b"]["payload"]
     assert check_run(open_warehouse(run)).problems == []
 
 
 def test_rows_of_a_replaced_task_keep_the_scorer_that_judged_them(run: Path, corrected: Path) -> None:
-    assert replaced_payloads(run) == {}
+    assert open_warehouse(run).state.replaced_payloads == {}
     said("replace", run, corrected)
-    first = replaced_payloads(run)
+    first = open_warehouse(run).state.replaced_payloads
     corrected.write_text(json.dumps({"b": {**OTHER, "train": OTHER["test"]}}))
     said("replace", run, corrected)
-    scorers = [Scorer("exact", replaced=facts).identity for facts in ({}, first, replaced_payloads(run))]
+    second = open_warehouse(run).state.replaced_payloads
+    scorers = [Scorer("exact", replaced=facts).identity for facts in ({}, first, second)]
     assert len(set(scorers)) == 3 and scorers[0] == Scorer("exact").identity
 
 
@@ -87,7 +87,7 @@ def test_again_it_does_nothing(run: Path, corrected: Path) -> None:
     said("replace", run, corrected)
     facts = (run / "warehouse.json").read_bytes()
     assert said("replace", run, corrected).output == "The run has these tasks already; nothing to do.\n"
-    assert (run / "warehouse.json").read_bytes() == facts and len(task_changes(run)) == 1
+    assert (run / "warehouse.json").read_bytes() == facts and len(open_warehouse(run).state.task_changes) == 1
 
 
 def test_added_tasks_come_behind_those_of_the_run(run: Path, tmp_path: Path) -> None:

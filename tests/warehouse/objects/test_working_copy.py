@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from rollout.prompts.selection import training_visits
 from score.cli import score
+from tests.building import runs
 from tests.building.object_server import STORE, keys
 from tests.building.runs import small_run
 from tests.building.stored import on_machine, sample, stored_run, weights
@@ -25,7 +26,7 @@ from warehouse.objects.working_copy import WorkingCopy
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import TWINS, commit_bytes
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS = {"iteration": 0, "purpose": "train"}
 
@@ -97,34 +98,44 @@ def test_of_many_machines_one_commits_a_file_and_all_have_its_content(machine) -
     assert {path.read_bytes() for path in paths} == {str(paths[won.index(True)]).encode()}
 
 
+def training(machine, name: str) -> Warehouse:
+    """The run on a machine that trains iteration 0."""
+    warehouse = machine(name)
+    runs.begin(warehouse, "train", iteration=0)
+    return warehouse
+
+
 def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
-    first, second = machine("a"), machine("b")
+    first, second = training(machine, "a"), training(machine, "b")
     folders = weights(first, 1, "of the first"), weights(second, 1, "of the second")
     with ThreadPoolExecutor(2) as pool:
-        won = list(pool.map(lambda pair: pair[0].commit_policy(1, pair[1]),
+        won = list(pool.map(lambda pair: pair[0].commit_policy(0, pair[1]),
                             zip((first, second), folders, strict=True)))
     assert sorted(won) == [False, True]
     text = ("of the first", "of the second")[won.index(True)]
+    first.stage("train", iteration=0).complete({})
     for warehouse in (first, second, machine("c")):
+        warehouse.log.refresh()
         warehouse.verify_policy(1)
         assert (warehouse.policy_dir(1) / "adapter_model.safetensors").read_text() == text
     assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 2
 
 
 def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machine, monkeypatch) -> None:
-    warehouse, other = machine("a"), machine("b")
+    warehouse, other = training(machine, "a"), training(machine, "b")
     puts = iter(("of the one that wins", "of the one that is killed"))
 
     def meanwhile(point: str, _path: Path) -> None:
         if point == "before put" and next(puts) == "of the one that wins":
             with pytest.raises(KeyboardInterrupt):
-                other.commit_policy(1, weights(other, 1, "never a policy"))
+                other.commit_policy(0, weights(other, 1, "never a policy"))
             assert machine("c").policy_versions() == [0]
         elif point == "before put":
             raise KeyboardInterrupt
     with monkeypatch.context() as patched:
         patched.setattr("warehouse.objects.working_copy.reached", meanwhile)
-        assert warehouse.commit_policy(1, weights(warehouse, 1, "there"))
+        assert warehouse.commit_policy(0, weights(warehouse, 1, "there"))
+    warehouse.stage("train", iteration=0).complete({})
     machine("d").verify_policy(1)
     assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 2
 
@@ -203,7 +214,7 @@ def test_what_to_run_next_is_named_by_the_address(machine, address: str) -> None
     assert f"Next: rollout {address}\n" in CliRunner().invoke(cli, ["summary", address]).output
     sample(machine("a"))
     moved = CliRunner().invoke(cli, ["discard", address, "--iteration", "0", "--purpose", "train"]).output
-    assert moved.startswith(f"moved to {address}/discarded/")
+    assert moved == "discarded: rollout of iteration 0, purpose train\n"
     assert f"Run `rollout {address} --iteration 0` and then" in CliRunner().invoke(train, [address]).output
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.building.runs import change_document
+from tests.building.runs import score_again
 from tests.building.weather import SCORER, build_run, weather, write_iteration, write_training
 from tests.warehouse.sql.test_views import rounded, scanned_files
 from warehouse.sql.database import connect
@@ -64,9 +64,7 @@ def test_new_iterations_are_added_to_what_is_rolled_up(run: Warehouse) -> None:
 def test_another_scorer_makes_the_rollup_void(run: Warehouse) -> None:
     write_rollup(run)
     stale = everything(run)[3]
-    folder = run.root / "samples/iteration=1/purpose=train"
-    shutil.copytree(folder / f"scorer={SCORER}", folder / "scorer=strict-99")
-    change_document(folder / "scorer=strict-99/manifest.json", scorer="strict-99")
+    score_again(run, SCORER, "strict-99", 1)
     (run.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')
     rows = everything(run)[3]
     assert [row["scorer"] for row in rows] == [SCORER, "strict-99", SCORER, SCORER]

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.building.runs import change_document
+from tests.building.runs import back_before, begin, score_again, write_manifest_again
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.inputs.inputs import scorer_to_train
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory
-from warehouse.store.chosen_scorer import choose_scorer
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -94,10 +93,7 @@ def run_with_missing_rewards(folder: Path, num_tasks: int, missing: set[int]) ->
     path.chmod(0o644)
     column = table.schema.get_field_index("reward")
     pq.write_table(table.set_column(column, table.schema.field(column), [rewards]), path)
-    stage = warehouse.stage("score", iteration=0, purpose="train", scorer=SCORER)
-    facts = (stage.manifest() or {})["facts"]
-    (stage.folder / "manifest.json").unlink()
-    stage.complete(facts)
+    write_manifest_again(warehouse.stage("score", iteration=0, purpose="train", scorer=SCORER))
     return warehouse
 
 
@@ -234,9 +230,9 @@ def test_one_completion_and_its_tokens(run: Warehouse, connection: duckdb.DuckDB
 
 
 def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None:
-    warehouse = build_run(tmp_path / "run", iterations=2, evals=())
-    (warehouse.root / "samples/iteration=1/purpose=train" / f"scorer={SCORER}" / "manifest.json").unlink()
-    (warehouse.root / "completions/iteration=1/purpose=train/manifest.json").unlink()
+    back_before(build_run(tmp_path / "run", iterations=2, evals=()), "rollout", complete=True, iteration=1,
+                purpose="train")
+    warehouse = open_warehouse(tmp_path / "run")
     assert one(connect(warehouse), "SELECT max(iteration) FROM samples") == 0
     assert one(connect(warehouse), "SELECT max(iteration) FROM prompts") == 0
     assert one(connect(warehouse, partial=True), "SELECT max(iteration) FROM samples") == 1
@@ -245,28 +241,22 @@ def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None
 
 def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     warehouse = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
-    shutil.copytree(warehouse.root / "samples/iteration=0/purpose=train" / f"scorer={SCORER}",
-                    warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99")
-    manifest = warehouse.root / "samples/iteration=0/purpose=train/scorer=strict-99/manifest.json"
-    finished_at = json.loads(manifest.read_text())["finished_at"]
-    change_document(manifest, scorer="strict-99", finished_at=finished_at + 9)
+    score_again(warehouse, SCORER, "strict-99", 0)
 
     def chosen() -> list[tuple[str, str]]:
         [shown] = [(choice.scorer, choice.reason) for choice in take_inventory(warehouse).choices
                    if choice.chosen]
-        assert shown == choose_scorer(warehouse, 0, "train", None)  # what train and explain go by
-        assert choose_scorer(warehouse, 0, "train", "strict")[0] == "strict-99"
-        assert choose_scorer(warehouse, 0, "train", SCORER)[0] == SCORER
+        assert shown == warehouse.choose_scorer(0, "train", None)  # what train and explain go by
+        assert warehouse.choose_scorer(0, "train", "strict")[0] == "strict-99"
+        assert warehouse.choose_scorer(0, "train", SCORER)[0] == SCORER
         return [shown]
 
     assert chosen() == [("strict-99", "finished last")]
     with pytest.raises(StageError, match="Scorer 'lax' has not scored iteration 0"):
-        choose_scorer(warehouse, 0, "train", "lax")
+        warehouse.choose_scorer(0, "train", "lax")
     with pytest.raises(StageError, match="Name the one to train on: --scorer strict-99"):
         scorer_to_train(warehouse, 0, None)
-    train = warehouse.stage("train", iteration=0)
-    train.settle({"loss": "dapo"})
-    train.complete({"scorer": SCORER})
+    begin(warehouse, "train", {"loss": "dapo"}, iteration=0).complete({"scorer": SCORER})
     assert chosen() == [(SCORER, "its rewards were trained on")]
     assert scorer_to_train(warehouse, 0, None) == SCORER
     (warehouse.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')

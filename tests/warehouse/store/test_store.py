@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.building.runs import small_run
+from tests.building.runs import begin, small_run
 from warehouse.store import commit
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
@@ -27,6 +27,7 @@ def steps(count: int, iteration: int = 0) -> pa.Table:
 
 def test_the_first_writer_of_a_part_wins(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     assert warehouse.write_part("train_steps", 0, steps(1), iteration=0)
     assert not warehouse.write_part("train_steps", 0, steps(2), iteration=0)
     assert warehouse.read("train_steps", iteration=0).num_rows == 1
@@ -35,6 +36,7 @@ def test_the_first_writer_of_a_part_wins(tmp_path: Path) -> None:
 
 def test_a_kill_before_the_link_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
 
     def write_and_die() -> None:
         monkeypatch.setattr(commit, "_link", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -52,6 +54,7 @@ def test_a_kill_before_the_link_leaves_no_part(tmp_path: Path, monkeypatch: pyte
 def race(root: str, barrier, wins) -> None:
     warehouse = open_warehouse(root)
     barrier.wait()
+    begin(warehouse, "train", iteration=0)
     for number in range(20):
         if warehouse.write_part("train_steps", number, steps(1), iteration=0):
             wins.put(number)
@@ -96,6 +99,7 @@ def test_an_answer_lost_on_the_network_does_not_turn_the_winner_into_a_loser(
 
 def test_a_bit_flip_inside_a_page_is_an_error_and_never_other_numbers(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     warehouse.write_part("train_steps", 0, steps(2000), iteration=0)
     path, = warehouse.parts("train_steps", iteration=0)
     position = arrow_schema("train_steps").names.index("optimizer_step")
@@ -110,6 +114,7 @@ def test_a_bit_flip_inside_a_page_is_an_error_and_never_other_numbers(tmp_path: 
 
 def test_once_complete_a_stage_has_the_parts_of_its_manifest_and_no_others(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     for number in range(3):
         warehouse.write_part("train_steps", number, steps(1), iteration=0)
     warehouse.stage("train", iteration=0).complete({})
@@ -122,6 +127,8 @@ def test_once_complete_a_stage_has_the_parts_of_its_manifest_and_no_others(tmp_p
 
 def test_a_part_of_another_run_does_not_get_into_a_manifest(tmp_path: Path) -> None:
     warehouse, other = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    for run in (warehouse, other):
+        begin(run, "train", iteration=0)
     warehouse.write_part("train_steps", 0, steps(1), iteration=0)
     other.write_part("train_steps", 1, steps(1), iteration=0)
     foreign = warehouse.part_path("train_steps", 1, iteration=0)
@@ -144,6 +151,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 def test_a_part_that_another_took_the_place_of_is_no_row(tmp_path: Path) -> None:
     """Whole Parquet of the right columns and run, but not what the stage wrote."""
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     for number in range(2):
         warehouse.write_part("train_steps", number, steps(2 + number), iteration=0)
     warehouse.stage("train", iteration=0).complete({})
@@ -171,6 +179,7 @@ def test_what_no_repair_can_make_again_is_not_said_to_be_repaired(tmp_path: Path
 
 def test_encoding_of_parts(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "rollout", iteration=0, purpose="train")
     schema = arrow_schema("completions")
     row = dict.fromkeys(schema.names) | {"completion_ids": [1, 2], "behaviour_logprobs": [-0.5, -0.25]}
     warehouse.write_part("completions", 0, pa.Table.from_pylist([row] * 3000, schema=schema), iteration=0,
@@ -190,6 +199,7 @@ def test_scored_rows_are_stored_by_column(tmp_path: Path) -> None:
     """A thousand files of small row groups would take longer to list than to read."""
     warehouse, schema = small_run(tmp_path), arrow_schema("samples")
     rows = pa.Table.from_pylist([dict.fromkeys(schema.names) | {"code": "pass"}] * 3000, schema=schema)
+    begin(warehouse, "score", iteration=0, purpose="train", scorer="s-1")
     warehouse.write_part("samples", 0, rows, iteration=0, purpose="train", scorer="s-1")
     part, = warehouse.parts("samples", iteration=0, purpose="train", scorer="s-1")
     assert pq.read_metadata(part).num_row_groups == 1
@@ -213,10 +223,13 @@ def test_a_stage_is_complete_once_its_manifest_exists_and_keeps_its_settings(tmp
 
 def test_a_policy_appears_whole_and_only_once(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     for text, won in (("first", True), ("second", False)):
         folder = warehouse.scratch("policy-1")
         (folder / "policy.json").write_text(f'{{"text": "{text}", "policy_version": 1, "sha256": ""}}')
-        assert warehouse.commit_policy(1, folder) is won
+        assert warehouse.commit_policy(0, folder) is won
+    assert warehouse.policy_versions() == [0]           # until its training is complete
+    warehouse.stage("train", iteration=0).complete({})
     assert warehouse.policy(1)["text"] == "first"
     assert warehouse.policy_versions() == [0, 1]
     assert not list(warehouse.root.glob(".tmp-*"))
@@ -241,6 +254,7 @@ def test_rows_of_the_tasks_that_are_asked_for_are_read_alone_be_they_none(tmp_pa
 
 def test_a_torn_part_is_named(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
+    begin(warehouse, "train", iteration=0)
     path = warehouse.part_path("train_steps", 0, iteration=0)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"PAR1 torn")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 from click.testing import CliRunner
 
+from tests.building.runs import write_part
 from tests.building.sampled import OPTIONS, SCORER, sample_rows, tiny_run
 from train.cli import train
 from warehouse.cli import cli
+from warehouse.store import parts
 from warehouse.store.schema import arrow_schema
 
 
@@ -19,10 +21,11 @@ def test_what_was_exported_is_trained_on_elsewhere(tmp_path: Path) -> None:
     assert exported.exit_code == 0, exported.output
     lines = [{**json.loads(line), "completion": "x"} for line in file.read_text().splitlines()]
     file.write_text("\n".join(map(json.dumps, lines)))
-    second.write_part("tasks", 0, pa.Table.from_pylist([
+    parts.write_part(second.folder("tasks") / "part-00000.parquet", "tasks", pa.Table.from_pylist([
         {"task_id": name, "source": "test", "split": "train", "heldout": False, "position": number,
          "kind": "answer", "payload": "{}"}
-        for number, name in enumerate(sorted({line["task_id"] for line in lines}))], arrow_schema("tasks")))
+        for number, name in enumerate(sorted({line["task_id"] for line in lines}))], arrow_schema("tasks")),
+        {"run_id": second.run_id, "part_uuid": "tasks"})
     words = ["import", str(second.root), str(file), "--iteration", "0", "--plain-sampling"]
     imported = CliRunner().invoke(cli, words)
     assert imported.exit_code == 0, imported.output
@@ -32,7 +35,7 @@ def test_what_was_exported_is_trained_on_elsewhere(tmp_path: Path) -> None:
     scored = [{**row, "group_id": groups[row["task_id"], row["sample_index"]]}
               for row in first.read("samples", **keys, scorer=SCORER).to_pylist()]
     samples = pa.Table.from_pylist(scored, arrow_schema("samples"))
-    second.write_part("samples", 0, samples, **keys, scorer=SCORER)
+    write_part(second, "samples", 0, samples, **keys, scorer=SCORER)
     second.stage("score", **keys, scorer=SCORER).complete({"seconds": 0.0})
     trained = [CliRunner().invoke(train, [str(run.root), *OPTIONS]) for run in (first, second)]
     assert [result.exit_code for result in trained] == [0, 0], trained[1].output

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.runs import copy_run, finish, small_run, write_rows
+from tests.building.runs import back_before, copy_run, finish, small_run, write_rows
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.cli import cli
 from warehouse.maintain.check import check_run
@@ -97,7 +97,8 @@ def test_trl_files_name_the_scorer_of_their_own_iteration(built: Warehouse, tmp_
     run = copy_run(built, tmp_path / "run")
     [former] = run.scorers(1, "train")
     rows = run.read("samples", iteration=1, purpose="train", scorer=former).to_pylist()
-    shutil.rmtree(run.folder("samples", iteration=1, purpose="train", scorer=former))
+    back_before(run, "score", iteration=1, purpose="train", scorer=former)
+    run = open_warehouse(run.root)
     other = [{**row, "scorer": "mine-2", "reward": 0.25} for row in rows]
     write_rows(run, "samples", [other], scorer="mine-2")
     finish(run, "score", scorer="mine-2", iteration=1, purpose="train")
@@ -367,8 +368,7 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
              for row in rows_of(connect(run), scalars)]
     assert after == before
     assert check_run(run).problems == []
-    log = [json.loads(line) for line in (run.root / "pruned.jsonl").read_text().splitlines()]
-    assert log[0]["before"] == 1 and log[0]["bytes_after"] < log[0]["bytes_before"]
+    assert run.state.entries[run.state.head].what.why == "pruned"
     assert warehouse("prune", run.root, "--before", 1, "--yes").stdout == (
         "There is nothing to prune before iteration 1.\n")
     assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0)
@@ -381,7 +381,8 @@ def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> N
     first.unlink()
     said = warehouse("repair", run.root, "--yes")
     assert said.exit_code == 0 and "cannot be sampled again and these rows are lost" in said.stdout
-    assert run.parts("completions", iteration=0, purpose="train") == others
+    assert run.parts("completions", iteration=0, purpose="train") == [run.parts(
+        "completions", iteration=0, purpose="train")[0].with_name(path.name) for path in others]
     assert check_run(run).problems == []
     run.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0].unlink()
     said = warehouse("repair", run.root, "--yes")
@@ -405,7 +406,8 @@ def test_a_plan_with_which_nothing_can_be_sampled_is_not_drawn_again(run: Wareho
 
 
 def test_iterations_that_are_not_trained_keep_their_tokens(run: Warehouse) -> None:
-    (run.root / "train/iteration=1/manifest.json").unlink()
+    back_before(run, "train", complete=True, iteration=1)
+    run = open_warehouse(run.root)
     result = warehouse("prune", run.root, "--before", 2, "--yes")
     assert result.exit_code == 1 and "Iteration 1 is not trained yet" in result.stderr
     assert rows_of(connect(run), "SELECT count(completion_ids) AS n FROM completions")[0]["n"] == 48

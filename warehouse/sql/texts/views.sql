@@ -22,7 +22,7 @@ SELECT document ->> '$.stage' AS stage,
 FROM stage_manifests;
 
 CREATE OR REPLACE VIEW policies AS
-SELECT regexp_extract(path, 'policies/(\d+)/policy\.json$', 1)::INTEGER AS policy_version,
+SELECT (document ->> '$.policy_version')::INTEGER AS policy_version,
        (document ->> '$.parent')::INTEGER AS parent,
        document ->> '$.sha256' AS sha256,
        document ->> '$.base' AS base,

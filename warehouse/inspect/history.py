@@ -1,0 +1,103 @@
+"""What happened to a run, entry by entry of its log: when, where, by which command, what changed."""
+
+import datetime
+from typing import Any
+
+from warehouse.ledger.entries import (
+    NAMES,
+    Begun,
+    Branched,
+    Changed,
+    Completed,
+    Discarded,
+    Entry,
+    Made,
+    OldPolicy,
+    Rewritten,
+    RolledBack,
+    TasksChanged,
+    WeightsDropped,
+)
+from warehouse.ledger.state import Life, RunState
+from warehouse.store.errors import counted
+from warehouse.store.json_files import shorten
+
+
+def history(state: RunState) -> list[dict[str, Any]]:
+    """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
+
+    `what` is a sentence; `changes` are settings that differ from those of the same stage's life before, as
+    name, before, now. Entries with numbers below 0 stand for what a version without a log wrote.
+    """
+    before: dict[tuple[str, str | None, str | None], Life] = {}
+    rows = []
+    for number, entry in sorted(state.entries.items()):
+        changes: list[dict[str, Any]] = []
+        if isinstance(entry.what, Begun):
+            life = state.lives[number]
+            kind = life.stage, life.purpose, (life.scorer or "").rpartition("-")[0]
+            changes = _differences(before.get(kind), life)
+            before[kind] = life
+        at = datetime.datetime.fromtimestamp(entry.at, datetime.UTC).isoformat(timespec="seconds")
+        rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
+                     "command": entry.command, "kind": NAMES[type(entry.what)],
+                     "what": sentence(state, entry), "changes": changes})
+    return rows[::-1]
+
+
+def history_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Entries as `git log` prints commits."""
+    lines = []
+    for row in rows:
+        name = f"entry {row['number']}" if row["number"] >= 0 else "before the log"
+        lines += ["  ".join(filter(None, (name, row["at"], row["host"]))), f"    $ {row['command']}",
+                  f"    {row['what']}"]
+        lines += [f"      {each['name']} {shorten(each['before'], 60)} -> {shorten(each['now'], 60)}"
+                  for each in row["changes"]]
+        lines.append("")
+    return lines[:-1]
+
+
+def sentence(state: RunState, entry: Entry) -> str:
+    """What an entry says."""
+    def titles(numbers: list[int]) -> str:
+        return ", ".join(state.lives[number].title for number in numbers)
+
+    match entry.what:
+        case Made(facts=facts):
+            return f"the run is made: base model {facts.get('model')}"
+        case Begun():
+            return f"{state.lives[entry.number].title} begins"
+        case Changed() as what:
+            return (f"{titles([what.generation])} goes on with {what.setting} = {shorten(what.now, 60)}, "
+                    f"before {shorten(what.before, 60)}")
+        case Completed(generation=generation, facts=facts):
+            policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""
+            return f"{titles([generation])} is complete{policy}"
+        case Discarded(generations=generations):
+            return f"discarded: {titles(generations)}"
+        case RolledBack(to=to, why=why):
+            return f"went back to policy {to}" + (f": {why}" if why else "")
+        case Rewritten(why=why, generations=generations):
+            return f"{why}: {titles([int(number) for number in generations])}"
+        case TasksChanged(change=change):
+            done = {name: len(change[name]) for name in ("added", "replaced") if name in change}
+            return "; ".join(f"{counted(number, 'task')} {name}" for name, number in done.items())
+        case WeightsDropped(versions=versions):
+            return f"weights of policies {', '.join(map(str, versions))} are dropped"
+        case Branched() as what:
+            rows = " with rows sampled from there on" if what.rows else ""
+            return (f"branched off {what.run} after its entry {what.entry}, at policy {what.policy}{rows}: "
+                    "what is listed below happened there")
+        case OldPolicy(version=version):
+            return f"policy {version}"
+
+
+def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
+    """Settings that a life of a stage has otherwise than the one before it."""
+    if before is None:
+        return []
+    names = sorted(before.settings.keys() | now.settings.keys())
+    return [{"name": name, "before": before.settings.get(name), "now": now.settings.get(name)}
+            for name in names if not name.endswith(("_sha256", "policy_version"))
+            and before.settings.get(name) != now.settings.get(name)]

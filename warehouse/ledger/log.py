@@ -1,0 +1,140 @@
+"""The log of a run as files: RUN/_log/00000017.json; an entry is committed at the next free number."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from warehouse.ledger.entries import Entry, Made, Transition
+from warehouse.ledger.fold import Fold, check
+from warehouse.ledger.state import RunState
+from warehouse.store.commit import commit_bytes, ensure_local, twin_of
+from warehouse.store.errors import shell_quote
+from warehouse.store.json_files import damaged, fresh_text, json_bytes, read_json
+
+FOLDER = "_log"
+
+
+class Log:
+    """The entries of a run, read as they appear, and the way to add one.
+
+    Numbers are tried one after the other and never taken from a listing: over NFS a listing may be old.
+    """
+
+    def __init__(self, root: Path, old_entries: Callable[[], list[Entry]] | None = None,
+                 at: int | None = None) -> None:
+        self._root, self._at, self._old = root, at, old_entries
+        self._names = f"{root}/{FOLDER}"    # as text: of thousands of entries Path objects take half the time
+        self._fold = Fold(shell_quote(root))
+        self._next, self._before = 0, ""
+        self._reading = threading.RLock()       # a viewer's threads, and a loop's, share one
+
+    def state(self) -> RunState:
+        """The run as its log has it now, or as it was after entry `at`."""
+        with self._reading:
+            while (self._at is None or self._next <= self._at) and self._read_next():
+                pass
+            if not self._next and self._old:
+                for entry in self._old():
+                    self._fold.apply(entry)
+                self._old = None
+            return self._fold.state()
+
+    def refresh(self) -> RunState:
+        """The same, after the object store, if the run lies in one, was asked for what is new."""
+        with self._reading:
+            if twin_of(self._root) and self._at is None:
+                while not self.path(self._next).exists():
+                    ensure_local([self.path(self._next)])
+                    if not self._read_next():
+                        break
+            return self.state()
+
+    def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
+        """Commit what `ask` makes of the state; None if that is nothing.
+
+        Where another entry was first, `ask` is asked again, with the state after that. Raises what `ask`
+        raises, and Refusal where the state does not allow its answer.
+        """
+        assert self._at is None, "the past is read, not changed"
+        with self._reading:
+            while True:
+                state = self.refresh()
+                what = ask(state)
+                if what is None:
+                    return None
+                check(state, what)
+                assert self._next, "an old run is given a log before its first transition"
+                number = self._next
+                if self._commit(what):
+                    return number
+
+    def make(self, facts: dict[str, Any], old: list[Entry] | None = None) -> None:
+        """Commit entry 0, unless there is one."""
+        self._commit(Made(facts, [entry.to_json() for entry in old or []]))
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the run is read as it was once."""
+        return self._at is not None
+
+    def next_path(self) -> Path:
+        """Where the next entry will be."""
+        return self.path(self._next)
+
+    def has_entries(self) -> bool:
+        """False for a run of a version without a log that nothing has changed since."""
+        return self.path(0).exists()
+
+    def path(self, number: int) -> Path:
+        """The file of an entry."""
+        return self._root / FOLDER / f"{number:08d}.json"
+
+    def _commit(self, what: Transition) -> bool:
+        """Commit an entry at the next number; False if another is there."""
+        entry = Entry(self._next, what, time.time(), platform.node(), command_line())
+        content = json_bytes({**entry.to_json(), "nonce": uuid.uuid4().hex, "before": self._before})
+        first = commit_bytes(self.path(self._next), content)
+        self._read_next()
+        return first
+
+    def _read_next(self) -> bool:
+        """Take the next entry in, if there is one."""
+        name = f"{self._names}/{self._next:08d}.json"
+        if not os.path.exists(name):
+            return False
+        path = Path(name)
+        try:
+            text = fresh_text(path)
+            stored = json.loads(text)
+            entry = Entry.from_json(stored)
+        except FileNotFoundError:
+            return False
+        except (ValueError, RecursionError) as error:
+            raise damaged(path, str(error)) from error
+        # Each entry holds the hash of the one before, so only the last is compared with its own checksum.
+        if entry.number != self._next or stored["before"] != self._before:
+            raise damaged(path if entry.number != self._next or not self._next else self.path(self._next - 1),
+                          f"entry {self._next} of the log does not follow it")
+        if not os.path.exists(f"{self._names}/{self._next + 1:08d}.json"):
+            read_json(path)
+        self._fold.apply(entry)
+        self._next += 1
+        self._before = hashlib.sha256(text.encode()).hexdigest()
+        return True
+
+
+def command_line() -> str:
+    """What was typed, with the program's name alone."""
+    program, *arguments = sys.argv or [""]
+    return join([os.path.basename(program), *arguments])[:2000]

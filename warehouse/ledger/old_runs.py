@@ -1,0 +1,210 @@
+"""Runs of schema 2 and 3, which have no log: their files become the entries that stand for them."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from warehouse.ledger.entries import Begun, Changed, Completed, Entry, OldPolicy, TasksChanged, Transition
+from warehouse.ledger.state import Key
+from warehouse.store.commit import ensure_local, file_names, flush, replace_bytes, saying_why, twin_of
+from warehouse.store.errors import StageError
+from warehouse.store.json_files import json_bytes, read_json
+from warehouse.store.names import base_purpose, turn_of, turn_purpose
+
+FIRST = -10**9          # number of the first of these entries; those of a log begin at 0
+INTENT = "intent.json"
+STAGE_FOLDER = re.compile(r"(?P<table>completions|samples|train)/iteration=(?P<iteration>\d+)"
+                          r"(?:/purpose=(?P<purpose>[^/]+))?(?:/scorer=(?P<scorer>[^/]+))?")
+STAGES = {"completions": "rollout", "samples": "score", "train": "train"}
+
+
+def old_entries(root: Path) -> list[Entry]:
+    """What happened to a run without a log, as far as its files say."""
+    found = _Found(root)
+    for table, depth in (("completions", 2), ("samples", 3), ("train", 1)):
+        for folder in sorted(root.glob("/".join([table, *["*=*"] * depth]))):
+            if match := STAGE_FOLDER.fullmatch(folder.relative_to(root).as_posix()):
+                found.add(folder, **match.groupdict())
+    return found.entries()
+
+
+class _Found:
+    """Stages by (stage, iteration, purpose, scorer), with their documents."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._stages: dict[Key, tuple[Path, Any, Any]] = {}
+
+    def add(self, folder: Path, table: str, iteration: str, purpose: str | None, scorer: str | None) -> None:
+        settings, manifest = (_readable(folder / name) for name in ("settings.json", "manifest.json"))
+        if settings is not None or manifest is not None or any(folder.glob("*.parquet")):
+            self._stages[STAGES[table], int(iteration), purpose, scorer] = folder, settings, manifest
+
+    def entries(self) -> list[Entry]:
+        self._begun = {key: FIRST + number for number, key in enumerate(self._stages)}
+        carries = any(part["name"].startswith("carried-") for _, _, manifest in self._stages.values()
+                      for part in (manifest or {}).get("parts", []))
+        events: list[tuple[float, Transition]] = []
+        for key, (folder, settings, manifest) in self._stages.items():
+            known = settings if settings is not None else (manifest or {}).get("settings") or {}
+            taken = self._groups("prompts", key) if carries and key[::2] == ("rollout", "train") else []
+            taken = [group for group in taken if not group.startswith(f"{key[1]}/")]
+            events.append((_time(folder), Begun(*key, known, self._reads(key, known, taken), taken, "")))
+        for key, (folder, _settings, _manifest) in self._stages.items():
+            for path in sorted([*folder.glob("drift-*.json"), *folder.glob("change-*.json")]):
+                if change := _readable(path):
+                    events.append((_time(path), Changed(self._begun[key], change["setting"], change["before"],
+                                                        change["now"])))
+        complete = [(manifest.get("finished_at", 0.0), key, manifest)
+                    for key, (_, _, manifest) in self._stages.items() if manifest]
+        events += [(at, Completed(self._begun[key], [], "", self._facts(key, manifest)))
+                   for at, key, manifest in sorted(complete, key=lambda each: each[0])]
+        events += list(self._policies())
+        for path in sorted((self._root / "tasks").glob("change-*.json")):
+            if change := read_json(path, at=str):
+                events.append((0.0, TasksChanged("", change["tasks_sha256"],
+                                             change.get("tasks_sha256_before"),
+                                                 change)))
+        return [Entry(FIRST + number, what, at, "", "an earlier version")
+                for number, (at, what) in enumerate(events)]
+
+    def _reads(self, key: Key, settings: dict[str, Any],
+               taken: Iterable[str]) -> list[int]:
+        """The stages whose rows or policy a stage used."""
+        stage, iteration, purpose, _scorer = key
+        wanted: list[Key] = []
+        if stage == "score":
+            wanted = [("rollout", iteration, purpose, None)]
+        elif stage == "train":
+            rows = settings.get("purpose", "train")
+            wanted = [other for other in self._stages if other[1] == iteration and other[0] != "train"
+                      and base_purpose(str(other[2])) == rows
+                      and other[3] in (None, settings.get("scorer"))]
+            wanted += [("train", iteration - 1, None, None)]
+        else:
+            wanted = [("train", (settings.get("policy_version") or 0) - 1, None, None)]
+            wanted += [("rollout", iteration, turn_purpose(base_purpose(str(purpose)),
+                                                           turn_of(str(purpose)) - 1), None)
+                       ] if turn_of(str(purpose)) > 1 else []
+            origins = {int(group.partition("/")[0]) for group in taken}
+            wanted += [("rollout", origin, "train", None) for origin in sorted(origins)]
+        return [self._begun[other] for other in wanted if other in self._begun]
+
+    def _facts(self, key: Key, manifest: dict[str, Any]) -> dict[str, Any]:
+        facts = manifest.get("facts") or {}
+        kept = {name: facts[name] for name in ("scorer", "waiting", "rolled_back_to") if name in facts}
+        if key[0] == "train" and "scorer" in (manifest.get("settings") or {}):
+            kept.setdefault("scorer", manifest["settings"]["scorer"])
+        kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
+        if any(part["name"].startswith("carried-") for part in manifest.get("parts", [])):
+            kept["carried"] = self._groups("carried", key)
+        return kept
+
+    def _groups(self, table: str, key: Key) -> list[str]:
+        """Groups in the parts of a rollout, each once."""
+        from warehouse.store.parts import read_parts
+        top, stem = ("prompts", "part") if table == "prompts" else ("completions", "carried")
+        folder = self._root / top / f"iteration={key[1]}" / f"purpose={key[2]}"
+        parts = [folder / name for name in file_names(folder, f"{stem}-*.parquet")]
+        ensure_local(parts)
+        return list(dict.fromkeys(read_parts(parts, table, ["group_id"])["group_id"].to_pylist()))
+
+    def _policies(self) -> Iterable[tuple[float, OldPolicy]]:
+        for path in sorted(self._root.glob("policies/*/policy.json")):
+            if path.parent.name.isdigit() and (policy := _readable(path)):
+                version = int(path.parent.name)
+                dropped = policy.get("kind", "base") != "base" and not any(
+                    name != path.name for name in file_names(path.parent, "*"))
+                yield _time(path), OldPolicy(version, {
+                    "trained": self._begun.get(("train", version - 1, None, None)), "dropped": dropped,
+                    "rolled_back_to": policy.get("rolled_back_to"),
+                    "waiting": bool((policy.get("facts") or {}).get("waiting"))})
+
+
+def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
+    """Make warehouse.json say a schema version that software without a log refuses; the facts after that.
+
+    Before it what a command of an old version was stopped in is finished. Either software opens a run that
+    is killed in between.
+    """
+    finish_intent(root)
+    facts = read_json(root / "warehouse.json", run_id=str) or facts
+    if facts["schema_version"] < version:
+        facts = upgraded(facts, version)
+        if twin := twin_of(root):
+            twin.bucket.put("warehouse.json", json_bytes(facts))
+        replace_bytes(root / "warehouse.json", json_bytes(facts))
+    return facts
+
+
+def upgraded(facts: dict[str, Any], version: int) -> dict[str, Any]:
+    """warehouse.json with a schema version that is no older than `version`."""
+    if facts["schema_version"] >= version:
+        return facts
+    return {"oldest_part": facts["schema_version"], **facts, "schema_version": version}
+
+
+def finish_intent(root: Path) -> None:
+    """Make the changes that a command of an old version had written down in RUN/intent.json.
+
+    StageError for a change that leads out of the run, and for one in an object store, which that version
+    has to finish itself.
+    """
+    intent = read_json(root / INTENT, command=str, steps=list)
+    if intent is None:
+        return
+    if twin_of(root):
+        raise StageError(f"`{intent['command']}` of an earlier version was stopped amid its changes. "
+                         "Open the run once with that version (`warehouse summary` finishes them).")
+    for step in intent["steps"]:
+        if not _is_own_step(root, step):
+            raise StageError(f"{root / INTENT} names a change that no command of ours writes: "
+                             f"{json.dumps(step)[:100]}. Look where it comes from, then remove it.")
+    with saying_why(root / INTENT):
+        for action, name, other in intent["steps"]:
+            _make(action, root / name, root / other if action in ("move", "replace") else other)
+            if (root / name).parent.exists():
+                flush((root / name).parent)
+        (root / INTENT).unlink(missing_ok=True)
+
+
+def _make(action: str, path: Path, other: Any) -> None:
+    """One change; made already, it does nothing."""
+    if action == "write":
+        replace_bytes(path, other.encode())
+    elif action == "remove":
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    elif action == "replace":
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(other, path)
+    elif not other.exists():            # a move
+        other.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.rename(path, other)
+
+
+def _is_own_step(root: Path, step: object) -> bool:
+    if not (isinstance(step, list) and len(step) == 3 and all(isinstance(word, str) for word in step)
+            and step[0] in ("move", "replace", "write", "remove")):
+        return False
+    paths = [root / text for text in step[1:3 if step[0] in ("move", "replace") else 2]]
+    inside = root.resolve()
+    return all(".." not in path.parts and path != root and path.parent.resolve().is_relative_to(inside)
+               for path in paths)
+
+
+def _readable(path: Path) -> dict[str, Any] | None:
+    """A document; None where there is none, or it is damaged: `warehouse check` says so."""
+    try:
+        return read_json(path)
+    except StageError:
+        return None
+
+
+def _time(path: Path) -> float:
+    return path.stat().st_mtime

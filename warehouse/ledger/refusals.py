@@ -1,0 +1,71 @@
+"""Why the state of a run does not allow what a command asks: one class, one table of sentences."""
+
+from typing import Any
+
+from warehouse.store.errors import StageError
+
+# {run} is the run as a command line names it.
+SENTENCES = {
+    "ended": "{title} was ended meanwhile by `{command}` (entry {entry} of the run's log). Nothing more of "
+             "it is written: what this command does belongs to no run any more. Run the same command again "
+             "to begin afresh.",
+    "input_ended": "{title} used rows or a policy that `{command}` took away meanwhile (entry {entry} of "
+                   "the run's log). Nothing was committed. Run the same command again.",
+    "complete": "{title} was completed by another command meanwhile. Nothing is to be done.",
+    "begun_meanwhile": "{title} was begun by another command meanwhile. Run the same command again to join "
+                       "it.",
+    "made": "{run} has its log already.",
+    "weights_gone": "Policy {to} holds no weights any more. Restore it from a copy, or name another policy.",
+    "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "
+                 "first, then branch.",
+    "weights_needed": "The weights of policy {version} are needed still. Nothing was removed.",
+    "no_policy": "There is no policy {to}; there are {first} to {newest}. Name one of those with "
+                 "{option}.",
+    "is_newest": "Policy {to} is the newest one already: there is nothing to go back from.",
+    "training_begun": "{title} has begun. Finish it, or put it aside with `warehouse discard {run} "
+                      "--iteration {iteration} --training`; then roll back.",
+    "nothing_there": "Iteration {iteration} has nothing of that to discard. `warehouse summary` lists what "
+                     "there is.",
+    "left_out": "Iteration {iteration} was left out of training by a rollback, and its rows stay: they are "
+                "the record of the policy that was given up.",
+    "trained": "Policy {policy} was trained in iteration {iteration}, so the rows stay. Go back with "
+               "`warehouse rollback {run} --to {iteration}`, or start a new run.",
+    "answered": "{wave} of iteration {number} answers completions of iteration {iteration}. Put that aside "
+                "first: `warehouse discard {run} --iteration {number} --purpose {wave}`.",
+    "gone_on_with": "Iteration {number} goes on with groups that it carried over. Put that aside first: "
+                    "`warehouse discard {run} --iteration {number} --purpose train`.",
+    "groups_taken": "Groups that wait for iteration {iteration} were taken by another iteration or put "
+                    "aside while the engine started. Nothing was written: run the same command again.",
+    "no_rollout": "There is no rollout for {title}: it was discarded, or never begun. Run `rollout` first.",
+    "given_up": "Iteration {iteration} was left out of training before it was sampled, and iteration "
+                "{number} went on with groups that it had taken. Nothing is left to finish: it stays as it "
+                "is.",
+    "policy_exchanged": "Policy {policy} was exchanged while {title} started. Run the same command again.",
+    "trained_meanwhile": "Policy {policy} came to be while training of iteration {iteration} started. "
+                         "Nothing was written: run the same command again to see what is due.",
+    "tasks_changed": "Another command changed the tasks of {run} meanwhile. Run this one again.",
+    "no_turn": "{run} has no complete rollout of purpose {before} to answer. Run `rollout` and `score` for "
+               "it first.",
+    "untrained": "Iteration {iteration} is not trained yet and needs its tokens. Train it first{before}.",
+    "carried_needed": "Groups that iteration {iteration} carried over are not whole yet, and need its "
+                      "tokens. Let a `rollout` finish them first{before}.",
+    "waiting_needed": "Iteration {iteration} waits to be trained on with the next one, and needs its "
+                      "tokens. Let `train` take it first{before}.",
+    "rewritten": "{title} was changed by another command meanwhile. Nothing was changed: run the same "
+                 "command again.",
+    "not_scored": "Iteration {iteration} ({purpose}) is not scored. Run `score {run} --iteration "
+                  "{iteration}` first.",
+    "other_scorers": "Scorer '{name}' has not scored iteration {iteration} ({purpose}); {known} did. Name "
+                     "one of these with --scorer, or `score {run} --iteration {iteration}`.",
+}
+
+
+class Refusal(StageError):
+    """A question or a transition that the state does not allow; `code` and `fields` say why.
+
+    The sentence, with the way out, is that of SENTENCES.
+    """
+
+    def __init__(self, code: str, **fields: Any) -> None:
+        self.code, self.fields = code, fields
+        super().__init__(SENTENCES[code].format(**fields))

@@ -1,0 +1,549 @@
+"""The state of a run: what its log adds up to, and every question about it. Pure: no file, path or clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from warehouse.ledger.entries import Begun, Completed, Entry, Rewritten
+from warehouse.ledger.refusals import Refusal
+from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
+
+Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer
+TRAIN = "train"                                     # the purpose that is trained on and carried over
+LATEST = "finished last"
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of a stage, from its begin entry on; what is discarded and begun again is another."""
+
+    stage: str
+    iteration: int
+    purpose: str | None
+    scorer: str | None
+    begun: int                                      # number of its begin entry: its name in `reads`
+    folder: str                                     # of its rows, behind `generation=`; '' in old runs
+    settings: Mapping[str, Any]
+    reads: frozenset[int] = frozenset()
+    taken: tuple[str, ...] = ()                     # groups of earlier rollouts that its plan goes on with
+    changes: tuple[Mapping[str, Any], ...] = ()
+    completed: int | None = None                    # number of the entry that completed it
+    version: int = 0                                # of the entry that last changed its rows
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    pruned: bool = False
+    lost: tuple[str, ...] = ()
+    ended: int | None = None                        # number of the entry that ended it
+
+    @property
+    def key(self) -> Key:
+        return self.stage, self.iteration, self.purpose, self.scorer
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        named = {"iteration": self.iteration, "purpose": self.purpose, "scorer": self.scorer}
+        return {name: value for name, value in named.items() if value is not None}
+
+    @property
+    def title(self) -> str:
+        """How messages name it, for example `score of iteration 3, purpose train, scorer exact-1`."""
+        others = [f", {name} {value}" for name, value in self.identity.items() if name != "iteration"]
+        return f"{self.stage} of iteration {self.iteration}{''.join(others)}"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.completed is not None
+
+    @property
+    def carried(self) -> list[str]:
+        """Groups that a complete rollout left to the next one, in the order of its plan."""
+        return list(self.facts.get("carried", [])) if self.is_complete else []
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy: where its files lie, which training wrote it, and of which policy it is a copy in name."""
+
+    version: int
+    folder: str                                     # below policies/
+    trained: int | None = None                      # the begin entry of its training
+    rolled_back_to: int | None = None
+    waiting: bool = False                           # its training put the rows off
+    dropped: bool = False                           # only policy.json is kept
+    global_step: int | None = None                  # where it is not that of its policy.json
+
+
+class Choice(NamedTuple):
+    """One complete score, whether its rows count, and why."""
+
+    iteration: int
+    purpose: str
+    scorer: str
+    chosen: bool
+    reason: str
+    version: int                                    # entry that last changed its rows
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run is after some entry of its log; made by `warehouse.ledger.fold`."""
+
+    run: str                                        # as command lines name it
+    facts: Mapping[str, Any]                        # warehouse.json
+    lives: Mapping[int, Life]                       # all of them, by begin entry
+    current: Mapping[Key, int]                      # begin entry of the life that counts
+    policies: Mapping[int, Policy]
+    left_out: Mapping[int, int]                     # iterations a rollback left untrained: policy gone to
+    entries: Mapping[int, Entry]
+    tasks_folder: str = ""                          # behind `generation=`; '' for the tasks of `init`
+    tasks_sha256: str | None = None
+    task_changes: tuple[Mapping[str, Any], ...] = ()
+    head: int = -1                                  # number of the last entry
+
+    # Lives ------------------------------------------------------------------------------------------------
+
+    def life(self, stage: str, iteration: int, purpose: str | None = None,
+             scorer: str | None = None) -> Life | None:
+        """The life of a stage that counts; None where it never began, or was ended."""
+        begun = self.current.get((stage, iteration, purpose, scorer))
+        return None if begun is None else self.lives[begun]
+
+    def of_stage(self, stage: str, iteration: int | None = None) -> list[Life]:
+        """The lives of a kind of stage that count, by iteration, purpose (training first) and scorer."""
+        found = [self.lives[begun] for key, begun in self.current.items()
+                 if key[0] == stage and iteration in (None, key[1])]
+        return sorted(found, key=lambda life: (life.iteration, *_place(life.purpose or TRAIN),
+                                               life.scorer or ""))
+
+    def is_complete(self, stage: str, iteration: int, purpose: str | None = None,
+                    scorer: str | None = None) -> bool:
+        life = self.life(stage, iteration, purpose, scorer)
+        return life is not None and life.is_complete
+
+    def purposes(self, iteration: int) -> list[str]:
+        """Purposes of an iteration's rollouts: 'train' first, then evaluations, each before its turns."""
+        return [str(life.purpose) for life in self.of_stage("rollout", iteration)]
+
+    def scores(self, iteration: int, purpose: str) -> list[Life]:
+        """Every score of a rollout, under way or complete."""
+        return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
+
+    def scorers(self, iteration: int, purpose: str) -> list[str]:
+        """Scorers that completed a rollout."""
+        return [str(life.scorer) for life in self.scores(iteration, purpose) if life.is_complete]
+
+    def readers(self, begun: int) -> list[Life]:
+        """Lives that use the rows or the policy of another and count."""
+        return [self.lives[other] for other in self.current.values() if begun in self.lives[other].reads]
+
+    # What is due ------------------------------------------------------------------------------------------
+
+    def is_trained(self, iteration: int) -> bool:
+        """Whether the training of an iteration is over, also where a rollback left it out."""
+        return iteration in self.left_out or self.is_complete("train", iteration)
+
+    def rollout_due(self) -> int:
+        """The lowest iteration without a complete training rollout that is not trained either.
+
+        The last complete one if it must be trained first, for there is no policy to go on with.
+        """
+        iteration = 0
+        while iteration + 1 in self.policies and (
+                self.is_complete("rollout", iteration, TRAIN) or self.is_trained(iteration)):
+            iteration += 1
+        return iteration
+
+    def turn_due(self, base: str, turn: int) -> int:
+        """The newest iteration whose turn before this one is complete; Refusal if there is none."""
+        before = turn_purpose(base, turn - 1)
+        complete = [life.iteration for life in self.of_stage("rollout")
+                    if life.purpose == before and life.is_complete]
+        if not complete:
+            raise Refusal("no_turn", run=self.run, before=before)
+        return complete[-1]
+
+    def train_due(self) -> int:
+        """The lowest iteration that is not trained."""
+        iteration = 0
+        while self.is_trained(iteration):
+            iteration += 1
+        return iteration
+
+    def next_stage(self) -> str:
+        """What a loop does next: 'rollout', 'score' or 'train'."""
+        for life in self.of_stage("rollout"):
+            if life.is_complete and not self.scorers(life.iteration, str(life.purpose)):
+                return "score"
+        return "train" if self.scorers(self.train_due(), TRAIN) else "rollout"
+
+    # Policies ---------------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        return max(self.policies)
+
+    def trained_purpose(self, iteration: int) -> str:
+        """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
+        life = self.life("train", iteration)
+        return str(life.settings.get("purpose", TRAIN)) if life else TRAIN
+
+    def is_sampled(self, version: int) -> bool:
+        """Whether a rollout of a policy has begun, in whatever iteration."""
+        return any(version in (life.iteration, life.settings.get("policy_version"))
+                   for life in self.of_stage("rollout"))
+
+    def is_left_out(self, iteration: int) -> bool:
+        """Whether its training is over without its rows: a rollback left it out, or it took another's."""
+        life = self.life("train", iteration)
+        return iteration in self.left_out or (
+            life is not None and life.is_complete and self.trained_purpose(iteration) != TRAIN)
+
+    def waiting_iterations(self, iteration: int) -> list[int]:
+        """The iterations right before that passed their policy on unchanged to gather more groups.
+
+        What lies before a rollback waits no longer: the policy taken up again may have waited itself.
+        """
+        first = iteration
+        while (first and (policy := self.policies.get(first)) and policy.waiting
+               and policy.rolled_back_to is None):
+            first -= 1
+        return list(range(first, iteration))
+
+    def given_up_iterations(self, iteration: int) -> set[int]:
+        """The iterations before that a rollback left behind, of policies that its own does not come from."""
+        left_behind, version = set[int](), iteration
+        while version > 0:
+            policy = self.policies.get(version)
+            to = policy.rolled_back_to if policy else None
+            left_behind.update(range(version if to is None else to + 1, version))
+            version = version - 1 if to is None else to
+        return left_behind
+
+    def num_rollbacks(self, iteration: int) -> int:
+        """How often the run went back, up to the policy that an iteration starts from."""
+        return sum(policy.rolled_back_to is not None and version <= iteration
+                   for version, policy in self.policies.items())
+
+    # Groups that go on in later iterations ------------------------------------------------------------------
+
+    def taken_groups(self, after: int, *, complete: bool = False) -> dict[str, int]:
+        """Groups that the iterations after this one went on with, each with the last that has it.
+
+        A plan counts for none once its iteration was left out of training before it was sampled. With
+        `complete` those alone count whose rollout is.
+        """
+        taken: dict[str, int] = {}
+        for life in self.of_stage("rollout"):
+            if life.iteration > after and life.purpose == TRAIN and (
+                    life.is_complete or not (complete or self.is_left_out(life.iteration))):
+                taken |= dict.fromkeys(life.taken, life.iteration)
+        return taken
+
+    def carried_groups(self, iteration: int) -> list[str]:
+        """Groups that the complete training rollout of an iteration left unfinished."""
+        life = self.life("rollout", iteration, TRAIN)
+        return life.carried if life else []
+
+    def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
+        """Groups carried over by iterations before this one that no plan has taken since, by the iteration.
+
+        With `complete` those, too, that are taken and whose rollout is under way.
+        """
+        carried = {life.iteration: life.carried for life in self.of_stage("rollout")
+                   if life.purpose == TRAIN and life.iteration < before and life.carried}
+        taken = self.taken_groups(min(carried), complete=complete) if carried else {}
+        waiting = {iteration: [group for group in groups if taken.get(group, 0) <= iteration]
+                   for iteration, groups in carried.items()}
+        return {iteration: groups for iteration, groups in waiting.items() if groups}
+
+    def gone_on_with(self, iteration: int, groups: Iterable[str]) -> dict[str, int]:
+        """Of these groups those that an earlier iteration began, each with the last that carried it over."""
+        unknown = {group for group in groups if not group.startswith(f"{iteration}/")}
+        origins: dict[str, int] = {}
+        for life in self.of_stage("rollout"):
+            if life.purpose == TRAIN and life.iteration < iteration:
+                origins |= dict.fromkeys(unknown.intersection(life.carried), life.iteration)
+        return origins
+
+    def check_not_given_up(self, iteration: int, groups: Iterable[str]) -> None:
+        """Refusal where a plan was given up and a later iteration went on with groups that it had taken."""
+        if self.is_left_out(iteration):
+            taken = self.taken_groups(iteration)
+            for group in {*groups}.difference(self.carried_groups(iteration)) & taken.keys():
+                raise Refusal("given_up", iteration=iteration, number=taken[group])
+
+    # Scorers ----------------------------------------------------------------------------------------------
+
+    def scorer_choices(self, named: str | None, sound: Collection[tuple[int, str, str]]) -> list[Choice]:
+        """Every complete score that is sound; one of each rollout is chosen. `named` is config.toml's."""
+        choices = []
+        for rollout in {(life.iteration, str(life.purpose)): None for life in self.of_stage("score")}:
+            complete = [life for life in self.scores(*rollout)
+                        if life.is_complete and (*rollout, str(life.scorer)) in sound]
+            if complete:
+                scorer, reason = self._choose(complete, named)
+                choices += [Choice(*rollout, str(life.scorer), life.scorer == scorer,
+                                   reason if life.scorer == scorer else "", life.version)
+                            for life in complete]
+        return choices
+
+    def choose_scorer(self, iteration: int, purpose: str, name: str | None,
+                      named: str | None = None) -> tuple[str, str]:
+        """The scorer of a rollout whose rows count, and why: one of `name`, else as `scorer_choices` has it.
+
+        Refusal if nothing is scored, or not by a scorer of that name.
+        """
+        complete = [life for life in self.scores(iteration, purpose) if life.is_complete]
+        keys = {"iteration": iteration, "purpose": purpose, "run": self.run}
+        if not complete:
+            raise Refusal("not_scored", **keys)
+        if name and not any(is_named(str(life.scorer), name) for life in complete):
+            raise Refusal("other_scorers", **keys, name=name,
+                          known=", ".join(sorted(str(life.scorer) for life in complete)))
+        return self._choose(complete, name or named)
+
+    def _choose(self, complete: list[Life], named: str | None) -> tuple[str, str]:
+        """One of the scores of a rollout, and why: named, trained on, finished last, in this order."""
+        latest_first = sorted(complete, key=lambda life: (life.scorer != named, -(life.completed or 0)))
+        for life in latest_first if named else []:
+            if is_named(str(life.scorer), named or ""):
+                return str(life.scorer), "named in config.toml"
+        known = {life.scorer for life in complete}
+        for training in reversed(self.of_stage("train")):
+            scorer = training.facts.get("scorer")
+            if training.is_complete and training.iteration <= complete[0].iteration and scorer in known:
+                return str(scorer), "its rewards were trained on"
+        return str(latest_first[0].scorer), LATEST if len(complete) > 1 else "the only one"
+
+    # Tasks ------------------------------------------------------------------------------------------------
+
+    @property
+    def replaced_payloads(self) -> dict[str, str]:
+        """For every task that was replaced, the hash of what it expects now."""
+        return {name: facts["payload_sha256"] for change in self.task_changes
+                for name, facts in change.get("replaced", {}).items()}
+
+    def split_of_eval(self, tasks: Iterable[Mapping[str, Any]]) -> str | None:
+        """The held-out split whose evaluations are `eval`: the run's first, unless it got several at once.
+
+        So a curve goes on when another split is added. `tasks` have task_id, split and heldout.
+        """
+        added = {task_id: number for number, change in enumerate(self.task_changes, start=1)
+                 for task_id in change.get("added", [])}
+        splits: dict[int, set[str]] = {}
+        for task in tasks:
+            if task["heldout"]:
+                splits.setdefault(added.get(task["task_id"], 0), set()).add(task["split"])
+        first = splits[min(splits)] if splits else set()
+        return next(iter(first)) if len(first) == 1 else None
+
+    # What is allowed --------------------------------------------------------------------------------------
+
+    def to_discard(self, iteration: int, purpose: str | None) -> list[Life]:
+        """Lives that end with a rollout, or an open training (`purpose` None); Refusal if they may not."""
+        training = self.life("train", iteration)
+        keys = {"iteration": iteration, "run": self.run}
+        rollout = None if purpose is None else self.life("rollout", iteration, purpose)
+        feeds = purpose is None or is_training(purpose) or purpose == self.trained_purpose(iteration)
+        if feeds:
+            if iteration in self.left_out:
+                raise Refusal("left_out", **keys)
+            if (training and training.is_complete) or iteration + 1 in self.policies:
+                raise Refusal("trained", **keys, policy=iteration + 1)
+        doomed = [life for life in (rollout, training if feeds else None) if life]
+        if not doomed:
+            raise Refusal("nothing_there", iteration=iteration)
+        self.check_end(life.begun for life in doomed)
+        return doomed
+
+    def check_end(self, begun: Iterable[int]) -> None:
+        """Refusal if one of these lives has ended already, or one that stays uses its rows or its policy."""
+        given = list(begun)
+        for each in given:
+            if (ended := self.lives[each].ended) is not None:
+                raise self._ended("ended", self.lives[each].title, ended)
+        doomed = made_from(self.lives, given)
+        for life in (self.lives[each] for each in doomed):
+            for reader in self.readers(life.begun):
+                if reader.begun in doomed:
+                    continue
+                trained = life if life.stage == "train" else reader
+                if trained.stage == "train":
+                    raise Refusal("trained", run=self.run, iteration=trained.iteration,
+                                  policy=trained.iteration + 1)
+                keys = {"run": self.run, "iteration": life.iteration, "number": reader.iteration}
+                if turn_of(str(reader.purpose)) > 1:
+                    raise Refusal("answered", **keys, wave=reader.purpose)
+                raise Refusal("gone_on_with", **keys)
+            if life.stage == "train" and life.is_complete and not self.can_train_again(life):
+                raise Refusal("trained", run=self.run, iteration=life.iteration, policy=life.iteration + 1)
+
+    def can_train_again(self, training: Life) -> bool:
+        """Whether a complete training may end: its policy is the newest, nothing was made from it, and the
+        policy that it started from is whole.
+        """
+        written = [version for version, each in self.policies.items() if each.trained == training.begun]
+        return (written == [training.iteration + 1] == [self.newest] and not self.is_sampled(self.newest)
+                and not self.policies[training.iteration].dropped)
+
+    def check_rollback(self, to: int) -> None:
+        """Refusal if the run cannot go back to a policy."""
+        if to not in self.policies:
+            raise Refusal("no_policy", to=to, first=min(self.policies), newest=self.newest, option="--to")
+        if to == self.newest:
+            raise Refusal("is_newest", to=to)
+        training = self.life("train", self.newest)
+        if training and not training.is_complete:
+            raise Refusal("training_begun", title=training.title, iteration=self.newest, run=self.run)
+        if self.policies[to].dropped:
+            raise Refusal("weights_gone", to=to)
+        if self.is_sampled(self.newest):
+            self.check_end(life.begun for life in self.sampled_ahead())
+
+    def is_rolled_back(self, to: int) -> bool:
+        """Whether the newest policy is that one again already and nothing was sampled from it."""
+        return (to != self.newest and self.policies[self.newest].rolled_back_to == to
+                and not self.is_sampled(self.newest))
+
+    def sampled_ahead(self) -> list[Life]:
+        """Training rollouts, of whatever turn, of the iteration behind the newest policy's."""
+        return [life for life in self.of_stage("rollout", self.newest + 1) if is_training(str(life.purpose))]
+
+    def check_branch(self, policy: int, rows: bool) -> None:
+        """Refusal if no branch can begin at a policy."""
+        if policy not in self.policies:
+            raise Refusal("no_policy", to=policy, first=min(self.policies), newest=self.newest, option="--at")
+        if self.policies[policy].dropped:
+            raise Refusal("weights_gone", to=policy)
+        left = beyond_branch(self.lives, policy, rows)
+        for training in self.of_stage("train"):
+            if training.iteration < policy and training.begun in left:
+                life = next(self.lives[each] for each in sorted(left) if not self.lives[each].is_complete)
+                raise Refusal("to_finish", title=life.title, policy=policy)
+
+    def check_prune(self, before: int) -> None:
+        """Refusal if tokens of an iteration before this one are needed still."""
+        needed: list[tuple[str, int]] = []
+        needed += [("untrained", life.iteration) for life in self.of_stage("rollout")
+                   if life.iteration < before and not self.is_trained(life.iteration)]
+        needed += [("carried_needed", number) for number in self.waiting_groups(before, complete=True)]
+        needed += [("waiting_needed", number) for number in self.waiting_iterations(self.newest)
+                   if number < before]
+        for code, number in needed[:1]:
+            earlier = f", or prune with --before {number}" if number else ""
+            raise Refusal(code, iteration=number, before=earlier)
+
+    def check_live(self, begun: int) -> None:
+        """Refusal if a life was ended, or one that it reads."""
+        life = self.lives[begun]
+        if life.ended is not None:
+            raise self._ended("ended", life.title, life.ended)
+        self.check_reads(life.reads, life.title)
+
+    def check_begin(self, what: Begun) -> None:
+        """Refusal if a stage cannot begin with what it has read."""
+        title = Life(what.stage, what.iteration, what.purpose, what.scorer, -1, "", {}).title
+        if self.life(what.stage, what.iteration, what.purpose, what.scorer):
+            raise Refusal("begun_meanwhile", title=title)
+        self.check_reads(what.reads, title)
+        self.check_rows(what.reads, what.rows)
+        rollout = self.life("rollout", what.iteration, what.purpose)
+        if what.stage == "score" and (rollout is None or rollout.begun not in what.reads):
+            raise Refusal("no_rollout", title=title)
+        if what.stage == "train" and (self.is_trained(what.iteration) or what.iteration + 1 in self.policies):
+            raise Refusal("trained_meanwhile", policy=what.iteration + 1, iteration=what.iteration)
+        version = what.iteration if what.stage == "train" else what.settings.get("policy_version")
+        if what.stage != "score" and version is not None:
+            policy = self.policies.get(version)
+            read = [begun for begun in what.reads if self.lives[begun].stage == "train"]
+            if not policy or read != ([] if policy.trained is None else [policy.trained]):
+                raise Refusal("policy_exchanged", policy=version, title=title)
+        if what.purpose == TRAIN and {*what.taken}.difference(*self.waiting_groups(what.iteration).values()):
+            raise Refusal("groups_taken", iteration=what.iteration)
+
+    def check_complete(self, what: Completed) -> None:
+        """Refusal if a stage cannot be complete: it is already, or it or what it read has ended."""
+        self.check_live(what.generation)
+        life = self.lives[what.generation]
+        self.check_reads(what.reads, life.title)
+        if life.is_complete:
+            raise Refusal("complete", title=life.title)
+
+    def check_rewrite(self, what: Rewritten) -> None:
+        """Refusal if stages have other rows by now than those that their new generations were made of."""
+        lives = [self.lives[int(begun)] for begun in what.generations]
+        for life, facts in zip(lives, what.generations.values(), strict=True):
+            readers = self.scores(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            beside = {reader.begun for reader in readers} - {each.begun for each in lives}
+            if life.ended is not None or life.folder != facts["former"] or (
+                    beside and what.why == "compacted"):        # part i of scores is of part i of completions
+                raise Refusal("rewritten", title=life.title)
+        if what.why == "pruned":
+            self.check_prune(max(life.iteration for life in lives) + 1)
+
+    def check_drop(self, versions: Collection[int]) -> None:
+        """Refusal if the weights of policies are needed still."""
+        for version in versions:
+            if version not in self.policies:
+                raise Refusal("no_policy", to=version, first=min(self.policies), newest=self.newest,
+                              option="--to")
+        gone = {self.policies[version].folder for version in versions}
+        for version, policy in self.policies.items():
+            if policy.folder in gone and (version not in versions or version in (0, self.newest)):
+                raise Refusal("weights_needed", version=version)
+
+    def check_rows(self, reads: Iterable[int], rows: str | None) -> None:
+        """Refusal if the parts that a score goes through were merged or repaired since it listed them."""
+        for read in reads if rows is not None else ():
+            if self.lives[read].folder != rows:
+                raise Refusal("rewritten", title=self.lives[read].title)
+
+    def check_reads(self, reads: Iterable[int], title: str) -> None:
+        """Refusal if one of the lives that a stage reads was ended."""
+        for read in reads:
+            if (ended := self.lives[read].ended) is not None:
+                raise self._ended("input_ended", title, ended)
+
+    def _ended(self, code: str, title: str, entry: int) -> Refusal:
+        known = self.entries.get(entry)
+        return Refusal(code, title=title, entry=entry, command=known.command if known else "another command")
+
+
+def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
+    """These lives and those that end with them: scores of their rows, and trainings under way."""
+    found = {each for each in begun if lives[each].ended is None}
+    latest = -1
+    while len(found) != latest:
+        latest = len(found)
+        found |= {life.begun for life in lives.values() if life.ended is None and life.reads & found and (
+            life.stage == "score" or (life.stage == "train" and not life.is_complete))}
+    return found
+
+
+def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool) -> set[int]:
+    """The lives that a branch at a policy leaves behind: under way, of later policies, or made from those.
+
+    Without `rows` also what is neither an evaluation nor of an iteration before.
+    """
+    def is_beyond(life: Life) -> bool:
+        version = life.settings.get("policy_version", life.iteration) if life.stage == "rollout" else 0
+        evaluates = str(life.purpose).startswith("eval")
+        return (not life.is_complete or version > policy or (life.iteration >= policy and (
+            life.stage == "train" or not (rows or evaluates))))
+
+    found = {life.begun for life in lives.values() if life.ended is None and is_beyond(life)}
+    latest = -1
+    while len(found) != latest:
+        latest = len(found)
+        found |= {life.begun for life in lives.values() if life.ended is None and life.reads & found}
+    return found
+
+
+def is_named(scorer: str, name: str) -> bool:
+    """True if `name` is the scorer's identity, or its name without the hash."""
+    return scorer == name or scorer.rpartition("-")[0] == name
+
+
+def _place(purpose: str) -> tuple[bool, str, int]:
+    return base_purpose(purpose) != TRAIN, base_purpose(purpose), turn_of(purpose)

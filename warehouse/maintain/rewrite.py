@@ -1,0 +1,95 @@
+"""New generations of stages whose rows stay: sound parts are adopted, others are written anew or left out.
+
+A stage's parts lie in a folder that no other name ever has. What changes files makes a folder of its own and
+has the log point to it, in one entry for all stages that change together; a kill before it leaves a folder
+that nobody reads.
+"""
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from warehouse.ledger.entries import Rewritten
+from warehouse.ledger.refusals import Refusal
+from warehouse.ledger.state import Life
+from warehouse.store.checksums import part_facts
+from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage
+
+
+@dataclass
+class NewGeneration:
+    """The folder that a stage gets; `written` are its new parts, by (table's folder, name)."""
+
+    warehouse: Warehouse
+    life: Life
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, warehouse: Warehouse, stage: Stage, why: str) -> "NewGeneration":
+        assert stage.life is not None
+        return cls(warehouse, stage.life, f"{why}-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def stage(self) -> Stage:
+        return self.warehouse.stage_of(self.life)
+
+    def folders(self) -> list[tuple[Path, Path]]:
+        """Where the files of the stage lie and where they will, of a rollout the prompts', too."""
+        tables = {"rollout": ("completions", "prompts"), "score": ("samples",), "train": ("train_steps",)}
+        return [(self.warehouse.folder_of(table, self.life, **self.life.identity),
+                 self.warehouse.folder_of(table, None, folder=self.name, **self.life.identity))
+                for table in tables[self.life.stage]]
+
+    def new_path(self, path: Path) -> Path:
+        """Where a file of the stage is to lie."""
+        return next(new / path.name for old, new in self.folders() if path.parent == old)
+
+    def adopt(self, without: Collection[Path] = ()) -> None:
+        """Take the stage's files over, but for its manifest, its checkpoints and those `without`."""
+        for old, new in self.folders():
+            for name in file_names(old, "*"):
+                if name.endswith((".parquet", "plan.json")) and old / name not in without and "/" not in name:
+                    ensure_local([old / name])
+                    if (old / name).is_file():
+                        adopt_file(old / name, new / name)
+
+    def write_manifest(self, manifest: Mapping[str, Any], **changes: Any) -> None:
+        """The stage's manifest with the parts that lie in the new folder."""
+        lists = dict(zip(("parts", "prompts"), (new for _, new in self.folders()), strict=False))
+        listed = {key: [part_facts(folder / name) for name in file_names(folder, "*-*.parquet")]
+                  for key, folder in lists.items() if key in manifest}
+        commit_json(self.folders()[0][1] / "manifest.json", {**manifest, **listed, **changes})
+
+    def entry(self) -> dict[str, Any]:
+        return {"former": self.life.folder, "folder": self.name, **self.facts}
+
+    def remove(self) -> None:
+        """Delete the new folders, to which the log does not point."""
+        for _, new in self.folders():
+            remove_folder(new)
+
+    def remove_former(self) -> None:
+        """Delete what the stage had before: nobody's rows, once the log says so."""
+        for old, _ in self.folders():
+            if old.name.startswith("generation="):
+                remove_folder(old)
+            else:                               # of an old run: other generations lie below
+                for path in old.iterdir() if old.is_dir() else []:
+                    if path.is_file():
+                        path.unlink(missing_ok=True)
+
+
+def point_to(warehouse: Warehouse, why: str, generations: Collection[NewGeneration]) -> None:
+    """Have the log point to the new folders, all at once; Refusal, and without them, if a stage changed."""
+    try:
+        warehouse.append(lambda state: Rewritten(why, {str(each.life.begun): each.entry()
+                                                       for each in generations}))
+    except Refusal:
+        for each in generations:
+            each.remove()
+        raise
