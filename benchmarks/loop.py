@@ -2,7 +2,7 @@
 
     python -m benchmarks.loop [--model MODEL --tasks TASKS.jsonl --config config.toml] [--iterations 4]
 
-Each is examples/loop.sh on a run of its own, one after the other on the same machine. An iteration counts
+Each is `warehouse loop` on a run of its own, one after the other on the same machine. An iteration counts
 from one policy to the next, so that the first, in which the warm loop imports and starts its engine, is told
 apart. Stages overlap: `else` is the time in which nothing was sampled, run or trained, `idle` that in which
 the GPU had nothing to do, neither sampling nor logprobs and gradients.
@@ -71,7 +71,7 @@ def loop(run: Path, way: str, model: str, tasks: tuple[str, ...], config: str, i
     variables = os.environ | ({"ROLLHOUSE_WARM": "off"} if way == "cold" else {})
     with log.open("w") as file:
         for command in (["warehouse", "init", str(run), "--model", model, "--config", config, *words],
-                        ["bash", str(ROOT / "examples" / "loop.sh"), str(run), str(iterations),
+                        ["warehouse", "loop", str(run), str(iterations),
                          *(["--ahead"] if way == "ahead" else [])]):
             done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, env=variables, check=False)
             if done.returncode not in (0, 3):        # 3: an alarm, which is no failure of the loop

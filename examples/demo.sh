@@ -2,23 +2,14 @@
 # The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, on a CPU. Safe to run again.
 # usage: examples/demo.sh [RUN [ITERATIONS]]      STARTER=model-noised picks the noised starter
 set -euo pipefail
-[[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports and engine stay loaded
 run=$(realpath -m --relative-to="$(dirname "$0")/.." "${1:-$(dirname "$0")/../runs/demo}")
 cd "$(dirname "$0")/.."
 iterations=${2:-10}
 began=$SECONDS
 
-evaluate() {
-  rollout "$run" --eval --iteration "$1" --num-tasks 100
-  score "$run" --iteration "$1" --purpose eval
-  warehouse summary "$run" --iteration "$1" --purpose eval --line
-}
-
 warehouse init "$run" --model "examples/starter/${STARTER:-model}" --config examples/demo/config.toml \
   --tasks arc-agi-1:training@examples/demo/pool.txt --heldout synthetic:100:7
-evaluate 0
-bash examples/loop.sh "$run" "$iterations"
-evaluate "$iterations"
+warehouse loop "$run" "$iterations" --eval-every "$iterations"
 warehouse summary "$run"
 reports build "$run"
 typed=$(printf %q "$run")

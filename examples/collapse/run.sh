@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 [ -e "$run/warehouse.json" ] || warehouse init "$run" --model "${MODEL:-examples/starter/model}" \
   --config "examples/collapse/$recipe.toml" --tasks "${TASKS:-arc-agi-1:training@examples/demo/pool.txt}"
 for ((i = 0; i < iterations; i++)); do
-  [ -e "$run/train/iteration=$i/manifest.json" ] && continue
+  ((i < $(warehouse sql "$run" "SELECT max(policy_version) FROM policies" --format csv | tail -n 1))) && continue
   rollout "$run" --iteration "$i" --seed "$seed"
   score "$run" --iteration "$i"
   train "$run" --iteration "$i" --seed "$seed" "${@:5}" || break        # nothing is left to learn from

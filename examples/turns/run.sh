@@ -28,7 +28,7 @@ for feedback in ${FEEDBACK:-tests error}; do   # the failing test is shown, or o
   measure 0 "$feedback"
 done
 for ((i = 0; i < iterations; i++)); do
-  [ -e "$run/train/iteration=$i/manifest.json" ] && continue
+  ((i < $(warehouse sql "$run" "SELECT max(policy_version) FROM policies" --format csv | tail -n 1))) && continue
   rollout "$run" --iteration "$i" --group-size $((16 / turns))
   score "$run" --iteration "$i"
   if ((turns > 1)); then

@@ -51,7 +51,7 @@ def looped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, str]:
     folder = tmp_path_factory.mktemp("loop")
     (folder / "config.toml").write_text(CONFIG)
     command(*INIT, folder / "run", "--config", folder / "config.toml")
-    printed = command("bash", "examples/loop.sh", folder / "run", 2)
+    printed = command("warehouse", "loop", folder / "run", 2)
     return open_warehouse(folder / "run"), printed
 
 
@@ -136,7 +136,7 @@ def loop(folder: Path, **variables: str) -> Warehouse:
     if not (folder / "run").exists():
         command(*INIT, folder / "run")
         (folder / "run" / "config.toml").write_text(CONFIG)
-    command("bash", "examples/loop.sh", folder / "run", 2, **variables)
+    command("warehouse", "loop", folder / "run", 2, **variables)
     return open_warehouse(folder / "run")
 
 
@@ -156,9 +156,9 @@ def test_a_complete_loop_run_again_changes_nothing_even_after_it_was_moved(
     warehouse, _ = looped
     moved = warehouse.root.rename(tmp_path / "moved")
     before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
-    command("bash", "examples/loop.sh", moved, 2)
+    command("warehouse", "loop", moved, 2)
     after = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
-    assert {path.name for path in after if after[path] != before.get(path)} <= {"warehouse.sql"}
+    assert {path.name for path in after if after[path] != before.get(path)} <= {"warehouse.sql", "loop.log"}
     answer = command("warehouse", "sql", moved, "select count(*) as n from samples", "--format", "json")
     moved.rename(warehouse.root)
     assert json.loads(answer) == {"n": 96}

@@ -78,20 +78,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """One iteration of the loop without kills."""
     folder = tmp_path_factory.mktemp("loop")
     warehouse = new_run(folder / "undisturbed")
-    code, output = run_until(["bash", "examples/loop.sh", str(warehouse.root), "1"], commands(folder / "bin"),
+    code, output = run_until(["warehouse", "loop", str(warehouse.root), "1"], commands(folder / "bin"),
                              preempt_after=None)
     assert code == 0, output
     return warehouse
-
-
-def test_the_loop_says_how_it_is_used() -> None:
-    said = subprocess.run(["bash", "examples/loop.sh", "--help"], capture_output=True, text=True, check=True)
-    assert said.stdout.startswith("usage: examples/loop.sh RUN ITERATIONS")
-    assert "--rescue: after" in said.stdout
-    for arguments in ([], ["run"], ["run", "--rescue"]):
-        wrong = subprocess.run(["bash", "examples/loop.sh", *arguments], capture_output=True, text=True,
-                               check=False)
-        assert wrong.returncode == 2 and wrong.stderr.startswith("usage: examples/loop.sh RUN ITERATIONS")
 
 
 def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(tmp_path: Path) -> None:
@@ -109,7 +99,7 @@ def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(t
 def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed: Warehouse,
                                                                     tmp_path: Path) -> None:
     warehouse, environment, draw = new_run(tmp_path / "killed"), commands(tmp_path / "bin"), random.Random(0)
-    loop = ["bash", "examples/loop.sh", str(warehouse.root), "1"]
+    loop = ["warehouse", "loop", str(warehouse.root), "1"]
     kills = 0
     for _ in range(3):
         code, _ = run_until(loop, environment, preempt_after=draw.uniform(0.3, 4), number=signal.SIGKILL,

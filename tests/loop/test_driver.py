@@ -1,0 +1,302 @@
+"""What `warehouse loop` runs, and in which order: after an alarm, ahead, with evaluations, told to stop."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.building import plain
+from tests.building.runs import TURN, new_run, without_waiting
+from warehouse.inspect.advice import Advice
+from warehouse.ledger.entries import RolledBack
+from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
+
+SPILLING = " --spill-seconds 1"
+
+
+class Fake:
+    """A command that does its work when it is asked whether it is over, as soon as what it waits for is."""
+
+    def __init__(self, world: "World", words: list[str]) -> None:
+        self.world, self.words, self.pid = world, words, len(world.jobs) + 1000
+        self.code: int | None = None
+        self.stopped = ""
+
+    def poll(self) -> int | None:
+        if self.code is None and self.stopped != "killed":
+            for job in [*self.world.jobs.values()]:         # who was begun before goes first
+                if job.code is None and job.pid <= self.pid:
+                    job.code = self.world.work(job)
+        return self.code
+
+    def said(self) -> str:
+        return self.world.words.get(self.words[0], "")
+
+    def stop(self) -> None:
+        if self.code is None:
+            self.stopped, self.code = "stopped", -signal.SIGTERM
+
+    def kill(self) -> None:
+        if self.code is None:
+            self.stopped, self.code = "killed", -signal.SIGKILL
+
+    def end(self) -> int:
+        assert self.code is not None, f"{self.words} was not told to end"
+        return self.code
+
+
+class World:
+    """A run, and commands that work on it."""
+
+    def __init__(self, folder: Path, config: str = "", heldout: bool = True) -> None:
+        self.warehouse = new_run(folder / "run", {"t0": TURN, "t1": TURN}, {"h0": TURN} if heldout else None)
+        (self.warehouse.root / "config.toml").write_text(config)
+        self.jobs: dict[int, Fake] = {}
+        self.words: dict[str, str] = {}
+        self.failing: dict[str, int] = {}                   # exit codes of commands that begin so
+        self.fires: dict[int, Advice] = {}                  # what is advised after an iteration, once
+        self.events: list[tuple[str, dict[str, Any], str]] = []
+
+    def start(self, words: list[str]) -> Fake:
+        job = Fake(self, words)
+        self.jobs[job.pid] = job
+        return job
+
+    def work(self, job: Fake) -> int | None:
+        """The exit code of a command that can do its work now."""
+        line = " ".join([job.words[0], *job.words[2:]])
+        for begin, code in self.failing.items():
+            if line.startswith(begin):
+                return code
+        warehouse, words = open_warehouse(self.warehouse.root), job.words
+        if words[0] == "sleep" or ("--follow" in words and self.jobs[int(words[-1])].code is None):
+            return None
+        iteration = int(words[words.index("--iteration") + 1])
+        if words[0] == "rollout":
+            version = (int(words[words.index("--policy-version") + 1])
+                       if "--policy-version" in words else None)
+            purpose = "eval" if "--eval" in words else "train"
+            if not warehouse.state.is_complete("rollout", iteration, purpose):
+                plain.sample(warehouse, iteration=iteration, policy_version=version,
+                             evaluate="--eval" in words)
+        elif words[0] == "score":
+            plain.score(warehouse)
+        elif not warehouse.state.is_trained(iteration):
+            assert iteration in warehouse.state.policies, "it has no turn yet"
+            plain.train(warehouse)
+        return 0
+
+    def loop(self, iterations: int = 3, **options: Any) -> int:
+        world = self
+
+        class Watching(Loop):
+            def _look(self, iteration: int) -> Watched:
+                rows = [{"iteration": iteration}] if self._is_trained(iteration) else []
+                advice = world.fires.pop(iteration, None)
+                return Watched(rows, advice.lines if advice else [], advice or Advice([]),
+                               ["solving_falls"] if advice else [])
+
+            def _rows(self, iteration: int, purpose: str) -> list[dict[str, Any]]:
+                return [{"iteration": iteration, "purpose": purpose}]
+
+        def tell(kind: str, facts: dict[str, Any], line: str) -> None:
+            self.events.append((kind, facts, line))
+        with without_waiting(), pytest.MonkeyPatch.context() as patched:
+            patched.setattr("warehouse.loop.driver.line_of", str)
+            code = Watching(open_warehouse(self.warehouse.root), LoopOptions(iterations, **options),
+                            self.start, tell).go()
+        assert all(job.code is not None for job in self.jobs.values()), "something runs still"
+        return code
+
+    def calls(self, name: str) -> list[str]:
+        """Commands of a name, without the run, what they follow, and how often samplers save."""
+        return [shlex.join([job.words[0], *job.words[2:]]).partition(" --follow")[0].replace(SPILLING, "")
+                for job in self.jobs.values() if job.words[0] == name]
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        return [facts for name, facts, _ in self.events if name == kind]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+BACK = Advice(["Stop here, or go back"], 1, back=1)
+
+
+def test_each_iteration_is_sampled_scored_trained_and_told_once(world: World) -> None:
+    assert world.loop() == 0
+    assert world.warehouse.policy_versions() == [0, 1, 2, 3]
+    assert [world.calls(name) for name in ("rollout", "score", "train")] == [
+        [f"{name} --iteration {number}" for number in range(3)] for name in ("rollout", "score", "train")]
+    assert world.told("iteration") == [{"iteration": number} for number in range(3)]
+    assert world.loop() == 0 and len(world.calls("rollout")) == 3           # there is nothing left to do
+    assert world.loop(4) == 0 and world.calls("rollout")[3:] == ["rollout --iteration 3"]
+
+
+def test_an_alarm_ends_the_loop(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop() == 3
+    assert world.told("alarm") == [{"signals": ["solving_falls"], "back": 1}]
+    assert len(world.calls("rollout")) == 2 and world.warehouse.state.newest == 2
+
+
+def test_a_rescue_goes_back_says_why_and_goes_on_with_a_smaller_step(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop(rescue=True) == 0
+    assert world.told("rescue") == [{"from": 2, "to": 1, "why": "solving_falls since iteration 1",
+                                     "factor": 0.5}]
+    back = [entry.what for entry in world.warehouse.state.entries.values()
+            if isinstance(entry.what, RolledBack)]
+    assert [(each.to, each.why) for each in back] == [(1, "solving_falls since iteration 1")]
+    assert world.calls("train")[-1] == "train --iteration 2 --lr-after-rollback 0.5"
+    assert world.warehouse.state.newest == 3
+
+
+def test_a_run_is_rescued_three_times(world: World) -> None:
+    for number in range(1, 8):
+        world.fires[number] = BACK
+    assert world.loop(8, rescue=True) == 3
+    assert len(world.told("rescue")) == 3
+
+
+@pytest.mark.parametrize("advice", [BACK._replace(mend=True), BACK._replace(back=None)])
+def test_what_a_smaller_step_does_not_help_ends_the_loop(world: World, advice: Advice) -> None:
+    world.fires[1] = advice
+    assert world.loop(rescue=True) == 3 and not world.told("rescue")
+
+
+def test_ahead_an_iteration_is_sampled_by_the_policy_before(world: World) -> None:
+    assert world.loop(ahead=True) == 0
+    share = f"--gpu-memory-utilization {ENGINE_SHARE}"
+    assert world.calls("rollout") == [f"rollout --iteration 0 {share}",
+                                      *(f"rollout --iteration {number} {share} --policy-version {number - 1}"
+                                        for number in (1, 2))]
+    assert world.warehouse.state.newest == 3
+
+
+@pytest.mark.parametrize("config", ["[rollout]\ngpu-memory-utilization = 0.35\n",
+                                    "rollout.gpu_memory_utilization = 0.35\n"])
+def test_ahead_the_engine_has_the_memory_that_the_config_gives_it(tmp_path: Path, config: str) -> None:
+    world = World(tmp_path, config)
+    assert world.loop(1, ahead=True) == 0 and world.calls("rollout") == ["rollout --iteration 0"]
+
+
+def test_an_alarm_ends_what_is_ahead_and_a_rescue_discards_it(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop(4, ahead=True, rescue=True) == 0
+    state = world.warehouse.state
+    assert state.newest == 4 and state.num_rollbacks(4) == 1
+    assert all(life.is_complete for life in state.of_stage("rollout"))
+
+
+def test_what_fails_ends_the_loop_with_its_words(world: World) -> None:
+    world.failing["score --iteration 1"], world.words["score"] = 1, "No lanes.\n"
+    assert world.loop(ahead=True) == 1
+    assert world.events[-1][0] == "failed" and world.events[-1][2] == "No lanes."
+    assert world.warehouse.state.newest == 1
+    del world.failing["score --iteration 1"]
+    assert world.loop() == 0 and world.warehouse.state.newest == 3
+
+
+def test_a_stage_that_may_go_on_ends_the_loop_with_its_code(world: World) -> None:
+    world.failing["rollout --iteration 1"] = 75
+    assert world.loop() == 75
+
+
+@pytest.mark.parametrize("rescue", [False, True])
+def test_a_training_without_any_gradient_is_an_alarm_or_ends_the_loop(world: World, rescue: bool) -> None:
+    world.failing["train --iteration 1"], world.words["train"] = 1, "No gradient.\n"
+    if rescue:
+        world.fires[1] = BACK._replace(back=0)
+    assert world.loop(2, rescue=rescue) == (0 if rescue else 1)
+    assert bool(world.told("rescue")) == rescue
+
+
+def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World) -> None:
+    assert world.loop(3, ahead=True, eval_every=2, eval_options="--group-size 8") == 0
+    assert [call for call in world.calls("rollout") if "--eval" in call] == [
+        f"rollout --eval --iteration {version} --group-size 8" for version in (0, 2, 3)]
+    assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
+    ahead = [call for call in world.calls("rollout") if "--policy-version" in call]
+    assert len(ahead) == 1 and ahead[0].startswith("rollout --iteration 1 ")    # one engine samples at a time
+    assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
+    warehouse = World(tmp_path, heldout=False).warehouse
+    with pytest.raises(StageError, match="holds no tasks out"):
+        check_options(warehouse, LoopOptions(1, eval_every=1))
+    with pytest.raises(StageError, match=r"--eval-options .* Close the quote"):
+        check_options(warehouse, LoopOptions(1, eval_options="--group-size '8"))
+
+
+# Processes -------------------------------------------------------------------------------------------------
+
+
+SLEEPING = "#!/bin/bash\nexec -a {folder}/asleep sleep 60\n"
+TYPED = ("import sys; from warehouse.cli import cli; sys.argv[0] = {bin!r} + '/warehouse'; "
+         "sys.exit(cli(sys.argv[1:], 'warehouse'))")
+
+
+def started(folder: Path, *options: str, **stages: str) -> subprocess.Popen[str]:
+    """The command in a process of its own; stages sleep unless they are given."""
+    warehouse = new_run(folder / "run", {"t0": TURN})
+    (folder / "bin").mkdir()
+    for name in ("rollout", "score", "train"):
+        path = folder / "bin" / name
+        path.write_text(stages.get(name, SLEEPING.format(folder=folder)))
+        path.chmod(0o755)
+    words = [sys.executable, "-c", TYPED.format(bin=str(folder / "bin")), "loop", str(warehouse.root), "2"]
+    return subprocess.Popen([*words, *options], env=os.environ | {"ROLLHOUSE_WARM": "off"}, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def num_asleep(folder: Path) -> int:
+    return subprocess.run(["pgrep", "-f", f"^{folder}/asleep"], capture_output=True).stdout.count(b"\n")
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within half a minute")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path,
+                                                                      number: signal.Signals) -> None:
+    with started(tmp_path) as process:
+        wait_for(lambda: num_asleep(tmp_path) == 3)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=40)
+    assert process.returncode == 75 and f"Stopped by {number.name}" in said and "Traceback" not in said
+    assert num_asleep(tmp_path) == 0
+
+
+def test_killed_it_leaves_nothing_running(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        wait_for(lambda: num_asleep(tmp_path) == 3)
+        process.kill()
+    wait_for(lambda: num_asleep(tmp_path) == 0)
+
+
+def test_what_a_stage_said_is_in_the_log_of_the_loop(tmp_path: Path) -> None:
+    failing = "#!/bin/bash\necho 'Error: out of luck' >&2\nexit 1\n"
+    with started(tmp_path, "--json", rollout=failing) as process:
+        printed, said = process.communicate(timeout=40)
+    [event] = [json.loads(line) for line in printed.splitlines()]
+    assert (process.returncode, event["event"], event["exit_code"]) == (1, "failed", 1), said
+    assert "Error: out of luck" in (tmp_path / "run" / "loop.log").read_text()

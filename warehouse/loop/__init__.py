@@ -1,0 +1,1 @@
+"""The loop over the stages: which command comes next, by the state of the run. Imports no stage."""

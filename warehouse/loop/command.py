@@ -1,0 +1,80 @@
+"""The command `warehouse loop`."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.options import open_run, run_argument, shows_errors
+from warehouse.stages import warm
+from warehouse.store.commit import by_address
+from warehouse.store.errors import printable
+
+LOG = "loop.log"
+
+
+@click.command()
+@run_argument
+@click.argument("iterations", type=click.IntRange(min=1))
+@click.option("--ahead", is_flag=True,
+              help="Sample the next iteration by the policy before while one is trained: a step off-policy.")
+@click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy, and on with "
+                                             "half the learning rate; three times.")
+@click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
+              help="Evaluate policy 0, every Kth and the last on the held-out tasks.")
+@click.option("--eval-options", default="", metavar="WORDS",
+              help='Options of `rollout` for evaluations, as "--group-size 8".')
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
+@click.option("--track", default=None, metavar="NAME",
+              help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON per event instead of words.")
+@shows_errors
+def loop(run: Path, as_json: bool, **options: Any) -> None:
+    """Run rollout, score and train until ITERATIONS are trained.
+
+    Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
+    stages print is in RUN/loop.log.
+    """
+    if not os.environ.get(warm.VARIABLE):
+        from warehouse.stages.warm_server import run_warm
+        sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
+    from tqdm import tqdm
+
+    from warehouse.inspect.alarms import check_signals
+    from warehouse.loop.driver import Loop, LoopOptions, check_options, stopping
+    from warehouse.loop.jobs import Job
+    told = LoopOptions(**options)
+    check_signals(told.ignore)
+    warehouse = open_run(run)
+    check_options(warehouse, told)
+    with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-") as folder, stopping(run),
+          (warehouse.root / LOG).open("a") as log,
+          tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
+               bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
+        def tell(kind: str, facts: dict[str, Any], line: str) -> None:
+            text = json.dumps({"event": kind, "at": time.time(), **facts}, default=str) if as_json else line
+            bar.write(by_address(printable(text)), file=sys.stdout)
+            sys.stdout.flush()
+
+        def show(done: int, doing: str) -> None:
+            bar.n = min(done, told.iterations)
+            bar.set_postfix_str(doing)
+
+        def start(words: list[str]) -> Job:
+            job = Job(words, Path(folder))
+            jobs.append(job)
+            return job
+
+        jobs: list[Job] = []
+        try:
+            code = Loop(warehouse, told, start, tell, show).go()
+        finally:
+            for job in jobs:
+                if job.words[0] != "sleep":
+                    log.write(f"$ {' '.join(job.words)}\n{job.said()}")
+    sys.exit(code)

@@ -1,0 +1,68 @@
+"""Commands that a loop runs beside each other; each ends with the loop, and what it says is kept aside."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from warehouse.stages import warm
+from warehouse.stages.children import SECONDS_TO_END, end_with_parent
+from warehouse.store.errors import StageError
+
+
+class Job:
+    """A command under way in a session of its own: Ctrl-C reaches the loop alone, which tells it to stop."""
+
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
+        self.words, self.began = list(words), time.time()
+        self.output = folder / f"{time.monotonic_ns()}-{words[0]}"
+        try:
+            with self.output.open("wb") as output:
+                self.process = subprocess.Popen([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
+                                                stdout=output, stderr=output, start_new_session=True,
+                                                env=warm.began_with,        # or it would import by itself
+                                                preexec_fn=lambda: end_with_parent(signal.SIGTERM))
+        except OSError as error:
+            raise StageError(f"{words[0]} cannot be run: {error.strerror}. Install Rollhouse in this "
+                             "environment, or activate the one that has it.") from error
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self.process.poll()
+
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Tell it to stop; what it has finished it keeps."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Wait until it has ended, as it was told to; killed where it does not."""
+        try:
+            return self.process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.wait()
+
+
+def find(name: str) -> str:
+    """A command of this environment, also where that is not activated."""
+    own = Path(sys.argv[0]).parent / name
+    return str(own) if own.is_file() else shutil.which(name) or name
