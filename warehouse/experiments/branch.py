@@ -1,0 +1,142 @@
+"""A branch: a run of its own that shares what a run has up to a policy, file by file, by hard links.
+
+Files of a run are never written to again, so a second name for each is as good as a copy; whoever removes
+one name leaves the other. The log is shared, too: it goes on with the entry `branched`, which says what of
+the past is the branch's.
+"""
+
+import contextlib
+import datetime
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from warehouse.ledger.entries import Branched
+from warehouse.ledger.log import Log
+from warehouse.ledger.old_runs import old_entries, upgraded
+from warehouse.maintain.check import folders_that_count
+from warehouse.objects.bucket import is_address
+from warehouse.store.commit import (
+    TEMPORARY_MARK,
+    commit_directory,
+    commit_json,
+    remove_folder,
+    saying_why,
+    twin_of,
+)
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.run_folder import WRITTEN_BY, Warehouse, open_warehouse
+
+Share = Callable[[Path, Path], object]      # gives a file a second name, or copies it
+
+
+class Branch(NamedTuple):
+    """A branch that was made: its folder, how many files it shares, and their bytes."""
+
+    root: Path
+    num_files: int
+    num_bytes: int
+
+
+def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False) -> Branch:
+    """Make the run folder `new`, which has what the run has up to policy `at`, under a run id of its own.
+
+    With `rows` also the rollouts and scores of later iterations that its policies sampled. What is under way
+    is not taken along. It appears whole, under its name, once all is in it. Refusal where there is no such
+    policy, StageError where the folder cannot be made.
+    """
+    state = warehouse.state
+    state.check_branch(at, rows)
+    _check_place(warehouse, new)
+    building = new.resolve().with_name(f"{new.name}{TEMPORARY_MARK}branch-{uuid.uuid4().hex[:12]}")
+    shared: list[Path] = []
+
+    def share(file: Path, to: Path) -> None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, to) if copy else _link(file, to)
+        shared.append(to)
+
+    try:
+        with saying_why(new):
+            building.mkdir(parents=True)
+            log = _branch_log(warehouse, building, share)
+            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows))
+            created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            facts = {**log.state().facts, "created": created}
+            _share_files(warehouse, Warehouse(building, facts, log), state.head, share)
+            if (warehouse.root / "config.toml").exists():
+                shutil.copyfile(warehouse.root / "config.toml", building / "config.toml")
+            commit_json(building / "warehouse.json", facts)
+        if not commit_directory(building, new.resolve()):
+            raise StageError(f"{new} was made by another command meanwhile. Name another folder.")
+    finally:
+        remove_folder(building)
+    paths = [new.resolve() / path.relative_to(building) for path in shared]
+    return Branch(new, len(paths), sum(path.stat().st_size for path in paths))
+
+
+def _check_place(warehouse: Warehouse, new: Path) -> None:
+    """StageError if no branch can lie at `new`."""
+    run = shell_quote(warehouse.root)
+    if twin := twin_of(warehouse.root):
+        local = shell_quote(Path(twin.address).name)
+        raise StageError("A branch shares files, and objects of a store cannot be linked. Get the run first: "
+                         f"`warehouse mirror {shell_quote(twin.address)} {local}`; then branch {local}.")
+    if is_address(new):
+        raise StageError(f"{new} lies in an object store, where files cannot be linked. Branch into a "
+                         "folder, then `warehouse mirror` it there.")
+    if new.resolve().is_relative_to(warehouse.root):
+        raise StageError(f"{new} lies inside of {run}, whose commands would take its files for their own. "
+                         "Name a folder beside it.")
+    if os.path.lexists(new):
+        raise StageError(f"{new} exists already. Name a folder that does not.")
+
+
+def _branch_log(warehouse: Warehouse, building: Path, share: Share) -> Log:
+    """The log of a run up to now as that of its branch; a run of a version without a log gets one there."""
+    log = Log(building)
+    if warehouse.log.has_entries():
+        for number in range(warehouse.state.head + 1):
+            share(warehouse.log.path(number), log.path(number))
+    else:
+        log.make(upgraded(warehouse.facts, WRITTEN_BY), old_entries(warehouse.root))
+    return log
+
+
+def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Share) -> None:
+    """Share the files of all generations that count in the branch, and a base model inside of the run."""
+    try:
+        for folder in folders_that_count(branch):
+            source = warehouse.root / folder.relative_to(branch.root)
+            for name in sorted(os.listdir(source)) if source.is_dir() else []:
+                if (source / name).is_file() and TEMPORARY_MARK not in name and ".spill-" not in name:
+                    with contextlib.suppress(FileNotFoundError):        # seen below, if it was needed
+                        share(source / name, folder / name)
+        for needed in [*(stage.folder / "manifest.json" for stage in branch.stages()),
+                       *(branch.policy_dir(version) / "policy.json" for version in branch.policy_versions())]:
+            os.stat(needed)
+    except FileNotFoundError as error:
+        if open_warehouse(warehouse.root).state.head > head:
+            raise StageError(f"{warehouse.root} was changed by another command meanwhile. Nothing was made: "
+                             "run the same command again.") from error
+        gone = warehouse.root / Path(error.filename).relative_to(branch.root)
+        raise StageError(f"{gone} is missing. Restore it from a copy, or see what `warehouse "
+                         f"repair {shell_quote(warehouse.root)}` can do; then branch.") from error
+    model = Path(warehouse.model)
+    if model.is_relative_to(warehouse.root):
+        for file in model.rglob("*"):
+            if file.is_file():
+                share(file, branch.root / file.relative_to(warehouse.root))
+
+
+def _link(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StageError(f"{file} cannot be linked to {to.parent}: {error.strerror}. Name a folder on the "
+                         "run's own filesystem, or copy its files with --copy.") from error
