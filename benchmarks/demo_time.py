@@ -6,7 +6,6 @@ Work is sampling, running programs, old logprobs and gradients. Starting (interp
 model) is counted apart. The rest is what Rollhouse adds: prompts, metrics, reading and writing.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -42,9 +41,8 @@ def main(run: Path) -> None:
 
 def stage_manifests(warehouse, stage: str) -> list[dict]:
     """Manifests of all complete stages of a kind, evaluations included; a rollback trains nothing."""
-    table = {"rollout": "completions", "score": "samples", "train": "train"}[stage]
-    found = [json.loads(path.read_text()) for path in sorted((warehouse.root / table).rglob("manifest.json"))]
-    return [manifest for manifest in found if "rolled_back_to" not in manifest["facts"]]
+    return [warehouse.stage_of(life).manifest() for life in warehouse.state.of_stage(stage)
+            if life.is_complete and "rolled_back_to" not in life.facts]
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
         init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
         warehouse = open_warehouse(Path(folder) / "run")
         keys: dict[str, Any] = {"iteration": 0, "purpose": "train"}
+        warehouse.stage("rollout", **keys).settle({})
         began = clocks()
         parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
         sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),

@@ -54,9 +54,10 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
     settings = settings_of("--dtype", dtype, "--tokens-per-batch", str(budget), "--learning-rate", "1e-6")
     plan = [list(range(first, first + groups)) for first in range(0, len(rows), groups)]
     nowhere = Warehouse(Path("nowhere"), {})
+    stage = Stage("train", {"iteration": 0}, nowhere)
     learner = Learner(policy, new_optimizer(policy, settings), build_batch(rows, 0, settings), plan,
-                      Checkpoints(nowhere, nowhere.root, processes), processes, settings,
-                      Stage("train", nowhere.root, {}), 0, 0, True)
+                      Checkpoints(nowhere, stage, processes), processes, settings,
+                      stage, 0, 0, True)
     loaded, seconds, norms = time.perf_counter() - began, [], []
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

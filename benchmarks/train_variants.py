@@ -61,10 +61,11 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
     nowhere = Warehouse(Path("nowhere"), {})
+    stage = Stage("train", {"iteration": 0}, nowhere)
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
     learner = Learner(policy, new_optimizer(policy, chosen), batch, plan,
-                      Checkpoints(nowhere, nowhere.root, processes), processes, chosen,
-                      Stage("train", nowhere.root, {}), 0, 0, online)
+                      Checkpoints(nowhere, stage, processes), processes, chosen,
+                      stage, 0, 0, online)
 
     def step(index: int) -> float:
         started = time.perf_counter()
