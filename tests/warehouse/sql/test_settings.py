@@ -1,30 +1,15 @@
 """Settings as rows, and which of them differ."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import warehouse
-from tests.building.runs import score_again
+from tests.building.runs import change_settings, score_again
 from tests.building.weather import SCORER, build_run, empty_run, weather, write_iteration
 from warehouse.sql.database import connect, empty_connection
-from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
-
-
-def change_settings(run: Warehouse, stage: str, iteration: int, *, scorer: str | None = None,
-                    **settings: object) -> None:
-    """Have the manifest of a stage say that it was started otherwise."""
-    [held] = [each for each in run.stages() if each.name == stage and each.identity["iteration"] == iteration
-              and scorer in (None, each.identity.get("scorer"))]
-    path = held.folder / "manifest.json"
-    manifest = read_json(path)
-    assert manifest is not None
-    manifest["settings"] = (manifest["settings"] or {}) | settings
-    path.chmod(0o644)
-    path.write_text(json.dumps(manifest))
 
 
 @pytest.fixture
