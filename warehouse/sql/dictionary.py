@@ -20,8 +20,8 @@ This page is written by `warehouse schema --markdown`.
 Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`
 shows the parts of unfinished ones, and the view `parts` lists every file. Where an iteration was scored
 several times, `samples` shows one scorer: which one, and why, says the view `scorers`
-([the rule](reading.md)); `all_samples` holds all of them. Of several runs, `warehouse sql A B -c ..`, each has a
-first column `run`, and the view `runs` says which they are ([several runs](reading.md#several-runs)).
+([the rule](reading.md)); `all_samples` holds all of them. Of several runs (`warehouse sql A B -c ..`) each
+has a first column `run`, and the view `runs` says which they are ([several runs](reading.md#several-runs)).
 """
 Described = tuple[str, str, str]        # a column: name, type, meaning
 
