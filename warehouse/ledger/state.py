@@ -171,9 +171,9 @@ class RunState:
         return iteration
 
     def next_stage(self) -> str:
-        """What a loop does next: 'rollout', 'score' or 'train'."""
+        """What a loop does next: 'rollout', 'score' or 'train'; what was pruned cannot be scored."""
         for life in self.of_stage("rollout"):
-            if life.is_complete and not self.scorers(life.iteration, str(life.purpose)):
+            if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
                 return "score"
         return "train" if self.scorers(self.train_due(), TRAIN) else "rollout"
 
