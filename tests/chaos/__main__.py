@@ -1,7 +1,8 @@
 """All of it, two programs at a time, and one table: python -m tests.chaos [--kills 300] [--seed 0].
 
 Kills of the stages (soak.py) and of the commands that care for a run (care.py), random sequences of commands
-(sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share 0.05` tries a twentieth of it, to see that it runs.
+(sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share 0.05` tries a twentieth of
+it, to see that it runs.
 """
 
 import argparse

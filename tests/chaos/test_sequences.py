@@ -1,4 +1,4 @@
-"""Sequences of commands that once went wrong, and one that is drawn: python -m tests.chaos.sequences has more."""
+"""Sequences of commands that once went wrong, and one at random; `python -m tests.chaos.sequences` has more."""
 
 import pytest
 
