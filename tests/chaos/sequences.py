@@ -24,6 +24,7 @@ from tests.building.plain import sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
 from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
@@ -181,6 +182,8 @@ class Sequence:
                 self._go_on(state.next_stage())
             except StageError as error:
                 said = str(error)
+                if isinstance(error, Refusal) and error.code == "gone_on_with":     # as it says
+                    discard(open_warehouse(self.root), error.fields["number"], "train")
         raise AssertionError(f"the loop does not go on: {said}")
 
     def _go_on(self, stage: str) -> None:

@@ -427,6 +427,10 @@ class RunState:
         needed: list[tuple[str, int]] = []
         needed += [("untrained", life.iteration) for life in self.of_stage("rollout")
                    if life.iteration < before and not self.is_trained(life.iteration)]
+        needed += [("unscored", life.iteration) for life in self.of_stage("rollout")
+                   if life.iteration < before and life.is_complete and not life.pruned
+                   and str(life.purpose).startswith("eval")
+                   and not self.scorers(life.iteration, str(life.purpose))]
         needed += [("carried_needed", number) for number in self.waiting_groups(before, complete=True)]
         needed += [("waiting_needed", number) for number in self.waiting_iterations(self.newest)
                    if number < before]
