@@ -1,23 +1,26 @@
 """Runs side by side: their curves in one picture each, the tasks of each in pairs with those of the first."""
 
-import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reports.differences import chance_notice, settings_notice
 from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
 from reports.figure import Figure, Rows, column, lines
 from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
+from reports.pairs import Pairing, other_tasks, paired_tasks, sign_test, unpaired
 from reports.scale import Scale, number, scale_ticks
-from warehouse.inspect.results import paired_interval
+from warehouse.inspect.results import paired_verdict
 from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.sql.many import run_names
 from warehouse.store.commit import replace_bytes
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MOST_RUNS = 6  # colours that can be told apart
+MOST_NAMED = 5  # tasks
 MOST_TASKS = 12  # listed of each pair of runs
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
@@ -30,50 +33,14 @@ CURVES = (
     ("mismatch_kl_fresh", "Mismatch of engine and trainer, k3", False, True),
     ("mismatch_kl", "KL of the sampling policies, k3", False, True),
 )
+PER_TOKEN = ("tokens_mean", "nll_sampled")   # of other tokenizers no two can be held against each other
+OTHER_TOKENIZERS = "The runs have other tokenizers: what is counted per token has no curve here."
 STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES) + """
 FROM iteration_stats
 LEFT JOIN (SELECT iteration, purpose, pass_at_k
            FROM pass_curve JOIN iteration_stats USING (iteration, purpose) WHERE k = {k} AND k <= max_k)
     AS reached USING (iteration, purpose)
 WHERE purpose = 'train' ORDER BY iteration""")
-VISITS_SQL = """\
-SELECT iteration, purpose, list(task_id) AS tasks
-FROM task_results WHERE n > 0 AND turn_of(purpose) = 1 GROUP BY iteration, purpose"""
-TASKS_SQL = """\
-SELECT task_id, c, n FROM task_results
-WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
-
-
-class Pairing(NamedTuple):
-    """What two runs did on the same tasks at the same iteration, for the same purpose."""
-
-    iteration: int
-    purpose: str
-    pairs: list[dict[str, Any]]
-    latest: int  # the latest training iteration that either run has scored; -1 without any
-
-    @property
-    def title(self) -> str:
-        """Which rows are paired."""
-        kind = "Training" if self.purpose == "train" else f"Evaluation '{self.purpose}'"
-        return f"{kind} at iteration {self.iteration}"
-
-    @property
-    def remark(self) -> str:
-        """What a reader must know before believing the numbers; empty where there is nothing."""
-        if self.iteration >= self.latest:
-            return ""
-        if self.purpose == "train":
-            return f"The latest iteration that both runs have scored; one goes on to {self.latest}."
-        return (f"Older than the latest training iteration, {self.latest}: it says nothing of what was "
-                "learnt since.")
-
-    @property
-    def sql(self) -> str:
-        """The query that gives each run's side."""
-        return TASKS_SQL.format(iteration=self.iteration, purpose=self.purpose.replace("'", "''"))
-
-
 class Comparison(NamedTuple):
     """Runs side by side: the pieces of a page."""
 
@@ -101,92 +68,61 @@ def check_comparable(runs: Sequence[Warehouse]) -> None:
 
 
 def comparison(runs: Sequence[Warehouse], connections: Sequence[Connection]) -> Comparison:
-    """Curves of all runs together, tasks in pairs with those of the first."""
-    names = _names(runs)
-    # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
-    k = min((row["k"] for connection in connections
-             for row in rows_of(connection, "SELECT k_of('train') AS k") if row["k"]), default=1)
-    sql = STATS_SQL.format(k=k)
-    stats = [rows_of(connection, sql) for connection in connections]
-    charts: dict[str, Chart | None] = {}
-    labels: Any = {str(i): name for i, name in enumerate(names)}
-    curves, heads, tasks = "", "", ""
-    for name, title, share, log in CURVES:
-        figure = Figure(name.replace("_", "-"), title.format(k=k), "", sql,
-                        lines(share=share, log=log, **labels), "No run has it.")
-        rows = overlay(stats, name)
-        charts[figure.name] = figure.draw(rows) if rows else None
-        curves += figure_block(figure, charts[figure.name])
-    for other, name in zip(connections[1:], names[1:], strict=True):
-        heads += _quiet(unpaired(connections[0], other, [names[0], name]))
-        for pairing in paired_tasks(connections[0], other):
+    """What differs in settings and beyond chance, curves together, tasks in pairs with those of the first."""
+    names = run_names([run.root for run in runs])
+    pairs = [_pairs(runs, connections, names, place) for place in range(1, len(runs))]
+    tokens_differ = len({run.facts.get("tokenizer_sha256") for run in runs}) > 1
+    curves, charts = _curves(connections, names, [name for name in PER_TOKEN if tokens_differ])
+    heads, tasks = _quiet(OTHER_TOKENIZERS if tokens_differ else ""), ""
+    for (pairings, remark), other, name in zip(pairs, connections[1:], names[1:], strict=True):
+        heads += _quiet(remark) + _quiet(unpaired(connections[0], other, [names[0], name]))
+        for pairing in pairings:
             figure = _paired_figure(pairing, [names[0], name])
             charts[figure.name] = figure.draw(pairing.pairs)
             heads += _head(other, pairing, [names[0], name])
             tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
                       f"<div>{_largest(pairing, [names[0], name])}</div></div>")
-    body = f'{heads}<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}'
+    differ = settings_notice(runs, connections, names)
+    looks = [(name, pairing) for name, (pairings, _) in zip(names[1:], pairs, strict=True)
+             for pairing in pairings]
+    chance = chance_notice(connections[0], names[0], looks)
+    body = (f'<h2>What differs</h2>{differ}<h2>Beyond chance</h2>{chance}{heads}<h2>Curves</h2>'
+            f'<div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     return Comparison(f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs),
                       body, data)
 
 
-def paired_tasks(a: Connection, b: Connection) -> list[Pairing]:
-    """The latest training and the latest evaluations that both runs have on common tasks, the newer first.
-
-    Only rows of one iteration and one purpose are paired: those of other policies or of another evaluation
-    would differ for that alone. StageError if there are none.
-    """
-    left, right = _visits(a), _visits(b)
-    common = [visit for visit in left.keys() & right.keys() if left[visit] & right[visit]]
-    train = [visit for visit in common if visit[1] == "train"]
-    held = [visit for visit in common if visit[1] != "train"]
-    if not common:
-        raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
-                         "nothing to compare in pairs. Evaluate both at the same iteration on the same "
-                         "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score "
-                         "RUN")
-    latest = max((iteration for iteration, purpose in left.keys() | right.keys() if purpose == "train"),
-                 default=-1)
-    chosen = [max(train)] if train else []
-    chosen += [visit for visit in held if visit[0] == max(held)[0]]
-    chosen.sort(key=lambda visit: (-visit[0], visit[1] == "train", visit[1]))
-    return [_pairing(a, b, iteration, purpose, latest) for iteration, purpose in chosen]
+def _pairs(runs: Sequence[Warehouse], connections: Sequence[Connection], names: Sequence[str],
+           place: int) -> tuple[list[Pairing], str]:
+    """A run's tasks in pairs with those of the first, and which are not as they are others."""
+    alike = runs[0].state.tasks_sha256 == runs[place].state.tasks_sha256
+    others = sorted(set[str]() if alike else other_tasks(connections[0], connections[place]))
+    shown = ", ".join(others[:MOST_NAMED]) + (" .." if len(others) > MOST_NAMED else "")
+    remark = (f"{counted(len(others), 'task')} with the same name in {names[0]} and {names[place]} but other "
+              f"contents, not paired: {shown}." if others else "")
+    return paired_tasks(connections[0], connections[place], others), remark
 
 
-def unpaired(a: Connection, b: Connection, names: list[str]) -> str:
-    """Which evaluations, the latest, have no pair as they are named otherwise; empty where there are none."""
-    left, right = _visits(a), _visits(b)
-    apart = [(visit[0], visit[1], other[1]) for visit in left.keys() - right.keys()
-             for other in right.keys() - left.keys()
-             if visit[0] == other[0] and "train" not in (visit[1], other[1]) and left[visit] & right[other]]
-    if not apart:
-        return ""
-    latest = max(apart)[0]
-    sides = (sorted({f"'{each[side]}'" for each in apart if each[0] == latest}) for side in (1, 2))
-    mine, theirs = (f"{', '.join(own)} of {name}" for own, name in zip(sides, names, strict=True))
-    return (f"At iteration {latest} {mine} and {theirs} have tasks in common, and are not paired because "
-            "their names differ. Evaluate one of the runs by the name that the other has: rollout RUN --eval "
-            f"--split NAME --label NAME --iteration {latest}, then score RUN.")
-
-
-def _visits(run: Connection) -> dict[tuple[int, str], set[str]]:
-    """The tasks of each iteration and purpose."""
-    return {(row["iteration"], row["purpose"]): set(row["tasks"]) for row in rows_of(run, VISITS_SQL)}
-
-
-def _pairing(a: Connection, b: Connection, iteration: int, purpose: str, latest: int) -> Pairing:
-    query = Pairing(iteration, purpose, [], latest).sql
-    left, right = ({row["task_id"]: row["c"] / row["n"] for row in rows_of(run, query)} for run in (a, b))
-    pairs = [{"task": task, "a": left[task], "b": right[task]} for task in sorted(left.keys() & right.keys())]
-    return Pairing(iteration, purpose, pairs, latest)
-
-
-def sign_test(differences: list[float]) -> float:
-    """Two-sided p-value that gains and losses are equally likely; ties left out."""
-    gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    n, least = gains + losses, min(gains, losses)
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n) if n else 1.0
+def _curves(connections: Sequence[Connection], names: Sequence[str],
+            left_out: Sequence[str]) -> tuple[str, dict[str, Chart | None]]:
+    """The curves of all runs, each on one axis, and their charts by name."""
+    # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
+    k = min((row["k"] for connection in connections
+             for row in rows_of(connection, "SELECT k_of('train') AS k") if row["k"]), default=1)
+    sql = STATS_SQL.format(k=k)
+    stats = [rows_of(connection, sql) for connection in connections]
+    labels: Any = {str(i): name for i, name in enumerate(names)}
+    blocks, charts = "", dict[str, Chart | None]()
+    for name, title, share, log in CURVES:
+        if name in left_out:
+            continue
+        figure = Figure(name.replace("_", "-"), title.format(k=k), "", sql,
+                        lines(share=share, log=log, **labels), "No run has it.")
+        rows = overlay(stats, name)
+        charts[figure.name] = figure.draw(rows) if rows else None
+        blocks += figure_block(figure, charts[figure.name])
+    return blocks, charts
 
 
 def overlay(stats: list[Rows], name: str) -> Rows:
@@ -237,7 +173,7 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
 
 def _headline(connection: Connection, pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
     differences = [row["b"] - row["a"] for row in pairs]
-    bounds = paired_interval(connection, differences)
+    bounds, _ = paired_verdict(connection, differences)
     interval = f"{bounds[0]:+.2f} .. {bounds[1]:+.2f}" if bounds else "none of one task"
     mean_a, mean_b = (sum(row[key] for row in pairs) / len(pairs) for key in ("a", "b"))
     return [("tasks in common", str(len(pairs))), (f"pass@1, {names[0]}", number(mean_a)),
@@ -254,9 +190,3 @@ def _largest(pairing: Pairing, names: list[str]) -> str:
             for row in ordered]
     heading = f"<h3>{escape(f'Largest differences, {names[1]}: {pairing.title}')}</h3>"
     return heading + table(["task", *names, "difference"], rows)
-
-
-def _names(runs: Sequence[Warehouse]) -> list[str]:
-    names = [run.root.name for run in runs]
-    alone = len(set(names)) == len(names)
-    return names if alone else [f"{run.root.parent.name}/{run.root.name}" for run in runs]

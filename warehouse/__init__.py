@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def open(run: str | Path, *, strict: bool = False, in_place: bool = False) -> duckdb.DuckDBPyConnection:
+def open(run: str | Path, *others: str | Path, strict: bool = False,
+         in_place: bool = False) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
 
-    Damaged stages are left out and named on stderr. Raises StageError if `run` is not a run folder, and with
-    `strict` for what is damaged. `in_place` reads what lies in an object store there, and does not verify it.
+    With `others` they are over all these runs, and have a first column `run`. Damaged stages are left out and
+    named on stderr. Raises StageError if one is no run folder or is given twice, and with `strict` for what
+    is damaged. `in_place` reads what lies in an object store there, and does not verify it.
     """
-    from warehouse.sql.database import connect
-    from warehouse.store.run_folder import open_warehouse
-    return connect(open_warehouse(run), strict=strict, in_place=in_place)
+    from warehouse.sql.many import connect_runs, open_runs
+    return connect_runs(open_runs([run, *others]), strict=strict, in_place=in_place)

@@ -1,5 +1,6 @@
 """The `warehouse` command: make a run, ask it questions, look after it."""
 
+import os
 import re
 import shutil
 import sys
@@ -17,12 +18,13 @@ from warehouse.options import (
     open_run,
     run_argument,
     run_folder,
+    runs_argument,
     shows_errors,
     strict_option,
     with_version,
 )
 from warehouse.store.commit import by_address
-from warehouse.store.errors import counted
+from warehouse.store.errors import StageError, counted
 from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
@@ -65,8 +67,9 @@ class SqlCommand(click.Command):
 
 
 @cli.command(cls=SqlCommand)
-@run_argument
-@click.argument("query", required=False)
+@runs_argument
+@click.option("--command", "-c", "query", default=None, metavar="QUERY",
+              help="QUERY, where it does not stand behind the runs.")
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="File of SQL to run in the place of QUERY.")
 @click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
@@ -82,21 +85,27 @@ class SqlCommand(click.Command):
 @strict_option
 @at_option
 @shows_errors
-def sql(run: Path, query: str | None, file: Path | None, partial: bool, in_place: bool, strict: bool,
-        at: int | None, **options: Any) -> None:
-    """Run QUERY over the run's tables and views.
+def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bool, in_place: bool,
+        strict: bool, at: int | None, **options: Any) -> None:
+    """Run QUERY over the tables and views of one run, or of several.
 
-    `-` reads it from the input, `@name` is one of config.toml; several statements may follow one another.
+    Of several each table and view has a first column `run`: warehouse sql A B -c "FROM iteration_stats". `-`
+    reads QUERY from the input, `@name` is one of the (first) run's config.toml; several statements may follow
+    one another.
     """
     from warehouse.inspect.queries import read_script, write_answers
-    from warehouse.sql.database import connect
+    from warehouse.sql.many import connect_runs, open_runs
+    if query is None and file is None and len(runs) > 1 and not os.path.isdir(runs[-1]):
+        *runs, query = runs     # type: ignore[assignment]
     if (query is None) == (file is None):
-        raise click.UsageError("Give one of QUERY and --file.")
-    warehouse = open_run(run, at)
+        raise click.UsageError("Give one of QUERY, -c and --file.")
+    if at is not None and len(runs) > 1:
+        raise StageError("--at reads one run as it was, as entries of other logs are others. Name one run.")
+    warehouses = open_runs(runs) if at is None else [open_run(runs[0], at)]
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
-    connection = connect(warehouse, partial=partial, strict=strict, in_place=in_place)
-    write_answers(warehouse, connection, script, **options,
+    connection = connect_runs(warehouses, partial=partial, strict=strict, in_place=in_place)
+    write_answers(warehouses[0], connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 

@@ -88,6 +88,12 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
     return run
 
 
+def _load_first_config(context: click.Context, parameter: click.Parameter,
+                       value: tuple[str, ...]) -> tuple[str, ...]:
+    """The same of several runs, by the config file of the first."""
+    return (str(_load_config(context, parameter, value[0])), *value[1:])
+
+
 at_option = click.option("--at", type=click.IntRange(min=0), default=None, metavar="ENTRY",
                          help="The run as it was after this entry of its log (`warehouse log`).")
 
@@ -181,6 +187,8 @@ class RunFolder(click.Path):
 
 run_folder = click.argument("run", type=RunFolder(path_type=Path))      # without its config file
 run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_load_config)
+runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder(), is_eager=True,
+                               metavar="RUN.. [QUERY]", callback=_load_first_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
                                 help="Iteration to work on; what is due when left out.")
 purpose_option = click.option("--purpose", default=None,
@@ -215,8 +223,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(STOPPED_EXIT_CODE)
         except BaseException as error:
             warm.sound = False
-            if _is_gone(options.get("run"), error):
-                raise click.ClickException(f"{options['run']} was removed while it was worked on. Restore it "
+            if gone := _gone([options.get("run"), *options.get("runs", ())], error):
+                raise click.ClickException(f"{gone} was removed while it was worked on. Restore it "
                                            "from a copy.") from error
             if isinstance(error, Exception) and (told := _not_ours(error)):
                 raise click.ClickException(f"{told}, then run the same command again; what was written "
@@ -233,11 +241,13 @@ def _refuse_empty(context: click.Context) -> None:
             raise click.BadParameter("it is empty. Leave it out, or say what it is.", context, parameter)
 
 
-def _is_gone(run: str | Path | None, error: BaseException) -> bool:
-    """Whether a file of the run is missing because the whole run is."""
-    if not run or not isinstance(error, FileNotFoundError) or Path(run).exists():
-        return False
-    return Path(str(error.filename)).is_relative_to(Path(run).resolve())
+def _gone(runs: Sequence[str | Path | None], error: BaseException) -> str | Path | None:
+    """The run whose file is missing because the whole of it is; None otherwise."""
+    for run in runs:
+        if run and isinstance(error, FileNotFoundError) and not Path(run).exists() and (
+                Path(str(error.filename)).is_relative_to(Path(run).resolve())):
+            return run
+    return None
 
 
 def _not_ours(error: Exception) -> str:

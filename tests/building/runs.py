@@ -55,6 +55,15 @@ def change_document(path: Path, **changes: Any) -> None:
     path.write_bytes(json_bytes({**facts, **changes}))
 
 
+def change_settings(run: Warehouse, stage: str, iteration: int, *, scorer: str | None = None,
+                    **settings: object) -> None:
+    """Have the manifest of a stage say that it was started otherwise."""
+    [held] = [each for each in run.stages() if each.name == stage and each.identity["iteration"] == iteration
+              and scorer in (None, each.identity.get("scorer"))]
+    path = held.folder / "manifest.json"
+    change_document(path, settings=(json.loads(path.read_text())["settings"] or {}) | settings)
+
+
 def small_run(folder: Path, num_tasks: int = 5, num_heldout: int = 2) -> Warehouse:
     """The run folder / "run" with training tasks t0.. and held-out tasks h0.., its model beside it."""
     return new_run(folder / "run", {f"t{number}": TURN for number in range(num_tasks)},

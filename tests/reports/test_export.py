@@ -12,10 +12,10 @@ from PIL import Image
 
 from reports.build import FIGURES
 from reports.cli import cli
-from reports.compare import paired_tasks, sign_test
 from reports.export import write_picture
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
+from reports.pairs import paired_tasks, sign_test
 from tests.browser import MISSING, is_there
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.inspect.results import paired_interval

@@ -89,7 +89,6 @@ def means(rows: str, keys: str) -> str:
 # What a number of completions per task is worth: all as first turns, or in equal shares of every turn.
 KEYS = "iteration, base, arm"
 COMPARED = ("same program", "is_correct", "test pass rate")
-RESAMPLES = 2000
 # Each completion with its turn, its place among those of its task and turn, and the place of what it answers.
 TURNS = """
 CREATE OR REPLACE TEMP TABLE turns AS
@@ -109,10 +108,6 @@ SELECT max("{name}") FILTER (arm = {more}) - max("{name}") FILTER (arm = {fewer}
 FROM tasks_of_arms WHERE iteration = {iteration} AND base = '{base}'
 GROUP BY task_id HAVING gain IS NOT NULL ORDER BY task_id"""
 # By a hash, so that it comes out the same every time.
-BOUNDS = """
-SELECT quantile_cont(gain, 0.025) AS low, quantile_cont(gain, 0.975) AS high
-FROM (SELECT avg($gains[1 + (hash(draw * 1000003 + slot) % len($gains))::BIGINT]) AS gain
-      FROM range({resamples}) AS draws(draw), range(len($gains)) AS slots(slot) GROUP BY draw)"""
 
 
 def budget_table(connection: Connection, budget: int,
@@ -185,7 +180,13 @@ def _gains(connection: Connection, budget: int, fewer: dict[str, Any], more: dic
 
 def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
     """95% bootstrap interval of the mean gain over tasks; None of one, which says nothing of others."""
-    if len(gains) < 2:
-        return None
-    [row] = rows_of(connection, BOUNDS.format(resamples=RESAMPLES), {"gains": gains})
-    return row["low"], row["high"]
+    return paired_verdict(connection, gains)[0]
+
+
+def paired_verdict(connection: Connection,
+                   gains: list[float]) -> tuple[tuple[float, float] | None, bool | None]:
+    """The interval of the mean gain, and whether it is beyond chance; None where that cannot be told."""
+    [row] = rows_of(connection, "SELECT bounds, beyond_chance(bounds, $num) AS beyond "
+                                "FROM (SELECT paired_interval($gains::DOUBLE[]) AS bounds)",
+                    {"gains": gains, "num": len(gains)})
+    return (tuple(row["bounds"]) if row["bounds"] else None), row["beyond"]

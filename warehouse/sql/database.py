@@ -10,16 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from decimal import Decimal
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warehouse.sql.catalog import quoted, rolled_views, stored_rows, table_views
+from warehouse.sql.catalog import quoted
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
-from warehouse.store.commit import by_address, readable, replace_bytes, twin_of
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.sql.script import keep_script, script_of
+from warehouse.store.commit import by_address, readable, twin_of
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 if TYPE_CHECKING:
@@ -27,45 +27,16 @@ if TYPE_CHECKING:
 else:
     Connection = Any  # duckdb takes a while to import: only who asks it does
 
-MEASURE_FILES = ("macros.sql", "measures.sql")
-VIEW_FILES = ("views.sql", "adjusted.sql", "alarms.sql", "forensics.sql")
-SQL_FILES = MEASURE_FILES + VIEW_FILES
 MOST_WARNINGS = 5
 # What DuckDB says where a file is too large, the disk full or read-only, or the quota used up.
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
-GUARD_HERE = "-- (the log is asked here)\n"
-GUARD = "SELECT error({words}) FROM glob({entry});\n"
-HEADER = """\
--- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
--- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
-
--- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
-SET disabled_optimizers = 'window_self_join';
-SET TimeZone = 'UTC';
--- Parts never change once written, so what their footers say is read once.
-SET parquet_metadata_cache = true;
-{guard}"""
-
 
 def refresh_sql(warehouse: Warehouse) -> Path:
     """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
-    _keep(warehouse, _text_of(warehouse.root, take_inventory(warehouse)))
+    keep_script(warehouse, script_of(warehouse.root, take_inventory(warehouse)))
     return warehouse.root / "warehouse.sql"
-
-
-def _keep(warehouse: Warehouse, text: str) -> None:
-    path = warehouse.root / "warehouse.sql"
-    if warehouse.log.is_past:
-        return
-    text = text.replace(GUARD_HERE, GUARD.format(entry=quoted(warehouse.log.next_path()), words=quoted(
-        f"The run has changed since this file was written. warehouse sql {shell_quote(warehouse.root)} "
-        "'SELECT 1' writes it anew.")))
-    # An archive may be read-only; every query still works, because connections run the text itself.
-    with suppress(OSError, StageError):
-        if not path.exists() or path.read_bytes() != text.encode():
-            replace_bytes(path, text.encode())
 
 
 def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False, in_place: bool = False,
@@ -77,24 +48,35 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     stay in the object store where they lie, and nothing compares them with their hashes.
     """
     inventory = inventory or take_inventory(warehouse, partial=partial, in_place=in_place)
-    import duckdb
-    connection = duckdb.connect()
-    if in_place and (twin := twin_of(warehouse.root)):
-        connection.register_filesystem(twin.filesystem())
-    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
-    if strict and inventory.left_out:
-        raise StageError(inventory.left_out[0])
-    for warning in inventory.left_out[:MOST_WARNINGS]:
-        print(by_address(f"warning: {warning}"), file=sys.stderr)
-    if len(inventory.left_out) > MOST_WARNINGS:
-        print(f"warning: {len(inventory.left_out) - MOST_WARNINGS} more; `warehouse check` lists them",
-              file=sys.stderr)
-    text = _text_of(warehouse.root, inventory)
+    connection = new_connection([warehouse], in_place=in_place)
+    tell_left_out(inventory.left_out, strict)
+    text = script_of(warehouse.root, inventory)
     if not (partial or in_place):
-        _keep(warehouse, text)
+        keep_script(warehouse, text)
     with explain_errors():
         connection.execute(text)
     return connection
+
+
+def new_connection(warehouses: Sequence[Warehouse], *, in_place: bool = False) -> Connection:
+    """An empty connection in memory; with `in_place` it reads the object stores that runs lie in."""
+    import duckdb
+    connection = duckdb.connect()
+    for twin in [twin_of(warehouse.root) for warehouse in warehouses if in_place]:
+        if twin:
+            connection.register_filesystem(twin.filesystem())
+    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
+    return connection
+
+
+def tell_left_out(left_out: Sequence[str], strict: bool) -> None:
+    """Name on stderr what of a run cannot be read; with `strict` that is a StageError."""
+    if strict and left_out:
+        raise StageError(left_out[0])
+    for warning in left_out[:MOST_WARNINGS]:
+        print(by_address(f"warning: {warning}"), file=sys.stderr)
+    if len(left_out) > MOST_WARNINGS:
+        print(f"warning: {len(left_out) - MOST_WARNINGS} more; `warehouse check` lists them", file=sys.stderr)
 
 
 def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection:
@@ -104,7 +86,7 @@ def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection
     known = inventory._replace(parts=fresh, choices=[], stages=[], policies=[])
     connection = duckdb.connect()
     with explain_errors():
-        connection.execute(_text_of(warehouse.root, known, views=()))
+        connection.execute(script_of(warehouse.root, known, views=()))
     return connection
 
 
@@ -208,7 +190,7 @@ def empty_connection() -> Connection:
     import duckdb
     connection = duckdb.connect()
     nothing = Inventory({name: [] for name in TABLES}, [], None, [], [], [])
-    connection.execute(_text_of(Path("/nowhere"), nothing))
+    connection.execute(script_of(Path("/nowhere"), nothing))
     return connection
 
 
@@ -267,15 +249,3 @@ def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str
             kind = "text" if name in texts else "whole number"
             raise StageError(f"{option} gives {value} as {name}, which is no {kind}. Correct the query.")
     return rows
-
-
-def _text_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
-    """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
-    def texts_of(*names: str) -> str:
-        folder = files("warehouse.sql.texts")
-        return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
-
-    named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
-    header = HEADER.format(root=named, guard=GUARD_HERE, script=shell_quote(f"{named}/warehouse.sql"))
-    return "\n".join([header, table_views(inventory), texts_of(*MEASURE_FILES),
-                      rolled_views(inventory.rollup), texts_of(*views), stored_rows(root, inventory)])

@@ -6,7 +6,8 @@ from importlib.resources import files
 from typing import Any
 
 from warehouse.sql.catalog import STORED_AS
-from warehouse.sql.database import SQL_FILES, empty_connection
+from warehouse.sql.database import empty_connection
+from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES
 from warehouse.store.errors import StageError
 from warehouse.store.schema import TABLES
 
@@ -19,10 +20,9 @@ This page is written by `warehouse schema --markdown`.
 Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`
 shows the parts of unfinished ones, and the view `parts` lists every file. Where an iteration was scored
 several times, `samples` shows one scorer: which one, and why, says the view `scorers`
-([the rule](reading.md)); `all_samples` holds all of them.
+([the rule](reading.md)); `all_samples` holds all of them. Of several runs (`warehouse sql A B -c ..`) each
+has a first column `run`, and the view `runs` says which they are ([several runs](reading.md#several-runs)).
 """
-HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
-          "rolled_mismatch")
 Described = tuple[str, str, str]        # a column: name, type, meaning
 
 
@@ -88,7 +88,7 @@ def _macros() -> dict[str, tuple[str, str]]:
     """Macros of the shipped SQL that are asked with arguments: name -> (call, the comment above it)."""
     macros = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
-    for file in SQL_FILES:
+    for file in (*SQL_FILES, RUNS_FILE):
         sql = files("warehouse.sql.texts").joinpath(file).read_text(encoding="utf-8")
         for comment, name, arguments in pattern.findall(sql):
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())

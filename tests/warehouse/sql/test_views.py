@@ -312,13 +312,13 @@ def test_the_written_sql_stands_alone(run: Warehouse) -> None:
 
 
 def test_a_read_only_run_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warehouse.sql import database
+    from warehouse.sql import script
     warehouse = build_run(tmp_path / "run", iterations=1, evals=())
 
     def refuse(*_: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(database, "replace_bytes", refuse)
+    monkeypatch.setattr(script, "replace_bytes", refuse)
     assert one(connect(warehouse), "SELECT count(*) FROM samples") == 128
 
 

@@ -1,0 +1,81 @@
+"""The page that compares runs: what differs in settings, what is beyond chance, and what no curve can say."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reports.cli import cli
+from reports.compare import paired_tasks
+from reports.differences import differing_settings, gain_sentence
+from reports.pairs import Pairing, other_tasks
+from tests.building.runs import change_document, change_settings
+from tests.building.weather import build_run
+from warehouse.sql.database import connect, empty_connection
+from warehouse.sql.many import connect_runs
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Warehouse]:
+    return [build_run(tmp_path / name, iterations=3, evals=(0,), num_tasks=6, group_size=4, seed=seed)
+            for name, seed in (("a", 1), ("b", 2))]
+
+
+def compared(runs: list[Warehouse], folder: Path) -> str:
+    words = ["compare", *(str(run.root) for run in runs), "-o", str(folder / "page.html")]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    return html.unescape((folder / "page.html").read_text())
+
+
+def test_the_page_begins_with_what_differs(runs: list[Warehouse], tmp_path: Path) -> None:
+    for iteration in range(3):
+        change_settings(runs[0], "train", iteration, learning_rate=1e-4)
+        change_settings(runs[1], "train", iteration, learning_rate=5e-4 if iteration else 1e-4)
+    text = compared(runs, tmp_path)
+    places = [text.index(title) for title in ("What differs", "Beyond chance", "Curves", "Tasks<")]
+    assert places == sorted(places)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text[text.index("What differs"):text.index("Beyond chance")])
+    assert cells == ["train", "", "learning_rate", "0.0001", "0.0001 (0), 0.0005 (1..2)"]
+
+
+def test_runs_that_differ_in_nothing_say_so(runs: list[Warehouse], tmp_path: Path) -> None:
+    assert "No setting of a complete stage differs." in compared(runs, tmp_path)
+
+
+def test_the_settings_are_those_of_the_view(runs: list[Warehouse]) -> None:
+    change_settings(runs[1], "train", 2, learning_rate=5e-4, loss="grpo")
+    rows = differing_settings([connect(run) for run in runs], ["a", "b"])
+    view = connect_runs(runs).sql("FROM settings_diff")
+    assert rows == [dict(zip(view.columns, row, strict=True)) for row in view.fetchall()]
+    assert {row["key"] for row in rows} == {"learning_rate", "loss"}
+
+
+@pytest.mark.parametrize(("gains", "said"), [
+    ([0.1, 0.2, 0.3, 0.4, 0.3, 0.2], "beyond chance."), ([0.1, -0.2, 0.3, -0.4, 0.3, 0.0], "within chance."),
+    ([0.1, 0.2, 0.3], "3 tasks, too little to tell."), ([0.5], "1 task, too little to tell.")])
+def test_a_difference_is_said_to_be_beyond_chance_or_not(gains: list[float], said: str) -> None:
+    pairs = [{"task": str(number), "a": 0.5, "b": 0.5 + gain} for number, gain in enumerate(gains)]
+    sentence = gain_sentence(empty_connection(), "a", "b", Pairing(3, "train", pairs, 3))
+    assert sentence.startswith("b against a, Training at iteration 3: pass@1 +") and sentence.endswith(said)
+
+
+def test_curves_per_token_need_one_tokenizer(runs: list[Warehouse], tmp_path: Path) -> None:
+    assert 'data-figure="tokens-mean"' in compared(runs, tmp_path)
+    change_document(runs[1].root / "warehouse.json", tokenizer_sha256="0" * 64)
+    text = compared([open_warehouse(run.root) for run in runs], tmp_path)
+    assert "The runs have other tokenizers" in text and 'data-figure="pass-at-1"' in text
+    assert 'data-figure="tokens-mean"' not in text and 'data-figure="nll-sampled"' not in text
+    assert ">000000000000<" in text
+
+
+def test_a_task_that_another_run_has_otherwise_is_not_paired(runs: list[Warehouse], tmp_path: Path) -> None:
+    left, right = (connect(run) for run in runs)
+    assert other_tasks(left, right) == set()
+    right.execute("CREATE OR REPLACE VIEW tasks AS SELECT 'task-001' AS task_id, '{}' AS payload")
+    assert other_tasks(left, right) == {"task-001"}
+    [pairing, *_] = paired_tasks(left, right, {"task-001"})
+    assert len(pairing.pairs) == 5 and "task-001" not in [row["task"] for row in pairing.pairs]

@@ -1,0 +1,122 @@
+"""Several runs in one SQL: each in its own database, over all of them the same views with a column `run`."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from warehouse.sql.catalog import quoted, stored_rows
+from warehouse.sql.database import Connection, connect, explain_errors, new_connection, tell_left_out
+from warehouse.sql.inventory import take_inventory
+from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions_of, keep_script, script_of, shipped
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+)", re.MULTILINE)
+MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\) AS( TABLE)?\b.*?;$", re.MULTILINE | re.DOTALL)
+OF_ALL = ("differing_settings", "settings_diff")    # over the runs together, not in each
+OF_NONE = ("importance_corrections",)               # the same in every run
+RUN_COLUMNS = {"run": "VARCHAR", "folder": "VARCHAR", "run_id": "VARCHAR", "base": "VARCHAR",
+               "tokenizer_sha256": "VARCHAR", "tasks_sha256": "VARCHAR", "schema_version": "INTEGER"}
+
+
+def open_runs(paths: Sequence[str | Path]) -> list[Warehouse]:
+    """The run folders; StageError for one that is none, and for one that is there twice."""
+    runs = [open_warehouse(path) for path in paths]
+    for run, number in Counter(run.root for run in runs).items():
+        if number > 1:
+            raise StageError(f"{run} is given twice. Name every run once.")
+    return runs
+
+
+def run_names(roots: Sequence[Path]) -> list[str]:
+    """A name for each run: its folder's, with as many folders above it as tell it from the others."""
+    names = [root.name for root in roots]
+    for depth in range(2, max((len(root.parts) for root in roots), default=0) + 1):
+        number = Counter(names)
+        names = ["/".join(root.parts[-depth:]) if number[name] > 1 else name
+                 for root, name in zip(roots, names, strict=True)]
+    return names
+
+
+def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, strict: bool = False,
+                 in_place: bool = False) -> Connection:
+    """A connection over several runs, every view and macro with a first column `run`; of one as `connect`.
+
+    Options as of `connect`. Views that stand on rows do so within each run, so their numbers are those that
+    the run alone gives. A view `runs` says which there are.
+    """
+    if len(warehouses) == 1:
+        return connect(warehouses[0], partial=partial, strict=strict, in_place=in_place)
+    inventories = [take_inventory(each, partial=partial, in_place=in_place) for each in warehouses]
+    tell_left_out([line for inventory in inventories for line in inventory.left_out], strict)
+    connection = new_connection(warehouses, in_place=in_place)
+    runs = {f"run{number}": pair for number, pair in enumerate(zip(warehouses, inventories, strict=True))}
+    with explain_errors():
+        for database, (warehouse, inventory) in runs.items():
+            text = definitions_of(warehouse.root, inventory)
+            connection.execute(f"ATTACH ':memory:' AS {database}; USE {database}; {_within(database, text)}")
+        connection.execute(f"USE memory; {_over_all(warehouses, text)}")
+        for database, (warehouse, inventory) in runs.items():       # last: see `table_views`
+            connection.execute(f"USE {database}; {stored_rows(warehouse.root, inventory)}")
+            if not (partial or in_place):
+                keep_script(warehouse, script_of(warehouse.root, inventory))
+        connection.execute("USE memory")
+    return connection
+
+
+def _within(database: str, text: str) -> str:
+    """The text of a run, whose macros name their tables by the database: they are called from another one.
+
+    DuckDB looks up what a view reads where the view is, and what a macro reads where it is called.
+    """
+    tables = {*VIEW.findall(text), *(name for name, _, table in MACRO.findall(text) if table)}
+    reads = re.compile(rf"\b(FROM|JOIN)(\s+)({'|'.join(sorted(tables))})\b")
+    return MACRO.sub(lambda macro: reads.sub(rf"\1\2{database}.main.\3", macro[0]), text)
+
+
+def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:
+    """The views and macros over all runs, given the text that made those of one."""
+    names = run_names([warehouse.root for warehouse in warehouses])
+    statements = [_runs_view(warehouses, names)]
+    for name in dict.fromkeys(VIEW.findall(text)):      # before the macros, which read them
+        if name in OF_NONE:
+            statements.append(f"CREATE VIEW {name} AS FROM run0.main.{name};")
+        elif name not in (*HIDDEN, *OF_ALL):
+            statements.append(f"CREATE VIEW {name} AS {_union(names, f'{{database}}.main.{name}')};")
+    for macro in MACRO.finditer(shipped(*SQL_FILES)):
+        name, arguments, table = macro.groups()
+        if not arguments:       # a part of a view
+            continue
+        rows = _union(names, _call(name, arguments))
+        statements.append(macro[0] if not table or name in OF_ALL else
+                          f"CREATE MACRO {name}({arguments}) AS TABLE {rows};")
+    return "\n".join([*statements, shipped(RUNS_FILE)])
+
+
+def _union(names: Sequence[str], source: str) -> str:
+    """The rows of a source in every run's database, with the name of the run before them."""
+    return "\nUNION ALL ".join(
+        f"SELECT {quoted(name)} AS run, * FROM {source.replace('{database}', f'run{number}')}"
+        for number, name in enumerate(names))
+
+
+def _call(name: str, arguments: str) -> str:
+    """The call of a run's macro with the arguments of the one over all; `rows` names a table of the run."""
+    given = []
+    for argument in filter(None, (each.strip() for each in arguments.split(","))):
+        parameter, default, _ = argument.partition(":=")
+        parameter = parameter.strip()
+        given.append(f"{parameter} := {parameter}" if default else
+                     f"'{{database}}.main.' || {parameter}" if parameter == "rows" else parameter)
+    return f"{{database}}.main.{name}({', '.join(given)})"
+
+
+def _runs_view(warehouses: Sequence[Warehouse], names: Sequence[str]) -> str:
+    rows = [{"run": name, "folder": str(each.root), "run_id": each.run_id, "base": each.base_name,
+             "tokenizer_sha256": each.facts.get("tokenizer_sha256"),
+             "tasks_sha256": each.state.tasks_sha256, "schema_version": each.facts["schema_version"]}
+            for each, name in zip(warehouses, names, strict=True)]
+    return (f"CREATE VIEW runs AS SELECT unnest(from_json({quoted(json.dumps(rows))}, "
+            f"{quoted(json.dumps([RUN_COLUMNS]))}), max_depth := 2);")

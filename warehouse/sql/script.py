@@ -1,0 +1,64 @@
+"""RUN/warehouse.sql: tables, views and macros of a run as one text with absolute paths."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+
+from warehouse.sql.catalog import quoted, rolled_views, stored_rows, table_views
+from warehouse.sql.inventory import Inventory
+from warehouse.store.commit import replace_bytes
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.run_folder import Warehouse
+
+MEASURE_FILES = ("macros.sql", "measures.sql")
+VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forensics.sql", "paired.sql")
+SQL_FILES = MEASURE_FILES + VIEW_FILES
+RUNS_FILE = "runs.sql"      # beside them where several runs are asked at once
+HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
+          "rolled_mismatch")
+GUARD_HERE = "-- (the log is asked here)\n"
+GUARD = "SELECT error({words}) FROM glob({entry});\n"
+HEADER = """\
+-- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
+-- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
+
+-- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
+SET disabled_optimizers = 'window_self_join';
+SET TimeZone = 'UTC';
+-- Parts never change once written, so what their footers say is read once.
+SET parquet_metadata_cache = true;
+{guard}"""
+
+
+def script_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+    """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
+    return f"{definitions_of(root, inventory, views)}\n{stored_rows(root, inventory)}"
+
+
+def definitions_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+    """All of it but for the files: tables without rows, and what stands on them."""
+    named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
+    header = HEADER.format(root=named, guard=GUARD_HERE, script=shell_quote(f"{named}/warehouse.sql"))
+    return "\n".join([header, table_views(inventory), shipped(*MEASURE_FILES),
+                      rolled_views(inventory.rollup), shipped(*views)])
+
+
+def shipped(*names: str) -> str:
+    """Files of SQL that come with Rollhouse, one after the other."""
+    folder = files("warehouse.sql.texts")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def keep_script(warehouse: Warehouse, text: str) -> None:
+    """Write RUN/warehouse.sql if it says something else; nothing of a run that is read as it was."""
+    path = warehouse.root / "warehouse.sql"
+    if warehouse.log.is_past:
+        return
+    text = text.replace(GUARD_HERE, GUARD.format(entry=quoted(warehouse.log.next_path()), words=quoted(
+        f"The run has changed since this file was written. warehouse sql {shell_quote(warehouse.root)} "
+        "'SELECT 1' writes it anew.")))
+    # An archive may be read-only; every query still works, because connections run the text itself.
+    with suppress(OSError, StageError):
+        if not path.exists() or path.read_bytes() != text.encode():
+            replace_bytes(path, text.encode())

@@ -1,0 +1,24 @@
+-- Differences in pairs over tasks, and which of them are beyond chance.
+
+-- 95% bootstrap interval of the mean of a list of gains, one per task: [low, high]; null of one task, which says nothing
+-- of others. The draws are a hash of one number, so it comes out the same every time.
+CREATE OR REPLACE MACRO paired_interval(gains) AS
+CASE WHEN len(gains) > 1 THEN list_aggregate(
+    list_transform(range(2000), lambda draw: list_avg(list_transform(range(len(gains)), lambda slot:
+        gains[1 + (hash(draw * 1000003 + slot) % len(gains))::BIGINT]))), 'quantile_cont', [0.025, 0.975]) END;
+
+-- Whether a 95% interval over tasks leaves 0 out; null where it says nothing: of fewer than six tasks, of which a sign
+-- test could not tell either, and where all gains are alike.
+CREATE OR REPLACE MACRO beyond_chance(bounds, num_tasks) AS
+CASE WHEN num_tasks >= 6 AND bounds[1] < bounds[2] THEN bounds[1] > 0 OR bounds[2] < 0 END;
+
+-- The mean gain over tasks of compare, with its interval and whether it is beyond chance: one row, none without a task.
+CREATE OR REPLACE MACRO gains(policy_a, policy_b, purposes := '%') AS TABLE
+SELECT num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain, bounds[1] AS low, bounds[2] AS high,
+       better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
+FROM (SELECT *, paired_interval(all_gains) AS bounds
+      FROM (SELECT count(*)::INTEGER AS num_tasks, avg(rate_a) AS mean_a, avg(rate_b) AS mean_b,
+                   list(gain ORDER BY task_id) AS all_gains, (count(*) FILTER (gain > 0))::INTEGER AS better,
+                   (count(*) FILTER (gain < 0))::INTEGER AS worse
+            FROM compare(policy_a, policy_b, purposes)))
+WHERE num_tasks > 0;

@@ -1,0 +1,32 @@
+-- What is asked of several runs at once; every view and macro of one run has a first column `run` here.
+
+CREATE OR REPLACE VIEW settings_diff AS FROM differing_settings('settings');
+
+-- Two runs on the tasks that both have, and have alike, paired per task at the same iteration and purpose. An error where
+-- there is no such run.
+CREATE OR REPLACE MACRO compare_runs(run_a, run_b) AS TABLE
+SELECT iteration, purpose, task_id, a.n AS n_a, a.c AS c_a, b.n AS n_b, b.c AS c_b,
+       a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
+       CASE WHEN a.scorer = b.scorer THEN b.reward_mean - a.reward_mean END AS reward_gain
+FROM (FROM task_results WHERE run = run_a AND n > 0) AS a
+JOIN (FROM task_results WHERE run = run_b AND n > 0) AS b USING (iteration, purpose, task_id)
+WHERE task_id IN (SELECT one.task_id FROM (FROM tasks WHERE run = run_a) AS one
+                  JOIN (FROM tasks WHERE run = run_b) AS other USING (task_id, payload))
+UNION ALL BY NAME
+SELECT NULL::INTEGER AS iteration
+FROM (SELECT bool_or(run = run_a) AND bool_or(run = run_b) AS known, string_agg(run, ', ') AS names FROM runs)
+WHERE CASE WHEN known THEN false
+           ELSE error('Runs ' || run_a || ' and ' || run_b || ' are not both here, but ' || names || '.') END
+ORDER BY iteration, purpose, gain DESC, task_id;
+
+-- The mean gain of one run over another at each iteration and purpose that both have, its 95% interval over tasks, and
+-- whether it is beyond chance.
+CREATE OR REPLACE MACRO gains_of_runs(run_a, run_b) AS TABLE
+SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
+       bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
+FROM (SELECT *, paired_interval(all_gains) AS bounds
+      FROM (SELECT iteration, purpose, count(*)::INTEGER AS num_tasks, avg(rate_a) AS mean_a, avg(rate_b) AS mean_b,
+                   list(gain ORDER BY task_id) AS all_gains, (count(*) FILTER (gain > 0))::INTEGER AS better,
+                   (count(*) FILTER (gain < 0))::INTEGER AS worse
+            FROM compare_runs(run_a, run_b) GROUP BY iteration, purpose))
+ORDER BY iteration, purpose;
