@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 from train.model.loading import experts_of, load_full, load_lora
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy
 from train.model.saving import copy_tokenizer
-from train.model.tiny_copy import read_config, tiny_copy
+from train.model.tiny_copy import read_config, silence, tiny_copy
 from train.start import position_limit
 from warehouse.store.errors import StageError
 
@@ -24,7 +23,7 @@ def examine(model: str, revision: str | None = None, copy: Path | None = None) -
 
     `copy` is a folder to leave the tiny copy in, with the model's tokenizer.
     """
-    logging.set_verbosity_error()
+    silence()
     config = read_config(model, revision)
     limit, stretched = position_limit(config.get_text_config())
     quantized = (getattr(config, "quantization_config", None) or {}).get("quant_method")

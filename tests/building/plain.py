@@ -13,6 +13,7 @@ from warehouse.stages.due import rollouts_to_score
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 SCORER = "exact-1"
@@ -28,14 +29,18 @@ def score(warehouse: Warehouse) -> None:
     for iteration, purpose in rollouts_to_score(warehouse, SCORER)[0]:
         keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
         stage, read = warehouse.stage("score", **keys, scorer=SCORER), what_is_read(warehouse, keys)
+        complete = warehouse.stage("rollout", **keys).is_complete()
         parts = warehouse.parts("completions", **keys)
         warehouse.verify("completions", **keys)
-        for number, rows in enumerate(_read(part) for part in parts):
+        for part in parts:
             stage.settle({"reward": "exact"}, **read)
-            rewarded = [sample_row(row, SCORER, float(len(row["completion_ids"] or []) % 2)) for row in rows]
-            warehouse.write_part("samples", number, table("samples", rewarded), **keys, scorer=SCORER)
-        stage.settle({"reward": "exact"}, **what_is_read(warehouse, keys))
-        stage.complete({"completions": len(parts)}, range(len(parts)))
+            rewarded = [sample_row(row, SCORER, float(len(row["completion_ids"] or []) % 2))
+                        for row in _read(part)]
+            warehouse.write_part("samples", part_number(part), table("samples", rewarded), **keys,
+                                 scorer=SCORER)
+        if complete:
+            stage.settle({"reward": "exact"}, **what_is_read(warehouse, keys))
+            stage.complete({"completions": len(parts)}, map(part_number, parts))
 
 
 def train(warehouse: Warehouse) -> None:
@@ -64,7 +69,6 @@ def train(warehouse: Warehouse) -> None:
 
 
 def _read(part: Path) -> list[dict[str, Any]]:
-    from warehouse.store.parts import read_parts
     return read_parts([part], "completions").to_pylist()
 
 

@@ -1,7 +1,8 @@
 """All of it, two programs at a time, and one table: python -m tests.chaos [--kills 300] [--seed 0].
 
-Kills of the stages (soak.py) and of the commands that care for a run (care.py), files damaged and inputs made
-up at random (tests/fuzz). `--share 0.05` tries a twentieth of it, to see that it runs.
+Kills of the stages (soak.py) and of the commands that care for a run (care.py), random sequences of commands
+(sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share 0.05` tries a twentieth of
+it, to see that it runs.
 """
 
 import argparse
@@ -14,8 +15,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FAULTS, INPUTS, PIECES = 500, 1000, 4
-COUNTED = re.compile(r" *(\d+) (kills of [\w-]+|faults|inputs)(?: .*|,.*|$)")
+FAULTS, INPUTS, SEQUENCES, PIECES = 500, 1000, 20, 4
+COUNTED = re.compile(r" *(\d+) (kills of [\w-]+|sequences|faults|inputs)(?: .*|,.*|$)")
 
 
 def programs(kills: int, seed: int, share: float) -> list[list[str]]:
@@ -25,7 +26,9 @@ def programs(kills: int, seed: int, share: float) -> list[list[str]]:
         ["--faults", str(faults), "--inputs", "0", "--first", str(piece * faults)],
         ["--faults", "0", "--inputs", str(inputs), "--first", str(piece * inputs)])]
     return [["tests.chaos.soak", "--kills", str(max(1, round(kills * share))), "--seed", str(seed)],
-            ["tests.chaos.care", "--every", str(max(1, round(1 / share)))], *sorted(pieces, reverse=True)]
+            ["tests.chaos.care", "--every", str(max(1, round(1 / share)))],
+            ["tests.chaos.sequences", "--num", str(max(1, round(SEQUENCES * share))), "--seed", str(seed)],
+            *sorted(pieces, reverse=True)]
 
 
 def run(words: list[str]) -> tuple[Counter[str], Counter[str]]:

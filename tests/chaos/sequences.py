@@ -24,6 +24,7 @@ from tests.building.plain import sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
 from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
@@ -172,19 +173,31 @@ class Sequence:
     def finish(self) -> None:
         """The loop goes on: a policy more than there is."""
         self.take(Step("repair", 0))
-        wanted = open_warehouse(self.root).state.newest + 1
-        for _ in range(12):
-            warehouse = open_warehouse(self.root)
-            if warehouse.state.newest == wanted:
+        wanted, said = open_warehouse(self.root).state.newest + 1, ""
+        for _ in range(36):
+            state = open_warehouse(self.root).state
+            if state.newest >= wanted:
                 return
-            for command in ("rollout", "carry over", "score", "train"):
-                try:
-                    COMMANDS[command](open_warehouse(self.root), 0)
-                except StageError as error:
-                    said = str(error)
-                    if command == "carry over" and "warehouse discard" in said:     # as it says, then again
-                        discard(open_warehouse(self.root), warehouse.state.rollout_due(), "train")
+            try:
+                self._go_on(state.next_stage())
+            except StageError as error:
+                said = str(error)
+                if isinstance(error, Refusal) and error.code == "gone_on_with":     # as it says
+                    discard(open_warehouse(self.root), error.fields["number"], "train")
         raise AssertionError(f"the loop does not go on: {said}")
+
+    def _go_on(self, stage: str) -> None:
+        """The stage that comes next, with the settings that it was begun with, or afresh where it says so."""
+        for command in (stage, *["carry over"][:stage == "rollout"]):
+            try:
+                COMMANDS[command](open_warehouse(self.root), 0)
+                return
+            except StageError as error:
+                refused = error
+        if stage == "rollout" and "warehouse discard" in str(refused):
+            discard(open_warehouse(self.root), open_warehouse(self.root).state.rollout_due(), "train")
+        else:
+            raise refused
 
 
 def trial(steps: list[Step]) -> str | None:

@@ -29,7 +29,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 COMMIT = Log._commit
-LEAVES_OPEN = {"compact"}   # what is under way is left alone, and merged when it is run again
+LEAVES_OPEN = {"compact", "score"}    # what is under way is left open, and done when it is run again
 PASSING = {"finished_at", "started_at", "host", "seconds", "wall_seconds", "policy_sha256"}
 Command = Callable[[Warehouse], object]
 # How far the run is that the first command finds: what it changes is there, and nothing of it is done.

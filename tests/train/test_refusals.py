@@ -247,10 +247,11 @@ def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
     assert 1 not in run.policy_versions()
 
 
-def test_a_complete_training_that_is_asked_with_other_options_names_the_rollback(trained):
+def test_a_complete_training_that_is_asked_with_other_options_names_the_branch(trained):
     result = run_train(trained, "--iteration", "0", "--learning-rate", "1e-3")
     assert result.exit_code == 1, result.output
-    assert f"with `warehouse rollback {trained.root} --to 0`" in result.stderr
+    branch = f"`warehouse branch {trained.root} {trained.root}-at-0 --at 0 --with-rows`"
+    assert f"train the same rows again on a branch: {branch}" in result.stderr
 
 
 def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):

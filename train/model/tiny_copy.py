@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
+from transformers.utils.logging import set_verbosity_error
 
 from warehouse.store.errors import StageError, first_line
 
@@ -31,6 +32,11 @@ NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype
                    "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids")
 MOST_PARAMETERS, CONTEXT, CHUNK = 2**28, 1024, 16
 LEAST_HEAD = 32         # wide: vLLM has no narrower kernel
+
+
+def silence() -> None:
+    """Print no warnings of transformers: a random copy of a model is told about what it lacks."""
+    set_verbosity_error()
 
 
 def read_config(model: str, revision: str | None = None) -> Any:

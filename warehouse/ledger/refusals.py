@@ -47,6 +47,8 @@ SENTENCES = {
     "no_turn": "{run} has no complete rollout of purpose {before} to answer. Run `rollout` and `score` for "
                "it first.",
     "untrained": "Iteration {iteration} is not trained yet and needs its tokens. Train it first{before}.",
+    "unscored": "An evaluation of iteration {iteration} is not scored yet, and what is pruned cannot be "
+                "scored. Run `score` first{before}.",
     "carried_needed": "Groups that iteration {iteration} carried over are not whole yet, and need its "
                       "tokens. Let a `rollout` finish them first{before}.",
     "waiting_needed": "Iteration {iteration} waits to be trained on with the next one, and needs its "

@@ -171,9 +171,9 @@ class RunState:
         return iteration
 
     def next_stage(self) -> str:
-        """What a loop does next: 'rollout', 'score' or 'train'."""
+        """What a loop does next: 'rollout', 'score' or 'train'; what was pruned cannot be scored."""
         for life in self.of_stage("rollout"):
-            if life.is_complete and not self.scorers(life.iteration, str(life.purpose)):
+            if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
                 return "score"
         return "train" if self.scorers(self.train_due(), TRAIN) else "rollout"
 
@@ -427,6 +427,10 @@ class RunState:
         needed: list[tuple[str, int]] = []
         needed += [("untrained", life.iteration) for life in self.of_stage("rollout")
                    if life.iteration < before and not self.is_trained(life.iteration)]
+        needed += [("unscored", life.iteration) for life in self.of_stage("rollout")
+                   if life.iteration < before and life.is_complete and not life.pruned
+                   and str(life.purpose).startswith("eval")
+                   and not self.scorers(life.iteration, str(life.purpose))]
         needed += [("carried_needed", number) for number in self.waiting_groups(before, complete=True)]
         needed += [("waiting_needed", number) for number in self.waiting_iterations(self.newest)
                    if number < before]

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from benchmarks.model_checks import CPU, gradient_error, make_model, open_policy, saved_error
 from train.model.loading import load_full
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
+from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, text_parameters
 from train.model.prompt_cache import is_recurrent
 from train.model.tiny_copy import tiny_copy
 from warehouse.store.errors import StageError
@@ -77,9 +77,10 @@ def test_adapters_leave_out_what_a_kernel_reads_itself_and_what_chooses_experts(
 
 
 def test_a_copy_is_small_and_has_a_layer_of_each_kind():
-    config = AutoConfig.for_model("qwen3_5")        # text and images: the text model is meant
+    config = AutoConfig.for_model("qwen3_5")        # text and images
     copy = tiny_copy(config, 50)
-    assert sum(parameter.numel() for parameter in copy.parameters()) < 10_000_000
-    assert copy.config.layer_types == ["linear_attention", "full_attention"] and is_recurrent(copy.config)
+    assert sum(parameter.numel() for parameter in text_parameters(copy)) < 10_000_000
+    layers = copy.config.get_text_config().layer_types
+    assert layers == ["linear_attention", "full_attention"] and is_recurrent(copy.config)
     with pytest.raises(StageError, match="No tiny copy can be made of a t5 model"):
         tiny_copy(AutoConfig.for_model("t5"))

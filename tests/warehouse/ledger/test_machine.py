@@ -75,7 +75,8 @@ class Machine(RuleBasedStateMachine):
             if under_way:
                 self.complete(0, carried, waiting, late=False)
             elif self.state.next_stage() == "score":
-                rollouts = [life for life in self.state.of_stage("rollout") if life.is_complete]
+                rollouts = [life for life in self.state.of_stage("rollout")
+                            if life.is_complete and not life.pruned]
                 unscored = [number for number, life in enumerate(rollouts)
                             if not self.state.scorers(life.iteration, str(life.purpose))]
                 self.begin_score(unscored[0], "a-1", late=False)

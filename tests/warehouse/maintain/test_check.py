@@ -317,8 +317,8 @@ def test_a_missing_policy_is_named(run: Warehouse) -> None:
 def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
     back_before(run, "train", complete=True, iteration=1)
     run = open_warehouse(run.root)
-    (run.root / "train/iteration=1/generation=11/manifest.json").unlink()
-    (run.root / "train/iteration=1/generation=11/steps-00000.parquet.tmp-12ab").write_bytes(b"half")
+    folder = run.stage("train", iteration=1).folder
+    (folder / "steps-00000.parquet.tmp-12ab").write_bytes(b"half")
     report = check_run(run)
     assert report.problems == []
     assert any("train of iteration 1 is not complete" in note for note in report.notes)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from score.cli import score
-from tests.building.runs import TURN, add_policy, new_run
+from tests.building.runs import TURN, add_policy, begin, new_run
 from tests.building.stored import weights
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.cli import cli
@@ -115,7 +115,7 @@ def test_a_late_twin_adds_nothing(run: Warehouse) -> None:
 
 
 def test_what_is_under_way_is_not_merged(run: Warehouse) -> None:
-    run.stage("score", **KEYS, scorer="other-1").settle({})
+    begin(run, "score", **KEYS, scorer="other-1")
     assert compact_run(run) == ["nothing to merge: no finished iteration has several small parts"]
     with pytest.raises(StageError, match=r"scorer other-1 is not complete. Run it to its end, then compact"):
         compact_run(run, iteration=0)

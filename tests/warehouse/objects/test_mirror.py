@@ -107,7 +107,7 @@ def test_a_mirror_that_is_killed_shows_nothing_that_is_not_there(
             mirror_run(str(local.root), address)
     there = keys(address)
     assert "warehouse.json" not in there and sum(key.endswith(".parquet") for key in there) == 4
-    assert sum("policies/1/" in key and "/files-" in key for key in there) == 1
+    assert sum("policies/1/" in key and key.endswith(".safetensors") for key in there) == 1
     mirror_run(str(local.root), address)
     there = on_machine("a", address, tmp_path, monkeypatch)
     there.verify_policy(1)

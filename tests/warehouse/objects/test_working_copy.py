@@ -118,7 +118,7 @@ def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
         warehouse.log.refresh()
         warehouse.verify_policy(1)
         assert (warehouse.policy_dir(1) / "adapter_model.safetensors").read_text() == text
-    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 2
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 3
 
 
 def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machine, monkeypatch) -> None:
@@ -137,7 +137,7 @@ def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machi
         assert warehouse.commit_policy(0, weights(warehouse, 1, "there"))
     warehouse.stage("train", iteration=0).complete({})
     machine("d").verify_policy(1)
-    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 2
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 3
 
 
 def test_a_file_that_was_changed_in_the_working_copy_is_brought_again(machine) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -118,7 +119,9 @@ def test_once_complete_a_stage_has_the_parts_of_its_manifest_and_no_others(tmp_p
     for number in range(3):
         warehouse.write_part("train_steps", number, steps(1), iteration=0)
     warehouse.stage("train", iteration=0).complete({})
-    assert warehouse.write_part("train_steps", 7, steps(1), iteration=0)     # a zombie of another plan
+    assert not warehouse.write_part("train_steps", 7, steps(1), iteration=0)
+    first = warehouse.parts("train_steps", iteration=0)[0]
+    shutil.copy(first, first.with_name("steps-00007.parquet"))      # a zombie of another plan
     assert warehouse.read("train_steps", iteration=0).num_rows == 3
     warehouse.parts("train_steps", iteration=0)[1].unlink()
     with pytest.raises(StageError, match=r"steps-00001.parquet is missing"):
@@ -199,6 +202,7 @@ def test_scored_rows_are_stored_by_column(tmp_path: Path) -> None:
     """A thousand files of small row groups would take longer to list than to read."""
     warehouse, schema = small_run(tmp_path), arrow_schema("samples")
     rows = pa.Table.from_pylist([dict.fromkeys(schema.names) | {"code": "pass"}] * 3000, schema=schema)
+    begin(warehouse, "rollout", iteration=0, purpose="train")
     begin(warehouse, "score", iteration=0, purpose="train", scorer="s-1")
     warehouse.write_part("samples", 0, rows, iteration=0, purpose="train", scorer="s-1")
     part, = warehouse.parts("samples", iteration=0, purpose="train", scorer="s-1")
