@@ -14,7 +14,9 @@ from warehouse.inspect.commands import gaps, log_command, results, show, watch
 from warehouse.loop.command import loop
 from warehouse.maintain.commands import compact, discard, prune, repair, rollback, tasks
 from warehouse.options import (
+    as_line,
     at_option,
+    json_option,
     open_run,
     run_argument,
     run_folder,
@@ -116,13 +118,20 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
 @click.option("--purpose", default="train", show_default=True,
               help="Of the one line: which purpose; eval is a line for every evaluation.")
 @click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
+@json_option
 @strict_option
 @at_option
 @shows_errors
-def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, strict: bool,
-            at: int | None) -> None:
+def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, as_json: bool,
+            strict: bool, at: int | None) -> None:
     """Print one screen about the run."""
-    from warehouse.inspect.summary import iteration_rows, latest_iteration, line_of, summary_lines
+    from warehouse.inspect.summary import (
+        iteration_rows,
+        latest_iteration,
+        line_of,
+        summary_facts,
+        summary_lines,
+    )
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run, at)
@@ -130,7 +139,10 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
-        click.echo("\n".join(map(line_of, iteration_rows(connection, inventory, chosen, purpose))))
+        rows = iteration_rows(connection, inventory, chosen, purpose)
+        click.echo("\n".join(map(as_line if as_json else line_of, rows)))
+    elif as_json:
+        click.echo(as_line(summary_facts(warehouse, connection, inventory)))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
 
@@ -138,14 +150,18 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 @cli.command()
 @run_argument
 @click.option("--quick", is_flag=True, help="Skip checksums and rows: only names, manifests and footers.")
+@json_option
 @shows_errors
-def check(run: Path, quick: bool) -> None:
+def check(run: Path, quick: bool, as_json: bool) -> None:
     """Check every invariant of the stored files.
 
     Exit code 1 with a list when any is broken.
     """
     from warehouse.maintain.check import check_run
     report = check_run(open_run(run), quick=quick)
+    if as_json:
+        click.echo(as_line(report._asdict()))
+        raise SystemExit(bool(report.problems))
     for note in report.notes:
         click.echo(f"note: {note}")
     for problem in report.problems:

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import json
 import math
 import os
 import re
@@ -194,8 +195,20 @@ iteration_option = click.option("--iteration", type=click.IntRange(min=0), defau
 purpose_option = click.option("--purpose", default=None,
                               help="What the rows are for: train, eval (every evaluation), eval-SPLIT, "
                                    "distil, train-turn2.. [default: all]")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 strict_option = click.option("--strict", is_flag=True,
                              help="Exit with 1 where something is damaged, rather than leave it out.")
+
+
+def as_line(facts: dict[str, Any]) -> str:
+    """Facts as one line of JSON; a number that is not finite is null, dates are text."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(facts), default=str)
 
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:

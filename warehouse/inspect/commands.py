@@ -11,7 +11,15 @@ import click
 from click.core import ParameterSource
 
 import warehouse
-from warehouse.options import FiniteRange, open_run, run_argument, shows_errors, strict_option
+from warehouse.options import (
+    FiniteRange,
+    as_line,
+    json_option,
+    open_run,
+    run_argument,
+    shows_errors,
+    strict_option,
+)
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, printable
 
@@ -109,13 +117,14 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 @click.option("--raised", is_flag=True, help="Exit with 3 also for what was raised once.")
 @click.option("--on-fire", metavar="COMMAND", default=None,
               help="Shell command to run when an alarm fires; it reads the alarms on its standard input.")
+@json_option
 @strict_option
 @shows_errors
 def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], raised: bool,
-          on_fire: str | None, strict: bool) -> None:
+          on_fire: str | None, as_json: bool, strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when any fires."""
     from warehouse.inspect import alarms as look
-    from warehouse.inspect.advice import alarm_lines
+    from warehouse.inspect.advice import advise, alarm_lines
     from warehouse.sql.database import connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
@@ -130,7 +139,12 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
         state = f"{len(alarms)} raised once" if alarms else "nothing is raised"
         click.echo(f"{time.strftime('%H:%M:%S')}  {state}; looking again in {every:g} s", err=True)
         time.sleep(every)
-    text = "\n".join(alarm_lines(warehouse, connection, alarms, start))
+    if as_json:
+        advice = advise(warehouse, connection, alarms)
+        text = as_line({"fired": firing, "since": start, "back": advice.back, "mend": advice.mend,
+                        "alarms": [alarm._asdict() for alarm in alarms]})
+    else:
+        text = "\n".join(alarm_lines(warehouse, connection, alarms, start))
     click.echo(text)
     if firing and on_fire:
         code = subprocess.run(on_fire, shell=True, input=f"{text}\n", text=True, check=False).returncode

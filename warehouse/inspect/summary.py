@@ -55,6 +55,16 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
+def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> dict[str, Any]:
+    """The same for programs: docs/reading.md has the keys."""
+    alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
+    state = warehouse.state
+    return {"run": str(warehouse.root), "run_id": warehouse.run_id, "model": warehouse.model,
+            "entry": state.head, "policy": state.newest, "next": state.due()._asdict(),
+            "iterations": _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory),
+            "alarms": [alarm._asdict() for alarm in alarms]}
+
+
 def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
                    purpose: str = "train") -> list[dict[str, Any]]:
     """The numbers of one iteration, or of each of its evaluations; StageError while it is not scored."""

@@ -74,6 +74,14 @@ class Policy:
     global_step: int | None = None                  # where it is not that of its policy.json
 
 
+class Due(NamedTuple):
+    """The stage that comes next: 'rollout', 'score' or 'train', of an iteration and purpose."""
+
+    stage: str
+    iteration: int
+    purpose: str
+
+
 class Choice(NamedTuple):
     """One complete score, whether its rows count, and why."""
 
@@ -170,12 +178,18 @@ class RunState:
             iteration += 1
         return iteration
 
-    def next_stage(self) -> str:
-        """What a loop does next: 'rollout', 'score' or 'train'; what was pruned cannot be scored."""
+    def due(self) -> Due:
+        """What a loop does next; what was pruned cannot be scored."""
         for life in self.of_stage("rollout"):
             if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
-                return "score"
-        return "train" if self.scorers(self.train_due(), TRAIN) else "rollout"
+                return Due("score", life.iteration, str(life.purpose))
+        trained = self.train_due()
+        return (Due("train", trained, TRAIN) if self.scorers(trained, TRAIN)
+                else Due("rollout", self.rollout_due(), TRAIN))
+
+    def next_stage(self) -> str:
+        """What a loop does next: 'rollout', 'score' or 'train'."""
+        return self.due().stage
 
     # Policies ---------------------------------------------------------------------------------------------
 
