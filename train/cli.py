@@ -95,7 +95,8 @@ def doctor(model: str, revision: str | None, copy: Path | None, as_json: bool) -
                "what can be trained of a model.")
 @run_argument
 @option_group("Set first")
-@click.option("--learning-rate", type=NOT_NEGATIVE, default=1e-5, help="Peak learning rate of AdamW.")
+@click.option("--learning-rate", "--lr", "learning_rate", type=NOT_NEGATIVE, default=1e-5,
+              help="Peak learning rate of AdamW; --lr for short.")
 @click.option("--updates-per-batch", "--updates-per-shard", type=click.IntRange(min=1),
               help="Optimizer steps, at most one per group.  [default: 1]")
 @click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
