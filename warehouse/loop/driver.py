@@ -268,13 +268,13 @@ class Loop:
 
 
 @contextlib.contextmanager
-def stopping(run: Path) -> Iterator[None]:
+def stopping(run: Path, command: str = "") -> Iterator[None]:
     """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed."""
     def stop(number: int, _frame: object) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
         raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. The "
-                           f"same command goes on: warehouse loop {shell_quote(run)} ..")
+                           f"same command goes on: warehouse {command or f'loop {shell_quote(run)}'} ..")
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
