@@ -12,6 +12,7 @@ from warehouse.experiments.arms import Plan
 from warehouse.experiments.arms_file import PARENT, Arm
 from warehouse.inspect.render import as_table
 from warehouse.inspect.results import paired_interval
+from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -80,7 +81,7 @@ def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> floa
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-values (1979): calling all below 0.05 real is wrong about any in 5% of tables."""
+    """Holm's corrected p-values (1979): calling all below 0.05 real is at all wrong in 5% of tables."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for place, number in enumerate(sorted(range(len(p_values)), key=lambda each: p_values[each])):
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
@@ -92,7 +93,7 @@ def seconds_of(run: Warehouse, plan: Plan) -> float:
     """Seconds from the begin entries to the complete ones of what an arm ran itself."""
     state = run.state
     branched = max((number for number, entry in state.entries.items()
-                    if type(entry.what).__name__ == "Branched"), default=-1)
+                    if isinstance(entry.what, Branched)), default=-1)
     return sum(state.entries[life.completed].at - state.entries[life.begun].at
                for life in state.lives.values()
                if life.begun > branched and life.ended is None and life.completed is not None
