@@ -158,6 +158,9 @@ def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
 
 
 def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> None:
+    trained, arms = World(), arms_of(run, FILE)
+    trained.failing = "--eval"
+    assert trained.run(plan_of(run), arms[:1]).keys() == {"parent", "low"}
     started: list[Command] = []
 
     def start(words: list[str]) -> Command:
@@ -165,11 +168,11 @@ def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> N
         return started[-1]
 
     def show(_done: int, _doing: str) -> None:
-        if len(started) == 3:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        run_arms(plan_of(run), arms_of(run, FILE), 3, start, lambda _name, _line: None, show)
-    assert [each.words[0] for each in started] == ["rollout", "train", "train"]
+        run_arms(plan_of(run), arms, 3, start, lambda _name, _line: None, show)
+    ran = [f"{Path(each.words[1]).name} {each.words[0]}" for each in started]
+    assert ran == ["parent rollout", "as-it-was train", "high train"]       # low waits for the engine
     assert all(each.stopped for each in started)
 
 
