@@ -41,10 +41,11 @@ class Plan(NamedTuple):
         return self.at + self.iterations
 
 
-def policy_to_start_from(state: RunState, folder: Path, at: int | None) -> int:
+def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None) -> int:
     """The policy that arms start from: the one asked for, that of arms in `folder`, or of the newest scored
     rows. StageError where there are no rows to train on.
     """
+    state, run = warehouse.state, warehouse.root
     made = {facts["at"] for path in sorted(folder.glob(f"*/{FACTS}")) if (facts := read_json(path))}
     if made and at is not None and made != {at}:
         raise StageError(f"The arms in {folder} start from policy {min(made)}. Name another folder with "
@@ -56,8 +57,8 @@ def policy_to_start_from(state: RunState, folder: Path, at: int | None) -> int:
               and state.scorers(life.iteration, TRAIN) and life.iteration in state.policies]
     if at is None:
         if not scored:
-            raise StageError(f"{state.run} has no scored rows to train on. Run `rollout {state.run}` and "
-                             f"`score {state.run}` first.")
+            raise StageError(f"{run} has no scored rows to train on. Run `rollout "
+                             f"{shell_quote(run)}` and `score {shell_quote(run)}` first.")
         return max(scored)
     state.check_branch(at, rows=True)
     rows = state.life("rollout", at, TRAIN)
@@ -67,8 +68,8 @@ def policy_to_start_from(state: RunState, folder: Path, at: int | None) -> int:
     if at not in scored:
         doing = "" if rows is None or not rows.is_complete else "score"
         stage = doing or "rollout"
-        raise StageError(f"Iteration {at} has no scored rows to train on. Run `{stage} {state.run} "
-                         f"--iteration {at}` first, or name another policy with --at.")
+        raise StageError(f"Iteration {at} has no scored rows to train on. Run `{stage} "
+                         f"{shell_quote(run)} --iteration {at}` first, or name another policy with --at.")
     return at
 
 

@@ -56,10 +56,10 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
 @shows_errors
 def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: int, jobs: int,
          folder: Path | None, as_json: bool) -> None:
-    """Train the same rows with the settings of each table of ARMS.TOML, and compare what comes of it.
+    """Train the same rows with the settings of each arm, and compare.
 
-    Each arm is a branch of RUN with a config.toml of its own. Run it again after any end: it goes on where it
-    stopped, and makes the arms that are new in the file. RUN is not changed.
+    ARMS.TOML has a table per arm. Each is a branch of RUN with a config.toml of its own; RUN is not changed.
+    Run it again after any end: it goes on where it stopped, and makes the arms that are new in the file.
     """
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm
@@ -75,7 +75,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
     config = warehouse.root / "config.toml"
     told = read_arms(arms_toml, room_command("train"), config)
     place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
-    plan = Plan(warehouse, place, policy_to_start_from(warehouse.state, place, at), iterations, evaluate)
+    plan = Plan(warehouse, place, policy_to_start_from(warehouse, place, at), iterations, evaluate)
     check_plan(plan)
     for arm in (Arm(PARENT, {}), *told):
         check_arm(plan, arm)
@@ -84,7 +84,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
     more = (("--gpu-memory-utilization", str(ENGINE_SHARE))
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
     with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-") as aside,
-          stopping(run, f"arms {shell_quote(run)} {shell_quote(arms_toml)}"),
+          stopping(run, f"warehouse arms {shell_quote(run)} {shell_quote(arms_toml)} .."),
           (place / "arms.log").open("a") as log,
           tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):

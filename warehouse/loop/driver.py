@@ -273,8 +273,9 @@ def stopping(run: Path, command: str = "") -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
+        again = command or f"warehouse loop {shell_quote(run)} .."
         raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. The "
-                           f"same command goes on: warehouse {command or f'loop {shell_quote(run)}'} ..")
+                           f"same command goes on: {again}")
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
