@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from warehouse.experiments.commands import branch
+from warehouse.experiments.commands import arms, branch
 from warehouse.inspect.commands import gaps, log_command, results, show, watch
 from warehouse.loop.command import loop
 from warehouse.maintain.commands import compact, discard, prune, repair, rollback, tasks
@@ -198,6 +198,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (branch, compact, discard, export_command, gaps, import_command, log_command, loop, mirror,
-                prune, repair, results, rollback, show, tasks, watch):
+for command in (arms, branch, compact, discard, export_command, gaps, import_command, log_command, loop,
+                mirror, prune, repair, results, rollback, show, tasks, watch):
     cli.add_command(command)

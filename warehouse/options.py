@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,13 +122,23 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
 
     Of the table of another command, `section`, those of the options that both have.
     """
+    table = section or str(command.name)
+    return checked_options(command, read_config(path).get(table, {}), path, table, others=bool(section))
+
+
+def checked_options(command: click.Command, settings: Mapping[str, Any], path: Path, table: str, *,
+                    others: bool = False) -> dict[str, Any]:
+    """The settings of a file's table by parameter name; StageError naming the line of one that cannot be.
+
+    With `others` the table may hold options that this command has not.
+    """
     known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
              if option.startswith("--") and parameter.expose_value}
-    table, defaults = section or str(command.name), {}
-    for key, setting in read_config(path).get(table, {}).items():
+    defaults: dict[str, Any] = {}
+    for key, setting in settings.items():
         parameter = known.get(key.replace("_", "-"))
         if not isinstance(parameter, click.Option):
-            if section:
+            if others:
                 continue
             raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
                              f"Known: {', '.join(sorted(known))}.")
@@ -142,6 +152,14 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
                                  f"{problem} Mend that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
+
+
+def room_command(name: str) -> click.Command:
+    """A stage's command, as installed: no room imports another."""
+    [script] = [each for each in entry_points(group="console_scripts", name=name)
+                if each.dist and each.dist.name == "rollhouse"]
+    command: click.Command = script.load()
+    return command
 
 
 def _problem(option: click.Option, value: Any) -> str:

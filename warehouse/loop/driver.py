@@ -4,12 +4,10 @@ Programs run while others are sampled, and a training loads meanwhile. `warehous
 what the commands load.
 """
 
-import contextlib
 import dataclasses
 import shlex
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +18,6 @@ from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.sql.rollup import keep_rolled_up
-from warehouse.stages.stop import StageStopped
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import base_purpose
@@ -265,23 +262,6 @@ class Loop:
         self.tell("rescue", {"from": newest, "to": back, "why": why, "factor": FACTOR},
                   f"{said[0]}; the learning rate is multiplied by {FACTOR:g}")
         return None
-
-
-@contextlib.contextmanager
-def stopping(run: Path) -> Iterator[None]:
-    """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed."""
-    def stop(number: int, _frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
-        raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. The "
-                           f"same command goes on: warehouse loop {shell_quote(run)} ..")
-    before = {number: signal.signal(number, stop)
-              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check_options(warehouse: Warehouse, options: LoopOptions) -> None:

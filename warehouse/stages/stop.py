@@ -75,3 +75,20 @@ class StopRequest:
     def due(self) -> bool:
         """True once the stage should commit what it has and end."""
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+@contextmanager
+def stopping(goes_on: str) -> Iterator[None]:
+    """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed; `goes_on` says how."""
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
+        raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. The "
+                           f"same command goes on: {goes_on}")
+    before = {number: signal.signal(number, stop)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

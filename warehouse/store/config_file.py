@@ -11,7 +11,7 @@ from warehouse.store.errors import StageError
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
 # scorer to show, what an hour costs) and [queries] (saved queries of the run).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "loop", "build", "compare", "prices")
+          "loop", "arms", "build", "compare", "prices")
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 

@@ -1,0 +1,257 @@
+"""Arms train the same rows with other settings, go on after a kill, and leave their parent as it is."""
+
+import json
+import signal
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.building import plain
+from tests.building.runs import TURN, add_policy, begin, new_run, small_run, without_waiting
+from tests.building.stored import weights
+from tests.warehouse.experiments.test_branch import files
+from warehouse.cli import cli
+from warehouse.experiments.arms import Plan, run_arms
+from warehouse.experiments.arms_file import Arm, read_arms, with_settings
+from warehouse.experiments.arms_table import flip_test, holm, table_of
+from warehouse.maintain.check import check_run
+from warehouse.options import room_command
+from warehouse.store.config_file import read_config
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse, open_warehouse
+
+FILE = "[low]\nlearning-rate = 1e-4\n[as-it-was]\n[high]\nlearning-rate = 1e-3\n"
+
+
+class Command:
+    """A command of an arm: done as soon as it is asked for, or never where `stuck`."""
+
+    def __init__(self, words: list[str], code: int | None) -> None:
+        self.words, self.code, self.pid, self.stopped = words, code, 1, False
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def said(self) -> str:
+        return "loading\nError: It cannot be done. Do another thing.\n"
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def kill(self) -> None:
+        self.stopped = True
+
+    def end(self) -> int:
+        return -signal.SIGTERM
+
+
+class World:
+    """Commands by their real stages, without engine or model; what was run, in order."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.failing, self.kill_at = "", 0
+
+    def start(self, words: list[str]) -> Command:
+        stage, root, *rest = words
+        self.ran.append(f"{Path(root).name}: {stage} {' '.join(rest)}")
+        if self.kill_at and len(self.ran) == self.kill_at:
+            raise KeyboardInterrupt
+        if self.failing and self.failing in self.ran[-1]:
+            return Command(words, 1)
+        run, iteration = open_warehouse(root), int(rest[rest.index("--iteration") + 1])
+        if stage == "rollout":
+            named = ({"evaluate": True, "label": rest[rest.index("--label") + 1]} if "--eval" in rest else {})
+            version = int(rest[rest.index("--policy-version") + 1]) if "--policy-version" in rest else None
+            plain.sample(run, iteration=iteration, policy_version=version, **named)
+        else:
+            plain.score(run) if stage == "score" else plain.train(run)
+        return Command(words, 0)
+
+    def run(self, plan: Plan, arms: list[Arm], jobs: int = 1) -> dict[str, str]:
+        with without_waiting():
+            return run_arms(plan, arms, jobs, self.start, lambda _name, _line: None,
+                            lambda _done, _doing: None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Warehouse:
+    """A run whose iteration 0 is trained; iteration 1 is scored."""
+    made = small_run(tmp_path)
+    (made.root / "config.toml").write_text("# mine\n[train]\nlearning_rate = 5e-4\nlora-rank = 8\n[score]\n")
+    with without_waiting():
+        plain.sample(made), plain.score(made), plain.train(made), plain.sample(made), plain.score(made)
+    return open_warehouse(made.root)
+
+
+def arms_of(run: Warehouse, text: str) -> list[Arm]:
+    path = run.root.parent / "arms.toml"
+    path.write_text(text)
+    return read_arms(path, room_command("train"), run.root / "config.toml")
+
+
+def plan_of(run: Warehouse, **options: Any) -> Plan:
+    return Plan(run, run.root.with_name("run-arms"), **{"at": 1, "iterations": 1, "evaluate": 2, **options})
+
+
+def command(*words: object) -> Result:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ROLLHOUSE_WARM", "off")
+        return CliRunner().invoke(cli, ["arms", *map(str, words)])
+
+
+def refusal(*words: object) -> str:
+    result = command(*words)
+    assert result.exit_code == 1 and result.output.startswith("Error: "), result.output
+    return result.output
+
+
+def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stays(run: Warehouse) -> None:
+    before, world, plan = files(run.root), World(), plan_of(run)
+    arms = arms_of(run, FILE)
+    assert world.run(plan, arms) == {}
+    assert files(run.root) == before
+    assert [line for line in world.ran if line.startswith(("parent", "low"))] == [
+        "parent: rollout --eval --label arms-2 --iteration 2 --policy-version 1 --group-size 2",
+        "parent: score --iteration 2 --purpose eval-arms-2",
+        "low: train --iteration 1",
+        "low: rollout --eval --label arms-2 --iteration 2 --group-size 2",
+        "low: score --iteration 2 --purpose eval-arms-2"]
+    low = open_warehouse(plan.folder / "low")
+    assert check_run(low).problems == [] and low.state.newest == 2
+    assert read_config(low.root / "config.toml")["train"] == {"learning-rate": 1e-4, "lora-rank": 8}
+    rows = table_of(plan, arms, {})
+    assert [row["arm"] for row in rows] == ["parent", "low", "as-it-was", "high"]
+    assert [row["title"] for row in rows] == ["policy 1", "learning-rate 0.0001", "as the run",
+                                              "learning-rate 0.001"]
+    # The scripted engine answers by the seed alone: the same seeds are the same answers.
+    assert [row["gain"] for row in rows[1:]] == [0, 0, 0] and rows[1]["num_tasks"] == 2
+    assert files(run.root) == before
+
+
+@pytest.mark.parametrize("kill_at", range(1, 9))
+def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse, kill_at: int) -> None:
+    arms, plan, world = arms_of(run, FILE)[:2], plan_of(run), World()
+    world.kill_at = kill_at
+    with pytest.raises(KeyboardInterrupt):
+        world.run(plan, arms)
+    again = World()
+    assert again.run(plan, arms) == {}
+    assert world.ran[:-1] + again.ran == (whole := [*dict.fromkeys(world.ran + again.ran)])
+    assert len(whole) == 8
+    last = World()
+    more = [*arms, Arm("later", {"learning-rate": 2e-3})]
+    assert last.run(plan, more) == {} and {line.split(":")[0] for line in last.ran} == {"later"}
+
+
+def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
+    world, plan, arms = World(), plan_of(run), arms_of(run, FILE)
+    world.failing = "low: train"
+    failed = world.run(plan, arms, jobs=3)
+    assert failed == {"low": "It cannot be done. Do another thing."}
+    rows = table_of(plan, arms, failed)
+    assert rows[1]["error"] == failed["low"] and rows[3]["gain"] == 0
+    assert World().run(plan, arms) == {}                    # tried again
+
+
+def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> None:
+    trained, arms = World(), arms_of(run, FILE)
+    trained.failing = "--eval"
+    assert trained.run(plan_of(run), arms[:1]).keys() == {"parent", "low"}
+    started: list[Command] = []
+
+    def start(words: list[str]) -> Command:
+        started.append(Command(words, None))
+        return started[-1]
+
+    def show(_done: int, _doing: str) -> None:
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_arms(plan_of(run), arms, 3, start, lambda _name, _line: None, show)
+    ran = [f"{Path(each.words[1]).name} {each.words[0]}" for each in started]
+    assert ran == ["parent rollout", "as-it-was train", "high train"]       # low waits for the engine
+    assert all(each.stopped for each in started)
+
+
+def test_iterations_without_stored_rows_are_sampled_by_the_arm(run: Warehouse) -> None:
+    world = World()
+    assert world.run(plan_of(run, iterations=2), [Arm("low", {})]) == {}
+    assert [line for line in world.ran if line.startswith("low")] == [
+        "low: train --iteration 1", "low: rollout --iteration 2", "low: score --iteration 2 --purpose train",
+        "low: train --iteration 2", "low: rollout --eval --label arms-2 --iteration 3 --group-size 2",
+        "low: score --iteration 3 --purpose eval-arms-2"]
+
+
+def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehouse) -> None:
+    arms = arms_of(run, FILE)
+    World().run(plan_of(run), arms)
+    path, before = run.root.parent / "arms.toml", files(run.root)
+    result = command(run.root, path, "--evaluate", 2, "--json")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["arm"] for row in rows] == ["parent", "low", "as-it-was", "high"]
+    assert rows[1]["settings"] == {"learning-rate": 1e-4} and rows[1]["p_value"] == 1
+    text = command(run.root, path, "--evaluate", 2).stdout
+    assert "95% interval" in text and "corrected by Holm for 3 arms" in text
+    path.write_text(FILE.replace("1e-4", "2e-4"))
+    said = refusal(run.root, path, "--evaluate", 2)
+    assert "low was made with learning-rate 0.0001" in said and f"remove {run.root}-arms/low" in said
+    path.write_text(FILE)
+    assert "start from policy 1" in refusal(run.root, path, "--at", 0)
+    assert files(run.root) == before
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("[a]\n[a]\n", "each arm needs a name of its own"),
+    ("[a]\nlearning-rate = 1e-4\n[b]\nlearning_rate = 1e-4\n", "the arms a and b differ in nothing"),
+    ("[a]\n[b]\nlearning-rate = 5e-4\n", "the arms a and b differ in nothing"),
+    ("[a]\n[b]\nkl-beta = 0\n", "the arms a and b differ in nothing"),
+    ("[a]\nmodel = 'other'\n", "the stored rows are of the run's own model"),
+    ("[a]\nlearning-rat = 1\n", "line 2: [a] has no option 'learning-rat'"),
+    ("[a]\nlearning-rate = 'high'\n", "is not a valid float"),
+    ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
+    ("[parent]\n", "cannot be called 'parent'"), ("['../a']\n", "cannot be called '../a'"),
+    ("a = 1\n", "'a' is no table"), ("", "has no arms")])
+def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:
+    (run.root.parent / "arms.toml").write_text(text)
+    assert said in refusal(run.root, run.root.parent / "arms.toml")
+    assert not run.root.with_name("run-arms").exists()
+
+
+def test_a_run_that_has_nothing_to_train_on_is_one_sentence(run: Warehouse, tmp_path: Path) -> None:
+    arms = tmp_path / "arms.toml"
+    arms.write_text(FILE)
+    assert "There is no policy 9" in refusal(run.root, arms, "--at", 9)
+    assert "cannot be read" in refusal(run.root, tmp_path / "none.toml")
+    bare = new_run(tmp_path / "bare", {"t0": TURN}, {"h0": TURN})
+    assert "has no scored rows to train on" in refusal(bare.root, arms)
+    begin(bare, "rollout", {"policy_version": 0}, iteration=0, purpose="train")
+    assert "has no scored rows to train on. Run `rollout" in refusal(bare.root, arms, "--at", 0)
+    for version in (1, 2, 3):
+        add_policy(bare, version, weights(bare, version, f"weights {version}"))
+    from warehouse.maintain.prune import prune_policies
+    prune_policies(bare, 2)
+    assert "Policy 1 holds no weights" in refusal(bare.root, arms, "--at", 1)
+
+
+def test_settings_are_put_into_the_text_of_a_config_file() -> None:
+    text = '# mine\n[rollout]\nseed = 1\n[train] # rates\nlearning_rate = 1e-3  # high\nloss = "grpo"\n'
+    made = with_settings(text, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
+    assert tomllib.loads(made) == {"rollout": {"seed": 1}, "train": {
+        "learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c', "loss": "grpo"}}
+    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train] # rates\n")
+    assert with_settings(made, {"learning-rate": 1e-5}).count("learning-rate") == 1
+    assert tomllib.loads(with_settings("", {"seed": 3})) == {"train": {"seed": 3}}
+    with pytest.raises(StageError, match="a value on each line"):
+        with_settings("train = {seed = 1}\n", {"seed": 3})
+
+
+def test_holm_and_the_test_of_signs_against_numbers_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])      # as R's p.adjust
+    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+    assert flip_test([0.0, 0.0]) == 1.0 and flip_test([0.5]) == 1.0
+    assert flip_test([0.1] * 6) == pytest.approx(2 / 64, abs=0.006)
+    assert flip_test([0.1] * 40) == pytest.approx(1 / 10_001)
