@@ -10,6 +10,7 @@ import click
 
 from warehouse.options import RunFolder, open_run, room_command, run_argument, run_folder, shows_errors
 from warehouse.stages import warm
+from warehouse.stages.stop import stopping
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import counted, shell_quote
 
@@ -35,8 +36,8 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     verb = "copied" if copy else "shared"
     click.echo(f"{new}: policy {at} and what led to it; {counted(made.num_files, 'file')} {verb}, "
                f"{made.num_bytes / 1e6:.1f} MB")
-    state = open_run(new).state
-    click.echo(f"next: {state.next_stage()} {shell_quote(new)} --iteration {at}")
+    due = open_run(new).state.due()
+    click.echo(f"next: {due.stage} {shell_quote(new)} --iteration {due.iteration}")
 
 
 @click.command()
@@ -54,6 +55,7 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
               help="Where the arms' runs lie. [default: RUN-arms]")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per arm instead of a table.")
 @shows_errors
+@stopping()
 def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: int, jobs: int,
          folder: Path | None, as_json: bool) -> None:
     """Train the same rows with the settings of each arm, and compare.
@@ -69,7 +71,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
     from warehouse.experiments.arms import Plan, check_arm, check_plan, policy_to_start_from, run_arms
     from warehouse.experiments.arms_file import PARENT, Arm, read_arms
     from warehouse.experiments.arms_table import arms_text, table_of
-    from warehouse.loop.driver import ENGINE_SHARE, stopping
+    from warehouse.loop.driver import ENGINE_SHARE
     from warehouse.loop.jobs import Job
     warehouse = open_run(run)
     config = warehouse.root / "config.toml"
@@ -84,7 +86,6 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
     more = (("--gpu-memory-utilization", str(ENGINE_SHARE))
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
     with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-") as aside,
-          stopping(run, f"warehouse arms {shell_quote(run)} {shell_quote(arms_toml)} .."),
           (place / "arms.log").open("a") as log,
           tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):

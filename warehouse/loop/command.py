@@ -12,6 +12,7 @@ import click
 
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.stages import warm
+from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
 from warehouse.store.errors import printable
 
@@ -34,6 +35,7 @@ LOG = "loop.log"
               help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON per event instead of words.")
 @shows_errors
+@stopping()
 def loop(run: Path, as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
@@ -46,13 +48,13 @@ def loop(run: Path, as_json: bool, **options: Any) -> None:
     from tqdm import tqdm
 
     from warehouse.inspect.alarms import check_signals
-    from warehouse.loop.driver import Loop, LoopOptions, check_options, stopping
+    from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     told = LoopOptions(**options)
     check_signals(told.ignore)
     warehouse = open_run(run)
     check_options(warehouse, told)
-    with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-") as folder, stopping(run),
+    with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-") as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):

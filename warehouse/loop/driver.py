@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from warehouse.inspect.advice import Advice, advise, alarm_lines

@@ -78,13 +78,13 @@ class StopRequest:
 
 
 @contextmanager
-def stopping(goes_on: str) -> Iterator[None]:
-    """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed; `goes_on` says how."""
+def stopping() -> Iterator[None]:
+    """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed."""
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
-        raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. The "
-                           f"same command goes on: {goes_on}")
+        raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. Run "
+                           "the same command again to go on.")
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
