@@ -184,7 +184,7 @@ class Peer:
             return ["builtin", name]
         if kind in METHODS and self.strict and (
                 getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):
-            return ["builtin", f"{value.__objclass__.__name__}.{value.__name__}"]     # `str.format` reads attributes
+            return ["builtin", value.__qualname__]           # `str.format` reads attributes
         if issubclass(kind, type):
             self.passed.add(id(value))
             return self.class_written(value)
