@@ -29,7 +29,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 MODULES = {"np": "numpy"}
-PATCHED = ("time", "random", "os", "math", "datetime", "secrets", "uuid")
+PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 SOURCES = ("program.py", "test")     # what the code of tests is compiled as
 
 

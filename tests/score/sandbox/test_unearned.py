@@ -174,9 +174,16 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
     ("x = [1]\ns = f(x)\nx.append(2)\nassert s.total() == 3\ns.add(4)\nassert x == [1, 2, 4]",
      "class S:\n    def __init__(self, x): self.x = x\n    def total(self): return sum(self.x)\n"
      "    def add(self, y): self.x.append(y)\ndef f(x):\n    return S(x)\n"),
+    ("import datetime\nassert f() == datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)",
+     "import datetime\ndef f():\n    return datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)\n"),
+    ("from unittest.mock import patch\nwith patch('builtins.print') as p:\n    f()\n"
+     "p.assert_called_once_with(1)",
+     "def f():\n    print(1)\n"),
+    ("assert f(str.format, ['x']) == ['x']", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
-        "an object times a number", "argument that an object keeps"])
+        "an object times a number", "argument that an object keeps", "time zone", "patched print",
+        "method of a builtin"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
