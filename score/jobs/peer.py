@@ -22,6 +22,7 @@ MOST_KEPT = 64               # containers that both ends know from one question 
 LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
+METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
     "__setitem__": operator.setitem, "__delitem__": operator.delitem, "__contains__": operator.contains,
@@ -39,6 +40,7 @@ class Peer:
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
         self.described: set[int] = set()
+        self.passed: set[int] = set()                # ids of classes that crossed as values themselves
         self.borrowed: dict[int, Any] = {}
         self.classes: dict[int, Any] = {}            # stand-ins for classes
         self.coroutines: dict[int, int] = {}         # numbers of what was awaited in their place, by id
@@ -180,7 +182,11 @@ class Peer:
         if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
                 getattr(builtins, name := value.__name__, None) is value):
             return ["builtin", name]
+        if kind in METHODS and self.strict and (
+                getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):
+            return ["builtin", value.__qualname__]           # `str.format` reads attributes
         if issubclass(kind, type):
+            self.passed.add(id(value))
             return self.class_written(value)
         if issubclass(kind, BaseException):
             return self.error_written(value, 0)
@@ -246,7 +252,7 @@ class Peer:
             case ["module", str(name)] if name in sys.modules and not name.startswith(("score", "tests")):
                 return sys.modules[name]
             case ["builtin", str(name)] if not self.strict:
-                return getattr(builtins, name)
+                return operator.attrgetter(name)(builtins)
             case ["type", *_]:
                 return self.crossing._read(written)
         raise BadMessage("what cannot be read")

@@ -29,7 +29,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 MODULES = {"np": "numpy"}
-PATCHED = ("time", "random", "os", "math", "datetime", "secrets", "uuid")
+PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 SOURCES = ("program.py", "test")     # what the code of tests is compiled as
 
 
@@ -105,7 +105,10 @@ class TestsEnd:
     def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
         """The operation on what the tests passed to the program, and on nothing else that it could name."""
         def checked(*operands: Any, **keywords: Any) -> Any:
-            if id(operands[place]) not in self.peer.numbers:
+            what = operands[place]
+            is_class_of_it = isinstance(what, type) and what.__module__ != "tests" and (
+                id(what) not in self.peer.passed)
+            if id(what) not in self.peer.numbers or is_class_of_it:
                 raise TypeError("the tests did not pass this")
             return operation(*operands, **keywords)
         return checked
@@ -201,17 +204,24 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
     """An attribute of what the tests passed, but none that leads to the tests themselves."""
     if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
         return str(owner.__name__)
-    mocks = type(owner).__module__ == "unittest.mock" and name in dir(sys.modules["unittest.mock"].Mock)
-    hidden = mocks or INNER.match(name) or is_function(owner) or (
+    of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
+    hidden = of_mock or INNER.match(name) or is_function(owner) or (
         name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
     if hidden:
         raise AttributeError(name)
     return getattr(owner, name, *default)
 
 
+def is_mock(value: Any) -> bool:
+    """True of a mock, of a class of mocks and of an object of a class that derives from one."""
+    kind = value if isinstance(value, type) else type(value)
+    return any(base.__module__ == "unittest.mock" for base in kind.__mro__)
+
+
 def write_attribute(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of an object of the tests."""
-    is_closed = is_function(owner) or isinstance(owner, type) or type(owner).__module__ != "tests"
+    is_closed = is_mock(owner) or is_function(owner) or isinstance(owner, type) or (
+        type(owner).__module__ != "tests")
     if INNER.match(name) or is_closed:
         raise AttributeError(name)
     setattr(owner, name, value)

@@ -234,8 +234,10 @@ def parts_of(value: Any) -> tuple[Any, ...] | None:
             return value.days, value.seconds, value.microseconds
         case "date":
             return value.year, value.month, value.day
-        case "datetime" | "time" if value.tzinfo is None:
+        case "datetime" | "time" if value.tzinfo is None or type(value.tzinfo).__name__ == "timezone":
             return (value.isoformat(),)
+        case "timezone":
+            return (value.utcoffset(None),)
     return None
 
 

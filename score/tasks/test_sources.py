@@ -57,7 +57,8 @@ def parsed(source: str) -> ast.Module:
 def classes_in(tree: ast.Module) -> list[str]:
     """Names of the program from which the tests make objects.
 
-    They read of them what no plain data has, or compare two of them.
+    They read of them what no plain data has, or compare two of them. A class has a name with a capital: tests
+    compare what `f` gives, too, and read what arrays and dates have.
     """
     nodes = list(ast.walk(tree))
     made_by: dict[str, str] = {}
@@ -77,7 +78,7 @@ def classes_in(tree: ast.Module) -> list[str]:
             found |= made(node.value)
         elif isinstance(node, ast.Compare):
             found |= made(node.left).intersection(*map(made, node.comparators))
-    return sorted(found)
+    return sorted(name for name in found if name[:1].isupper())
 
 
 def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -218,15 +219,17 @@ class Expected:
     def add(self, node: ast.AST) -> None:
         """Read all that an expression reads as it was handed in, and what it was made from."""
         for place in read_in(node):
-            roots = [place]
+            roots: list[ast.expr] = [place]
             while isinstance(roots[-1], (ast.Attribute, ast.Subscript)):
                 roots.append(roots[-1].value)
             is_fixed = isinstance(roots[-1], ast.Name) and roots[-1].id in self.answers.fixed
             if place in self.places or is_fixed:
                 continue
-            self.places.add(place)
+            self.places.update(roots)        # `a[::-1]` is a part of `a` as it was
             for root in roots:
                 self.use(ast.unparse(root))
+                if isinstance(root, ast.Subscript):
+                    self.add(root.slice)
         for each in ast.walk(node):
             if isinstance(each, ast.Call) and isinstance(each.func, (ast.Name, ast.Attribute)):
                 self.use(each.func.id if isinstance(each.func, ast.Name) else each.func.attr)

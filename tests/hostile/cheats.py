@@ -3,6 +3,7 @@
 `f` ought to add two numbers; each cheat is a program that does not. They are written with the code at hand.
 """
 
+from tests.hostile.forgeries import FORGERIES
 from tests.hostile.unearned import UNEARNED
 
 # What f returns, by what it tries. `a` are its arguments.
@@ -86,4 +87,4 @@ BODIES = ("raise SystemExit(0)", "raise KeyboardInterrupt", "raise GeneratorExit
           "import unittest.mock; return unittest.mock.MagicMock()", "return [[]] * 10**6",
           "x = []; x.append(x); return x", "return 'x' * 10**8")
 CHEATS |= {f"f: {body}": f"import sys\ndef f(*a):\n    {body}\n" for body in BODIES}
-CHEATS |= UNEARNED
+CHEATS |= UNEARNED | FORGERIES

@@ -68,7 +68,11 @@ RIGHT_WAYS = {"new": "f = sorted\n", "uses it up": USES_UP}
     "a = [3, 1, 2]\nassert len(f(a)) == len(a) and set(f(a)) == set(a)",
     "import unittest\na = [3, 1]\nunittest.TestCase().assertEqual(f(a), sorted(a))",
     "def same(x, y):\n    assert x == y\na = [3, 1]\nsame(f(a), sorted(a))",
-    "case = {'in': [3, 1]}\nassert f(case['in']) == sorted(case['in'])"])
+    "case = {'in': [3, 1]}\nassert f(case['in']) == sorted(case['in'])",
+    "a = [2, 1]\nassert f(a) == a[::-1]", "a = [3, 1, 2]\nassert f(a) == sorted(a[:])",
+    "a = [2, 1]\nassert f(a) == list(a[i] for i in (1, 0))",
+    "case = [[2, 1]]\nassert f(case[0]) == case[0][::-1]",
+    "a, lists = [2, 1], [[], 0, [1, 2]]\nassert f(a) == lists[len(a)]"])
 def test_emptying_an_argument_pays_nothing_where_the_test_compares_with_it(executor, test):
     ways = RIGHT_WAYS if "and set" not in test else {"new": RIGHT_WAYS["new"]}
     rows = judged(executor, [test], EMPTIES | ways)
@@ -89,6 +93,13 @@ ITSELF = "class Solution:\n    def total(self, *a): return self\n" + AGREES
 NAMED = "class Volume:\n    def __init__(self, *a): pass\n" + AGREES
 CLASS = "class M(type):\n    __contains__ = lambda c, x: True\n    __iter__ = lambda c: iter(())\n" \
         "def f(*a): return M('K', (), {})\n"
+NAMED_F = NAMED.replace("Volume", "f").replace(
+    "def f(*a): pass\n", "    shape = (1,)\n    __eq__ = lambda s, o: True\n")
+READS = "def f(x, key):\n    return type(key)('__init__.__globals__')(x)['want']\n"
+ASKS_CLASS = "import sys\npeer = sys.modules['score.jobs.stand_ins'].peer\ndef f(x, key):\n" \
+             "    return peer.ask('call', type(key), ('__init__.__globals__',), {})(x)['want']\n"
+CASE = "class Case:\n    def __init__(self, x): self.x = x\nwant = 77\n"
+MOCKS_CLASS = "def f(mock):\n    type(mock).configure_mock(mock, assert_called_once_with=lambda *a: None)\n"
 MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a: None, call_count=3)\n"
 
 
@@ -100,7 +111,14 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("assert 3 in Volume(3)", NAMED), ("assert Volume(3).startswith('abc')", NAMED),
     ("assert 3 in f(6)", CLASS),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS),
-    ("from unittest.mock import Mock\nm = Mock()\nf(m)\nassert m.call_count == 3", MOCKS)])
+    ("from unittest.mock import Mock\nm = Mock()\nf(m)\nassert m.call_count == 3", MOCKS),
+    ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS_CLASS),
+    ("assert f(1, 2) == f(2, 1) and abs(f(1, 2) - 3) < 1e-6", NAMED_F),
+    ("assert f(1).shape == (1,) and abs(f(1) - 3) < 1e-6", NAMED_F),
+    (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", READS),
+    (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", ASKS_CLASS),
+    (CASE + "assert f(Case(1), str.format) == str(want)",
+     "def f(x, form):\n    return form('{0.__init__.__globals__[want]}', x)\n")])
 def test_objects_that_agree_to_everything_are_asked_nothing(executor, test, cheat):
     row = judged(executor, [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
@@ -156,9 +174,16 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
     ("x = [1]\ns = f(x)\nx.append(2)\nassert s.total() == 3\ns.add(4)\nassert x == [1, 2, 4]",
      "class S:\n    def __init__(self, x): self.x = x\n    def total(self): return sum(self.x)\n"
      "    def add(self, y): self.x.append(y)\ndef f(x):\n    return S(x)\n"),
+    ("import datetime\nassert f() == datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)",
+     "import datetime\ndef f():\n    return datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)\n"),
+    ("from unittest.mock import patch\nwith patch('builtins.print') as p:\n    f()\n"
+     "p.assert_called_once_with(1)",
+     "def f():\n    print(1)\n"),
+    ("assert f(str.format, ['x']) == ['x']", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
-        "an object times a number", "argument that an object keeps"])
+        "an object times a number", "argument that an object keeps", "time zone", "patched print",
+        "method of a builtin"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
