@@ -73,6 +73,9 @@ def test_condor_gets_three_nodes_per_iteration(tmp_path: Path) -> None:
         assert node["on_exit_remove"] == "(ExitBySignal =?= False) && (ExitCode =!= 75)"
 
 
+DONE = (0, 3)       # 3: an alarm, as what the scripted engine says is not what is trained
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """One iteration of the loop without kills."""
@@ -80,7 +83,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     warehouse = new_run(folder / "undisturbed")
     code, output = run_until(["warehouse", "loop", str(warehouse.root), "1"], commands(folder / "bin"),
                              preempt_after=None)
-    assert code == 0, output
+    assert code in DONE, output
     return warehouse
 
 
@@ -106,7 +109,7 @@ def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed:
                             group=True)
         kills += code == -signal.SIGKILL
     code, output = run_until(loop, environment, preempt_after=None)
-    assert code == 0 and kills, output
+    assert code in DONE and kills, output
     assert contents(warehouse) == contents(undisturbed)
     assert leftovers(warehouse) == problems(warehouse) == []
 
