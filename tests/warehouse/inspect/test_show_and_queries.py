@@ -212,7 +212,7 @@ def test_a_piped_script_prints_answers_alone(run: Warehouse, tmp_path: Path) -> 
         (tmp_path / "script.sql").write_text("select 1 as one;\nselect 2 as two")
         asked = CliRunner().invoke(cli, [*map(str, arguments)], input="select 1 as one;\nselect 2 as two")
         assert asked.stdout.split() == ["one", "---", "1", "two", "---", "2"]
-    assert "Give one of QUERY and --file" in warehouse("sql", run.root).stderr
+    assert "Give one of QUERY, -c and --file" in warehouse("sql", run.root).stderr
 
 
 def test_a_piped_script_goes_on_after_an_error_and_ends_with_1(run: Warehouse) -> None:
