@@ -114,21 +114,23 @@ def main() -> None:
         while tried.total() < options.num:
             number += 1
             warehouse = new_run(folder / f"run-{number}")
-            for place in range(draw.randint(2, 6)):
+            for _ in range(draw.randint(2, 6)):
                 kind, early = draw.choice(KINDS), draw.random() < 0.25
                 instant = draw.uniform(0.0, 1.0 if early else seconds)
-                title, wrong = trial(warehouse, folder / f"{number}-{place}", kind, instant, draw)
+                title, wrong = trial(warehouse, folder / f"{number}-tmp", kind, instant, draw)
                 tried[kind.name if kind else "a process of it"] += 1
                 for line in wrong:
                     print(f"FAILED {line}", flush=True)
                 failures += wrong
-            last = Trial(warehouse, folder / f"{number}-last")
+            last = Trial(warehouse, folder / f"{number}-tmp")
             code = last.wait(600)
+            last.left_running()
             found = contents(open_warehouse(warehouse.root))
             wrong = [f"{key} differs" for key in expected.keys() | found.keys()
                      if expected.get(key) != found.get(key)]
             wrong += problems(open_warehouse(warehouse.root))
             wrong += [f"the same command ends with {code}: {last.log.read_text()[-300:]}"] if code else []
+            wrong += [f"{left} is left" for left in last.folder.glob("rollhouse-*")]
             for line in wrong:
                 print(f"FAILED run {number} after {title}: {line}", flush=True)
             failures += wrong

@@ -85,7 +85,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
     shares = {key.replace("_", "-") for key in read_config(config).get("rollout", {})}
     more = (("--gpu-memory-utilization", str(ENGINE_SHARE))
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
-    with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-") as aside,
+    with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-", dir=warm.folder()) as aside,
           (place / "arms.log").open("a") as log,
           tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):

@@ -54,7 +54,7 @@ def loop(run: Path, as_json: bool, **options: Any) -> None:
     check_signals(told.ignore)
     warehouse = open_run(run)
     check_options(warehouse, told)
-    with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-") as folder,
+    with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):

@@ -43,6 +43,12 @@ def limits() -> list[Any]:
               if name.startswith("RLIMIT_")), os.nice(0), sorted(os.sched_getaffinity(0)), umask]
 
 
+def folder() -> str | None:
+    """The folder of the processes that stay, which goes with them or at the next start; None without."""
+    place = os.environ.get(VARIABLE, "")
+    return os.path.dirname(place) if os.path.isabs(place) else None
+
+
 def number(value: int) -> bytes:
     """A number as it is sent."""
     return value.to_bytes(8, "big")
