@@ -24,6 +24,7 @@ from tqdm import tqdm
 from benchmarks.warehouse_rows import GROUP, ROWS, SCORER, TASKS, completions, prompts, samples, tasks
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.rollup import write_rollup
+from warehouse.store.checksums import tasks_sha256
 from warehouse.store.commit import commit_json
 from warehouse.store.parts import write_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -45,24 +46,28 @@ Question = tuple[str, Callable[[], object], int]  # what is asked, how, how many
 
 def build(folder: Path, iterations: int) -> Warehouse:
     """The synthetic run, written through the storage interface; stages that are complete are kept."""
-    folder.mkdir(parents=True, exist_ok=True)
-    commit_json(
-        folder / "warehouse.json", {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base"}
-    )
+    if not (folder / "warehouse.json").exists():
+        facts = {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base",
+                 "tasks_sha256": tasks_sha256([tasks()])}
+        write_part(folder / "tasks" / "part-00000.parquet", "tasks", tasks(),
+                   {"run_id": "bench", "part_uuid": "tasks"})
+        Warehouse(folder, facts).log.make(facts)
+        commit_json(folder / "warehouse.json", facts)
     warehouse = open_warehouse(folder)
-    warehouse.write_part("tasks", 0, tasks())
     for iteration in tqdm(range(iterations), desc="writing samples", unit="iteration", disable=None):
         keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
         rollout = warehouse.stage("rollout", **keys)
-        if iteration < BODY_ITERATIONS and not rollout.is_complete():
-            warehouse.write_part("prompts", 0, prompts(iteration), **keys)
-            warehouse.write_part("completions", 0, completions(iteration), **keys)
+        if not rollout.is_complete():
+            rollout.settle({})
+            if iteration < BODY_ITERATIONS:
+                warehouse.write_part("prompts", 0, prompts(iteration), **keys)
+                warehouse.write_part("completions", 0, completions(iteration), **keys)
             rollout.complete({"seconds": 1.0})
         score = warehouse.stage("score", **keys, scorer=SCORER)
         if not score.is_complete():
+            score.settle({}, reads=[rollout.life.begun] if rollout.life else [])
             warehouse.write_part("samples", 0, samples(iteration), **keys, scorer=SCORER)
             score.complete({"seconds": 1.0})
-            warehouse.stage("train", iteration=iteration).complete({"seconds": 1.0, "scorer": SCORER})
     return warehouse
 
 

@@ -24,6 +24,7 @@ from reports.viewer.render import Page
 from reports.viewer.session import Asking, Session, View
 from warehouse.inspect.advice import SETTING_CHANGES, advice_lines, judged_lines
 from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, raised_alarms
+from warehouse.inspect.history import history
 from warehouse.inspect.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import read_config
@@ -43,6 +44,7 @@ FORGOTTEN_SQL = """\
 SELECT task_id, best_rate, last_rate, last_solved, last_iteration FROM task_history
 WHERE forgotten ORDER BY best_rate DESC, task_id LIMIT 8"""
 LONGEST_VALUE = 200
+MOST_ENTRIES = 1000
 
 
 class Line(NamedTuple):
@@ -172,9 +174,13 @@ def settings_page(_view: View, ask: Asking, _query: Query) -> Page:
     return Page("settings.html", "Settings", {"changes": changes, "now": now})
 
 
-def history_page(_view: View, ask: Asking, _query: Query) -> Page:
-    """Which stage finished when. What `warehouse log` tells of commands belongs above these rows."""
-    return Page("history.html", "History", {"rows": ask.rows(HISTORY_SQL)})
+def history_page(view: View, ask: Asking, _query: Query) -> Page:
+    """Every entry of the log, the latest first, and which stage took how long."""
+    entries = history(view.warehouse.state)[:MOST_ENTRIES]
+    for entry in entries:
+        entry["changes"] = [f"{each['name']} {short(each['before'])} → {short(each['now'])}"
+                            for each in entry["changes"]]
+    return Page("history.html", "History", {"entries": entries, "rows": ask.rows(HISTORY_SQL)})
 
 
 def compare_page(sessions: Sequence[Session]) -> Page:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import defaultdict
@@ -23,7 +22,6 @@ MEMORY_MIB = 512
 MOST_SECONDS = 20.0     # of a question, before it is cancelled
 LOOK_AGAIN = 0.5        # seconds between two looks at what is complete
 SYNC_AGAIN = 30         # and at what an object store holds
-STAGES = ("completions", "samples", "train", "policies")
 Made = TypeVar("Made")
 
 
@@ -164,13 +162,6 @@ def open_view(root: Path, version: str) -> View:
 
 
 def state_of(root: Path) -> str:
-    """Changes where the log or config.toml does, or a document of a stage or policy is lost or restored."""
-    newest, count = 0, sum(1 for _ in root.glob("_log/*.json"))
-    for top in STAGES:
-        for folder, _, names in os.walk(root / top):
-            for name in ("manifest.json", "policy.json"):
-                if name in names:
-                    count += 1
-                    newest = max(newest, os.stat(f"{folder}/{name}").st_mtime_ns)
+    """Changes where the log or config.toml does."""
     config = root / "config.toml"
-    return f"{count}-{newest}-{config.stat().st_mtime_ns if config.exists() else 0}"
+    return f"{sum(1 for _ in root.glob('_log/*'))}-{config.stat().st_mtime_ns if config.exists() else 0}"

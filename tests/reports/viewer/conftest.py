@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return build_run(folder, shape="blow-up", iterations=8, evals=(0, 7))
 
 
-def client_of(*runs: Path) -> TestClient:
+def client_of(*runs: Path | str) -> TestClient:
     """A client that has the token, of a site of these runs."""
     app = make_app(named_sessions([str(run) for run in runs]), TOKEN)
     client = TestClient(app, base_url="http://127.0.0.1:8000")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
@@ -13,14 +14,17 @@ from starlette.testclient import TestClient
 
 import warehouse
 from reports.build import FIGURES
-from reports.viewer.session import View
+from reports.viewer.session import LOOK_AGAIN, View
+from tests.building.object_server import object_server
 from tests.building.runs import back_before, begin, copy_run, finish
 from tests.building.weather import SCORER, build_run
 from tests.reports.test_build import replace_completions
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
+from warehouse.maintain.prune import prune_run
+from warehouse.objects.mirror import mirror_run
 from warehouse.sql.database import lock
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 HOSTILE = "</pre><script>window.owned = 1</script>\u202e<img src=x onerror='window.owned = 2'>\x1b[2J"
 
@@ -220,3 +224,35 @@ def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path
             assert client.get(f"/{name}/tasks").status_code == 200
         assert "Tasks in pairs" in client.get("/compare?run=blow-up&run=blow-up-2").text
         assert "Two runs or more" in notice(client, "/compare?run=blow-up")
+
+
+def test_the_history_shows_every_entry_of_the_log(run: Warehouse, tmp_path: Path) -> None:
+    other = copy_run(run, tmp_path / "changed")
+    discard(other, 7, "eval")
+    with client_of(other.root) as client:
+        text = client.get("/changed/history").text
+    assert text.count("<tr><td>") == len(open_warehouse(other.root).state.entries)
+    assert "discarded: " in text
+
+
+def test_a_run_that_is_pruned_while_it_is_shown_shows_what_is_left(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "run-0.2.0", tmp_path / "run")
+    with client_of(tmp_path / "run") as client:
+        href = client.get("/run/rows?where=iteration=0").json()["rows"][0]["href"]
+        assert 'id="tokens"' in client.get(f"/run/{href}").text
+        prune_run(open_warehouse(tmp_path / "run"), 1, dry_run=False)
+        time.sleep(2 * LOOK_AGAIN)
+        assert "were pruned" in client.get(f"/run/{href}").text
+        for page in ("", "part?part=story", "iteration?iteration=0", "tasks", "history", "find"):
+            assert client.get(f"/run/{page}").status_code == 200, page
+
+
+@pytest.mark.slow("starts an object store")
+def test_a_run_in_a_bucket_is_shown(run: Warehouse, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path))
+    with object_server():
+        mirror_run(str(run.root), "s3://runs/shown")
+        with client_of("s3://runs/shown") as client:
+            for page in ("", "part?part=story", "iteration?iteration=3", "completion?name=3/task-003/4"):
+                assert client.get(f"/shown/{page}").status_code == 200, page
