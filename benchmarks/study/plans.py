@@ -215,10 +215,37 @@ def turns_plan(kind: str, seed: int, stages: Stages, iterations: int) -> Plan:
                 heldout=("synthetic:100:7",), evaluated={iterations: 128}, answered=64)
 
 
+THEIRS = trained("--loss", "reinforce", *UNGUARDED, KEEP, rate="4e-4")
+REGIME = {
+    "defaults": Stages(SHORT, train=trained(KEEP, rate="4e-4")),
+    "theirs": Stages(SHORT | BENT, train=THEIRS),
+    "theirs, penalty 1.02": Stages(SHORT | BENT | {"repetition_penalty": 1.02}, train=THEIRS),
+    "theirs, no penalty": Stages(SHORT | {"top_p": 0.95}, train=THEIRS),
+    "theirs, KL 0.04": Stages(SHORT | BENT, train=(*THEIRS, "--kl-beta", "0.04")),
+    "theirs, sampled as it is": Stages(SHORT, train=THEIRS),
+    "rows 3 old, uncorrected, 8 updates": Stages(SHORT, train=trained(
+        "--correction", "none", KEEP, rate="4e-4", updates="8"), staleness=3),
+    "theirs, clipped": Stages(SHORT | BENT, train=trained(*UNGUARDED, KEEP, rate="4e-4")),
+    "theirs, gradient norm 0.05": Stages(SHORT | BENT, train=(*THEIRS, "--max-grad-norm", "0.05")),
+    "defaults, ten times the rate": Stages(SHORT, train=trained(KEEP)),
+    "theirs, a tenth of the rate": Stages(SHORT | BENT, train=trained(
+        "--loss", "reinforce", *UNGUARDED, KEEP, rate="4e-5")),
+}
+
+
+def regime() -> Iterator[Plan]:
+    """The arms of the runs that collapsed after thousands of steps, at a rate at which none dies early."""
+    for kinds in (list(REGIME)[:7], list(REGIME)[7:]):
+        for seed in SEEDS:
+            for kind in kinds:
+                yield Plan("regime", kind, seed, REGIME[kind], iterations=100_000, is_endless=True,
+                           heldout=("synthetic:200:7",), evaluated={0: 16})
+
+
 def smoke() -> Iterator[Plan]:
     """One iteration or two of everything, a few completions each: whether it runs at all."""
     little = {"num_tasks": 4, "group_size": 10}
-    for study in (long, recipe, turns, drill, claims):
+    for study in (long, recipe, turns, drill, claims, regime):
         for plan in study():
             if plan.seed == 0:
                 well, *ill = (replace(stages, rollout=stages.rollout | little)
@@ -226,11 +253,11 @@ def smoke() -> Iterator[Plan]:
                 yield replace(plan, study="smoke", kind=f"{plan.study}: {plan.kind}", well=well,
                               ill=ill[0] if ill else None,
                               iterations=min(plan.iterations, 2), onset=min(plan.onset, 1),
-                              final=plan.final and 2,
+                              final=plan.final and 2, is_endless=False,
                               evaluated={min(policy, 2): 8 for policy in plan.evaluated},
                               answered=plan.answered and 8)
 
 
 STUDIES: dict[str, Callable[[], Iterator[Plan]]] = {
     study.__name__.replace("_", "-"): study
-    for study in (long, drill, drill_1024, claims, recipe, turns, smoke)}
+    for study in (long, drill, drill_1024, claims, recipe, turns, regime, smoke)}

@@ -30,6 +30,7 @@ SMALL: dict[str, Any] = {"num_tasks": 32, "group_size": 8, "prompt_format": "com
 SECOND = {"feedback": str(STARTER.parent / "turns" / "again.py") + ":again", "max_prompt_tokens": 960}
 REWARD = ("--reward", "arc-exact-shaped")
 OUT_OF_TIME = "out of time"
+DEAD, DEAD_SHARE = 20, 0.01          # iterations of which no more than this share is solved
 SAMPLING = {each.name for each in fields(Sampling)}
 
 
@@ -64,6 +65,7 @@ class Plan:
     final: int = 0                     # completions per task of all tasks by the last policy
     drawn: dict[str, Any] = field(default_factory=dict)          # how completions that measure are sampled
     answered: int = 0                  # held-out completions per task whose wrong ones get as many answers
+    is_endless: bool = False           # until time is over or nothing is solved any more; then it is measured
 
     @property
     def name(self) -> str:
@@ -82,15 +84,23 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
     try:
         for iteration in range(plan.iterations):
             if time.time() + (time.time() - began) / max(1, iteration) > deadline:
+                if plan.is_endless:
+                    break
                 raise StageError(OUT_OF_TIME)
             stages = plan.ill if plan.ill and iteration >= plan.onset else plan.well
             one_iteration(plan, stages, warehouse, iteration, score_options)
+            if not plan.is_endless:
+                looks.append(looked(warehouse))
+            elif iteration % DEAD == DEAD - 1 and is_dead(warehouse, iteration):
+                break
+        if plan.is_endless:
+            plan = replace(plan, iterations=iteration, evaluated={iteration: max(plan.evaluated.values())})
             looks.append(looked(warehouse))
         measure(plan, warehouse, score_options)
     except (StageError, click.ClickException, SystemExit) as error:
         ended = error.message if isinstance(error, click.ClickException) else str(error)
         looks.append(looked(warehouse))
-    if output and plan.study.startswith(("drill", "healthy", "long")):
+    if output and plan.study.startswith(("drill", "healthy", "long", "regime")):
         keep_history(warehouse, history_of(output, plan.name))
     return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
             "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse, plan)}
@@ -106,6 +116,14 @@ def one_iteration(plan: Plan, stages: Stages, warehouse: Warehouse, iteration: i
         score(warehouse, iteration, turn_purpose("train", turn), *stages.score, *score_options)
     train.main([str(warehouse.root), "--iteration", str(iteration), "--seed", str(plan.seed),
                 "--device", "cpu", "--threads", "1", *stages.train], standalone_mode=False)
+
+
+def is_dead(warehouse: Warehouse, iteration: int) -> bool:
+    """True if the last DEAD iterations solved next to nothing."""
+    with connect(warehouse) as connection:
+        [row] = rows_of(connection, "SELECT avg(pass_at_1) AS solved FROM iteration_stats "
+                                    f"WHERE purpose = 'train' AND iteration > {iteration - DEAD}")
+    return float(row["solved"]) < DEAD_SHARE
 
 
 def measure(plan: Plan, warehouse: Warehouse, score_options: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
         if result["ended"] != OUT_OF_TIME and judged:
             runs[result["study"]][result["kind"]].append(result)
     tables = {"drill": drill_lines, "healthy": healthy_lines, "long": long_lines, "claims": claim_lines,
-              "recipe": recipe_lines, "turns": turns_lines}
+              "recipe": recipe_lines, "turns": turns_lines, "regime": regime_lines}
     for study in (name for name in runs if name.removesuffix("-1024") in tables):
         click.echo("\n".join([f"\n{study}", *tables[study.removesuffix("-1024")](runs[study])]))
 
@@ -101,6 +101,42 @@ def long_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
             points = " ".join(f"{value:.2f}" for value in curve[::4] + curve[-1:])
             yield (f"{kind} {run['seed']}: {points}"
                    f"; {len(run['looks'])} iterations, {run['ended'][:60]}; first alarm {first_alarm(run)}")
+
+
+def regime_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
+    """Of every arm, by seed: when a fifth of pass@1 was lost, what fired first, and held-out pass@k."""
+    yield ("| arm | iterations until a fifth of the best pass@1 was lost | best pass@1, and at the end "
+           "| fired first | held-out pass@1 | pass@16 |")
+    yield "|---|---|---|---|---|---|"
+    for kind, runs in kinds.items():
+        runs.sort(key=lambda run: run["seed"])
+        curves = [smooth([row[PLAIN] for row in run["curves"]]) for run in runs]
+        lasted = [lost_at(curve) for curve in curves]
+        ends = ", ".join(f"alive at {len(curve)}" if moment is None else str(moment)
+                         for curve, moment in zip(curves, lasted, strict=True))
+        levels = ", ".join(f"{max(curve):.2f} {curve[-1]:.2f}" for curve in curves)
+        first = "; ".join(", ".join(list(by_time(run["looks"][-1]["fired"]))[:3]) or "none" for run in runs)
+        cells = []
+        for k in (1, 16):
+            values = by_task([run for run in runs if run["evaluations"]], k)
+            low, high = np.quantile(resampled(values), [0.025, 0.975])
+            cells.append(f"{values.mean():.3f} ({low:.3f} .. {high:.3f})")
+        yield f"| {kind} | {ends} | {levels} | {first} | {' | '.join(cells)} |"
+
+
+def smooth(curve: list[float]) -> list[float]:
+    """Mean of each value and the nine before it."""
+    return [mean(curve[max(0, place - 9):place + 1]) for place in range(len(curve))]
+
+
+def lost_at(curve: list[float]) -> int | None:
+    """The first place at which a fifth of the best so far is gone."""
+    return next((place for place in range(len(curve)) if curve[place] < 0.8 * max(curve[:place + 1])), None)
+
+
+def by_time(alarms: list[str]) -> list[str]:
+    """Alarms signal@first-last in the order in which they began."""
+    return sorted(alarms, key=lambda alarm: int(alarm.partition("@")[2].partition("-")[0]))
 
 
 def claim_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
