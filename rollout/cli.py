@@ -56,7 +56,8 @@ def prepare_to_load() -> None:
 @click.option("--seed", type=int, default=0, help="Seed of everything that is drawn.")
 @option_group("Prompts")
 @click.option("--format-option", "format_options", multiple=True, metavar="NAME=VALUE",
-              help="Option of the prompt format, for example encoder=digits+shape; may be repeated.")
+              help="Option of the prompt format, as encoder=digits+shape, or of the model's chat "
+                   "template, as enable_thinking=false; may be repeated.")
 @click.option("--augment", "augmentation", type=click.Choice(["none", "dihedral", "colors", "all"]),
               default="none", help="Augmentation of grid tasks, drawn per prompt.")
 @click.option("--shuffle-pairs", is_flag=True, help="Show the train pairs in an order drawn per prompt.")

@@ -182,13 +182,26 @@ def prompt_limit(options: RolloutOptions, model_length: int) -> int:
     return limit
 
 
-def format_options(options: RolloutOptions) -> dict[str, str]:
-    """Options of the prompt format: its defaults and those given as NAME=VALUE."""
+def format_options(options: RolloutOptions) -> tuple[dict[str, str], dict[str, Any]]:
+    """Options of the prompt format, its defaults and those given, and those for the model's chat template.
+
+    A template's values are JSON where they read so: `enable_thinking=false` is the boolean.
+    """
     pairs = [text.partition("=") for text in options.format_options]
     for name, equals, _ in pairs:
         if not equals:
             raise StageError(f"--format-option {name} has no value. Write --format-option {name}=VALUE.")
-    return find_format(options.prompt_format).with_options({name: value for name, _, value in pairs})
+    given, chosen = {name: value for name, _, value in pairs}, find_format(options.prompt_format)
+    own = {name: value for name, value in given.items() if name in chosen.options}
+    return chosen.with_options(own), {name: _read_json(value) for name, value in given.items()
+                                      if name not in chosen.options}
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,

@@ -110,13 +110,18 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
         return plan_turn(parents, options, encoder, max_prompt_tokens, **job.keys)
     waiting, num_unfinished = find_waiting(job.warehouse, options, **job.keys)
     visits = training_visits(job.warehouse, job.iteration) if job.purpose == "train" else {}
+    own, switches = format_options(options)
+    if unknown := [name for name in switches if options.model or not encoder.reads(name)]:
+        raise StageError(f"Prompt format {options.prompt_format} has no option '{unknown[0]}', and no chat "
+                         f"template here reads it. The format has: {', '.join(own) or 'none'}.")
     settings = PlanSettings(
         **job.keys, visits=visits, num_tasks=options.num_tasks, num_taken=num_unfinished,
         group_size=options.group_size, prompts_per_task=options.prompts_per_task,
-        format=find_format(options.prompt_format), format_options=format_options(options),
+        format=find_format(options.prompt_format), format_options=own, chat_options=switches,
         augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
         max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
-    plan = make_plan(choose_tasks(job.warehouse, options), settings, encoder)
+    plan = make_plan(choose_tasks(job.warehouse, options), settings,
+                     encoder.switched(switches) if switches else encoder)
     placed = place_behind(plan.rows, waiting, job.iteration)
     rows = [*placed, *plan.rows]
     return Plan(rows, plan.too_long, begun_rows(job.warehouse, rows, **job.keys))

@@ -1,12 +1,13 @@
 """The prompts of a next turn: each conversation so far, token for token, then feedback; a group each."""
 
+import json
 from collections import Counter
 from itertools import chain
 from typing import Any, NamedTuple
 
 from rollout.options import RolloutOptions
 from rollout.prompts.feedback import Feedback, find_feedback, shown_of
-from rollout.prompts.plan import Plan, seed_of
+from rollout.prompts.plan import CHAT_TEMPLATE, Plan, seed_of
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
@@ -50,6 +51,8 @@ def plan_turn(parents: list[dict[str, Any]], options: RolloutOptions, encoder: P
 def _prompt_row(parent: dict[str, Any], index: int, options: RolloutOptions, feedback: Feedback,
                 encoder: PromptEncoder, *, iteration: int, purpose: str) -> dict[str, Any]:
     keys = iteration, purpose, parent["task_id"], index
+    if switches := json.loads(parent["format_options"] or "{}").get(CHAT_TEMPLATE):
+        encoder = encoder.switched(switches)
     following = next_prompt(parent, feedback.say(parent, shown_of(parent)), encoder)
     return {
         **{name: parent[name] for name in INHERITED},

@@ -15,6 +15,7 @@ from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
 
 Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
+CHAT_TEMPLATE = "chat_template"  # under which stored format options hold the template's own
 KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as the published ARC runs drew them
 
 
@@ -35,6 +36,7 @@ class PlanSettings:
     seed: int
     keeps_messages: bool = False  # for an engine that is asked by them
     visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations that had the task
+    chat_options: dict[str, Any] = field(default_factory=dict)  # what the model's chat template is given
     num_taken: int = 0  # completions that go on: they take the places of as many new ones
 
 
@@ -107,6 +109,9 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
     if settings.keeps_messages and prefill:
         raise StageError(f"The prompt of task {task['task_id']} begins the answer itself ('{prefill[:20]}'), "
                          "which a model behind an API cannot go on from. Leave the prefill out.")
+    if settings.chat_options:
+        drawn["format_options"] = json.dumps(
+            {**json.loads(drawn["format_options"]), CHAT_TEMPLATE: settings.chat_options}, sort_keys=True)
     prompt, prompt_ids = encode(messages, prefill)
     return {
         "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],

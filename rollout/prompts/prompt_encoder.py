@@ -1,5 +1,7 @@
 """Chat messages to a prompt's text and token ids, by the model's own chat template; ids to text."""
 
+import copy
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -39,7 +41,7 @@ class PromptEncoder:
     """Encodes with a tokenizer of transformers' kind; `model_length` is how many tokens the model holds."""
 
     def __init__(self, tokenizer: Any, config: dict[str, Any]) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.switches = tokenizer, dict[str, Any]()
         known = config.get("text_config") or config
         self.model_length: int = next((known[name] for name in LENGTHS if known.get(name)), UNLIMITED)
 
@@ -47,6 +49,16 @@ class PromptEncoder:
     def end_id(self) -> int | None:
         """The token that ends a turn of the model; None where the tokenizer names none."""
         return self.tokenizer.eos_token_id
+
+    def reads(self, name: str) -> bool:
+        """True if the chat template mentions a variable, as `enable_thinking`."""
+        return bool(re.search(rf"\b{re.escape(name)}\b", str(self.tokenizer.chat_template or "")))
+
+    def switched(self, switches: dict[str, Any]) -> "PromptEncoder":
+        """The same encoder, which gives these values to the chat template."""
+        other = copy.copy(self)
+        other.switches = {**self.switches, **switches}
+        return other
 
     def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
         """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
@@ -60,7 +72,8 @@ class PromptEncoder:
         try:
             with at_most(RENDERING, "The model's chat template renders a prompt"):
                 return str(self.tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=ask, continue_final_message=go_on))
+                    turns, tokenize=False, add_generation_prompt=ask, continue_final_message=go_on,
+                    **self.switches))
         except (ValueError, TemplateError) as error:
             raise StageError(f"The model's chat template cannot render the prompt: {error}. If it takes no "
                              "system turn, leave it out with --format-option system=; a model without a "

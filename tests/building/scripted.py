@@ -21,6 +21,10 @@ class ScriptedEncoder:
     def __init__(self, model: str) -> None:
         self.model_length = 1024
 
+    def reads(self, _name: str) -> bool:
+        """It has no template."""
+        return False
+
     def __call__(self, messages: list[dict[str, str]], prefill: str) -> tuple[str, list[int]]:
         prompt = self.render(messages, ask=True) + prefill
         return prompt, list(prompt.encode())

@@ -1,20 +1,24 @@
 """Prompts: formats, grid encoders, augmentation, and the draw that decides them."""
 
 import hashlib
+import json
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
+from rollout.options import format_options
 from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
 from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
-from tests.building.runs import TURN
+from tests.building.runs import STARTER, TURN
 from tests.building.scripted import ScriptedEncoder
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
@@ -102,14 +106,18 @@ def test_mistakes_in_a_format_are_one_sentence(tmp_path: Path, name: str, option
         plan_rows(format=mine, format_options=mine.with_options(options))
 
 
-def plan_rows(**values) -> list[dict]:
-    task = grid_task("t", TURN, where="here")
-    row = {"task_id": "t", "split": "train", "messages": None, "payload": task.payload}
+def settings_of(**values) -> PlanSettings:
     chat = FORMATS["chat@1"]
     options = {"iteration": 0, "purpose": "train", "num_tasks": None, "prompts_per_task": 8, "group_size": 2,
                "format": chat, "format_options": chat.with_options({"encoder": "spaced"}),
                "augmentation": "all", "shuffle_pairs": True, "max_prompt_tokens": 5000, "seed": 1}
-    return make_plan([row], PlanSettings(**{**options, **values}), ScriptedEncoder("")).rows
+    return PlanSettings(**{**options, **values})
+
+
+def plan_rows(**values) -> list[dict]:
+    task = grid_task("t", TURN, where="here")
+    row = {"task_id": "t", "split": "train", "messages": None, "payload": task.payload}
+    return make_plan([row], settings_of(**values), ScriptedEncoder("")).rows
 
 
 def test_stored_columns_say_exactly_what_was_shown() -> None:
@@ -150,3 +158,25 @@ def test_a_chat_template_that_loops_ends_with_a_sentence(monkeypatch: pytest.Mon
     encoder = PromptEncoder(Looping(), {"max_position_embeddings": 8})
     with pytest.raises(StageError, match="renders a prompt for more than 1 seconds"):
         encoder([{"role": "user", "content": "?"}], "")
+
+
+def test_a_switch_of_the_chat_template_reaches_it_and_is_stored() -> None:
+    template = ("{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% endfor %}<assistant>"
+                "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(STARTER)
+    tokenizer.chat_template = template
+    encoder = PromptEncoder(tokenizer, {"max_position_embeddings": 1024})
+    assert encoder.reads("enable_thinking") and not encoder.reads("thinking") and not encoder.reads("colour")
+    task = {"task_id": "a", "split": "train", "messages": json.dumps([{"role": "user", "content": "1"}])}
+    plan = make_plan([task], settings_of(chat_options={"enable_thinking": False}),
+                     encoder.switched({"enable_thinking": False}))
+    assert plan.rows[0]["prompt"] == "<user>1<assistant><think></think>"
+    assert json.loads(plan.rows[0]["format_options"]) == {"chat_template": {"enable_thinking": False}}
+    assert make_plan([task], settings_of(), encoder).rows[0]["prompt"] == "<user>1<assistant>"
+
+
+def test_format_options_are_told_apart_from_those_of_the_template() -> None:
+    given = ("encoder=names", "enable_thinking=false", "effort=low")
+    options = SimpleNamespace(prompt_format="chat", format_options=given)
+    own, switches = format_options(options)
+    assert own["encoder"] == "names" and switches == {"enable_thinking": False, "effort": "low"}

@@ -429,3 +429,12 @@ def scanned_files(connection: duckdb.DuckDBPyConnection, query: str) -> list[str
 def test_a_run_whose_path_has_a_line_break_is_asked_like_any_other(tmp_path: Path) -> None:
     run = build_run(tmp_path / "a\nSELEC b" / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
     assert rows_of(connect(run), "SELECT count(*) AS n FROM samples") == [{"n": 4}]
+
+
+@pytest.mark.parametrize(("text", "thought", "rest"), [
+    ("<think>\nso 2\n</think>\n\nan answer", "so 2", "an answer"), ("so 2</think>done", "so 2", "done"),
+    ("<think>cut off", None, "<think>cut off"), ("plain", None, "plain"),
+    ("<think></think>x </think> y", "", "x </think> y")])
+def test_thoughts_are_told_from_the_answer(text: str, thought: str | None, rest: str) -> None:
+    row = empty_connection().execute("SELECT thoughts($1), answer($1)", [text]).fetchone()
+    assert row == (thought, rest)

@@ -35,6 +35,16 @@ coalesce(nullif(regexp_extract(of_purpose, '.-turn([2-9]|[1-9]\d+)$', 1), '')::I
 CREATE OR REPLACE MACRO base_purpose(of_purpose) AS
 regexp_replace(of_purpose, '(.)-turn([2-9]|[1-9]\d+)$', '\1');
 
+-- What a completion thinks before its answer; NULL if it closes no </think>.
+CREATE OR REPLACE MACRO thoughts(completion) AS
+    CASE WHEN contains(completion, '</think>')
+         THEN trim(replace(split_part(completion, '</think>', 1), '<think>', ''), E' \n') END;
+
+-- A completion without its thoughts.
+CREATE OR REPLACE MACRO answer(completion) AS
+    CASE WHEN contains(completion, '</think>')
+         THEN trim(substr(completion, strpos(completion, '</think>') + 8), E' \n') ELSE completion END;
+
 -- What a next turn answers: completions wrong by what may be shown (of grids the train pairs, of others the tests),
 -- of each task the best first, and of those that do the same the first alone.
 CREATE OR REPLACE MACRO wrong_completions(at_iteration, of_purpose := 'train') AS TABLE
