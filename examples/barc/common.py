@@ -222,3 +222,105 @@ def scale_sprite(sprite, factor):
 def scale_pattern(pattern, scale_factor):
     """The same under its other name."""
     return scale_sprite(pattern, scale_factor)
+
+
+class TranslationalSymmetry:
+    """Moves a cell by (translate_x, translate_y)."""
+
+    def __init__(self, translate_x, translate_y):
+        self.translate_x, self.translate_y = translate_x, translate_y
+
+    def apply(self, x, y, iters=1):
+        """The cell after `iters` moves."""
+        return x + iters * self.translate_x, y + iters * self.translate_y
+
+
+class MirrorSymmetry:
+    """Mirrors a cell at the column mirror_x and at the row mirror_y; None leaves that one as it is."""
+
+    def __init__(self, mirror_x, mirror_y):
+        self.mirror_x, self.mirror_y = mirror_x, mirror_y
+
+    def apply(self, x, y, iters=1):
+        """The cell after `iters` reflections."""
+        if iters % 2:
+            x = x if self.mirror_x is None else int(2 * self.mirror_x - x)
+            y = y if self.mirror_y is None else int(2 * self.mirror_y - y)
+        return x, y
+
+
+class RotationalSymmetry:
+    """Turns a cell by a quarter about (center_x, center_y)."""
+
+    def __init__(self, center_x, center_y):
+        self.center_x, self.center_y = center_x, center_y
+
+    def apply(self, x, y, iters=1):
+        """The cell after `iters` quarter turns."""
+        for _ in range(iters % 4):
+            x, y = self.center_x - (y - self.center_y), self.center_y + (x - self.center_x)
+        return int(x), int(y)
+
+
+def pairs_kept(grid, symmetry, ignore_colors):
+    """How many pairs of cells a symmetry maps on the same colour; 0 if any pair differs."""
+    count = 0
+    for x, y in np.argwhere(~np.isin(grid, ignore_colors)):
+        other = symmetry.apply(int(x), int(y))
+        if other == (x, y) or not is_inside(grid, *other) or grid[other] in ignore_colors:
+            continue
+        if grid[other] != grid[x, y]:
+            return 0
+        count += 1
+    return count
+
+
+def detect_translational_symmetry(grid, ignore_colors=(Color.BLACK,), background=None):
+    """The shortest translation that keeps the grid, and the shortest in another direction."""
+    ignored = [*ignore_colors, *([] if background is None else [background])]
+    width, height = grid.shape
+    moves = sorted(((dx, dy) for dx in range(width) for dy in range(-height + 1, height)
+                    if dx > 0 or dy > 0), key=lambda move: (abs(move[0]) + abs(move[1]), move[1] < 0, move))
+    found = []
+    for dx, dy in moves:
+        parallel = any(dx * each.translate_y == dy * each.translate_x for each in found)
+        if not parallel and pairs_kept(grid, TranslationalSymmetry(dx, dy), ignored):
+            found.append(TranslationalSymmetry(dx, dy))
+        if len(found) == 2:
+            break
+    return found
+
+
+def detect_mirror_symmetry(grid, ignore_colors=(Color.BLACK,), background=None):
+    """Mirrors that keep the grid, those that map most cells on others first."""
+    ignored = [*ignore_colors, *([] if background is None else [background])]
+    mirrors = [*(MirrorSymmetry(x / 2, None) for x in range(1, 2 * grid.shape[0] - 2)),
+               *(MirrorSymmetry(None, y / 2) for y in range(1, 2 * grid.shape[1] - 2))]
+    kept = [(pairs_kept(grid, each, ignored), each) for each in mirrors]
+    return [each for count, each in sorted(kept, key=lambda pair: -pair[0]) if count]
+
+
+def detect_rotational_symmetry(grid, ignore_colors=(Color.BLACK,), background=None):
+    """The quarter turn that keeps the grid and maps most cells on others, or None."""
+    ignored = [*ignore_colors, *([] if background is None else [background])]
+    width, height = grid.shape
+    # Both halves or neither: else a cell would land between cells.
+    turns = [RotationalSymmetry(x / 2, y / 2) for x in range(1, 2 * width - 2)
+             for y in range(1, 2 * height - 2) if x % 2 == y % 2]
+    count, best = max(((pairs_kept(grid, turn, ignored), turn) for turn in turns), key=lambda pair: pair[0],
+                      default=(0, None))
+    return best if count else None
+
+
+def orbit(grid, x, y, symmetries):
+    """Every cell of the grid that symmetries, applied again and again, map a cell on, itself first."""
+    found, waiting = [(x, y)], [(x, y)]
+    while waiting:
+        cell = waiting.pop(0)
+        for symmetry in symmetries:
+            for iters in (1, -1):
+                other = symmetry.apply(*cell, iters=iters)
+                if is_inside(grid, *other) and other not in found:
+                    found.append(other)
+                    waiting.append(other)
+    return found

@@ -56,6 +56,27 @@ def test_paint_lines_sprites_and_insides(common: Any) -> None:
     assert not common.contact(object1=near, object2=far)
 
 
+def test_what_is_hidden_is_restored_by_the_symmetry_of_the_rest(common: Any) -> None:
+    draw = np.random.default_rng(0)
+    corner, tile = draw.integers(1, 10, (5, 5)), draw.integers(1, 10, (3, 4))
+    half = np.concatenate([corner, corner[::-1]])
+    turned = np.block([[corner, np.rot90(corner, -1)], [np.rot90(corner), np.rot90(corner, 2)]])
+    for whole, detect in ((np.concatenate([half, half[:, ::-1]], axis=1), common.detect_mirror_symmetry),
+                          (turned, lambda grid: [common.detect_rotational_symmetry(grid)]),
+                          (np.tile(tile, (4, 3)), common.detect_translational_symmetry)):
+        grid = whole.copy()
+        grid[1:3, 2:4] = 0
+        symmetries, restored = detect(grid), grid.copy()
+        for x, y in np.argwhere(grid == 0):
+            seen = [grid[cell] for cell in common.orbit(grid, int(x), int(y), symmetries) if grid[cell]]
+            restored[x, y] = seen[0]
+        assert (restored == whole).all()
+    assert common.detect_rotational_symmetry(corner) is None
+    assert common.TranslationalSymmetry(1, 2).apply(0, 0, iters=3) == (3, 6)
+    assert common.MirrorSymmetry(1.5, None).apply(0, 7) == (3, 7)
+    assert common.RotationalSymmetry(1, 1).apply(0, 0) == (2, 0)
+
+
 def test_programs_import_it_from_a_folder_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FOLDER.parents[1])
     source = ("from common import *\nimport numpy as np\n\ndef transform(grid):\n"
