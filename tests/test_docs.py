@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from docs.generate import FOLDER, pages
 from warehouse.cli import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
          ROOT / "tests/fixtures/README.md", ROOT / "examples/starter/MODEL.md",
-         *sorted((ROOT / "docs").glob("*.md"))]
+         *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = ("rollout", "score", "train", "warehouse", "reports")
 
 
@@ -46,8 +47,24 @@ def test_every_anchor_is_a_heading(page: Path) -> None:
 
 def test_the_index_links_every_page() -> None:
     linked = set(links(ROOT / "docs" / "index.md"))
-    pages = {*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "index.md"}
+    pages = {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "index.md"}
     assert pages <= linked
+
+
+def test_the_reference_pages_are_what_the_code_says() -> None:
+    stored = {page.name: page.read_text() for page in FOLDER.iterdir()}
+    assert stored == pages(), "run: python -m docs.generate"
+
+
+def test_the_docs_stay_short() -> None:
+    readme = len((ROOT / "README.md").read_text().split())
+    written = sum(len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md"))
+    assert readme <= 900 and readme + written <= 30_000
+
+
+def test_every_page_begins_with_what_its_reader_can_do() -> None:
+    for page in {*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "index.md"}:
+        assert page.read_text().split("\n\n")[1].startswith("After this page you"), page.name
 
 
 def test_the_picture_of_the_rooms_is_what_its_script_draws() -> None:

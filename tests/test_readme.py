@@ -1,6 +1,5 @@
-"""What the README shows: its task can be imported, its loop by hand really runs."""
+"""The commands of README and tutorial run, in their order, with the real engine."""
 
-import json
 import os
 import re
 import subprocess
@@ -10,32 +9,46 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+# What a test does not do: install, and train a large model on a GPU.
+NOT_HERE = re.compile(r"^(make|source|MODEL=)|requirements-gpu|runs/arc")
 
 
-def bash_blocks() -> list[str]:
-    """The text of every ```bash block."""
-    return re.findall(r"^```bash\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+def commands(page: str) -> str:
+    """The ```bash blocks of a page as one script."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    blocks = [block for block in blocks if not NOT_HERE.search(block.splitlines()[-1])]
+    return "".join(line for block in blocks for line in block.splitlines(keepends=True)
+                   if not NOT_HERE.search(line))
 
 
-def test_the_task_it_shows_can_be_imported(tmp_path: Path) -> None:
-    from warehouse.sources.named import parse_source, read_source
-    line, = re.findall(r"^```json\n(.*?)\n```$", README, flags=re.DOTALL | re.MULTILINE)
-    (tmp_path / "my.jsonl").write_text(line + "\n")
-    task, = read_source(parse_source(str(tmp_path / "my.jsonl"), heldout=False))
-    assert task.task_id == json.loads(line)["task_id"]
-
-
-@pytest.mark.slow("512 completions of the demo's pool, by the real engine")
-@pytest.mark.engine
-def test_the_loop_by_hand_runs_and_the_questions_are_answered(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    by_hand = next(block for block in bash_blocks() if block.startswith("warehouse init runs/first"))
-    questions = next(block for block in bash_blocks() if block.startswith("warehouse sql runs/first"))
+def run_script(script: str, folder: Path) -> str:
+    """What a script prints in a folder that has the examples."""
+    (folder / "examples").symlink_to(ROOT / "examples")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    script = by_hand + questions + "reports build runs/first"
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True,
-                          cwd=tmp_path, env=environment)
+                          cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "wrote policy 1" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow("512 completions of the demo's pool and two arms, by the real engine")
+@pytest.mark.engine
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    script = commands("README.md")
+    assert script.count("runs/first") == 8
+    said = run_script(script, tmp_path)
+    assert "wrote policy 1" in said and "larger-rate" in said
+
+
+@pytest.mark.slow("three iterations, a task and a reward of one's own and two arms, by the real engine")
+@pytest.mark.engine
+def test_the_commands_of_the_tutorial_run(tmp_path: Path) -> None:
+    said = run_script(commands("docs/tutorial.md"), tmp_path)
+    assert "iteration 2 " in said and "double" in said and "larger-rate" in said
     assert (tmp_path / "runs" / "first" / "report.html").stat().st_size < 2 << 20
+
+
+@pytest.mark.slow("an iteration and two evaluations, by the real engine")
+@pytest.mark.engine
+def test_the_demo_runs(tmp_path: Path) -> None:
+    assert "The demo is complete" in run_script(f"{ROOT}/examples/demo.sh {tmp_path}/run 1", tmp_path)

@@ -173,16 +173,15 @@ def check(run: Path, quick: bool, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--markdown", is_flag=True, help="As the page docs/schema.md.")
 @click.argument("name", required=False)
 @shows_errors
-def schema(name: str | None, markdown: bool) -> None:
+def schema(name: str | None) -> None:
     """Print what every table, view, column and macro means.
 
     Or NAME alone.
     """
     from warehouse.sql.dictionary import dictionary_lines
-    click.echo("\n".join(dictionary_lines(name, markdown=markdown)))
+    click.echo("\n".join(dictionary_lines(name)))
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -56,7 +56,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
 
 
 def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> dict[str, Any]:
-    """The same for programs: docs/reading.md has the keys."""
+    """The same for programs: docs/reference/json.md has the keys."""
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     state = warehouse.state
     return {"run": str(warehouse.root), "run_id": warehouse.run_id, "model": warehouse.model,

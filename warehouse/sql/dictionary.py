@@ -11,49 +11,31 @@ from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES
 from warehouse.store.errors import StageError
 from warehouse.store.schema import TABLES
 
-PAGE_HEAD = """\
-# What a run holds
-
-Every table, view and macro that `warehouse sql` and `duckdb -init RUN/warehouse.sql` know.
-This page is written by `warehouse schema --markdown`.
-
-Tables and views show complete stages alone, so that a number never changes while a stage runs; `--partial`
-shows the parts of unfinished ones, and the view `parts` lists every file. Where an iteration was scored
-several times, `samples` shows one scorer: which one, and why, says the view `scorers`
-([the rule](reading.md)); `all_samples` holds all of them. Of several runs (`warehouse sql A B -c ..`) each
-has a first column `run`, and the view `runs` says which they are ([several runs](reading.md#several-runs)).
-"""
 Described = tuple[str, str, str]        # a column: name, type, meaning
 
 
-def dictionary_lines(name: str | None = None, *, markdown: bool = False) -> list[str]:
-    """Everything, or the table, view, macro or column `name`, as text or Markdown."""
-    views = described_columns()
-    known = [*TABLES, *sorted(view for view in views if view not in TABLES and view not in HIDDEN)]
-    macros = _macros()
+def dictionary_lines(name: str | None = None) -> list[str]:
+    """Everything, or the table, view, macro or column `name`, as text; StageError for an unknown name."""
+    views, texts, macros = described_columns(), described_views(), described_macros()
     if name is not None and name not in views and name not in macros:
-        rows = [(view, kind, meaning) for view in known for column, kind, meaning in views[view]
+        rows = [(view, kind, meaning) for view in texts for column, kind, meaning in views[view]
                 if column.lower() == name.lower()]
         if not rows:
             raise StageError(f"There is no table, view, macro or column '{name}'. Known: "
-                             f"{', '.join([*known, *macros])}.")
-        return [f"## {name}", *_markdown_table("in", rows)] if markdown else [name, *_align(rows)]
-    lines = [PAGE_HEAD] if markdown and name is None else []
-    for view in known if name is None else [name] if name in views else []:
-        lines += _view_lines(view, views[view], markdown)
+                             f"{', '.join([*texts, *macros])}.")
+        return [name, *_align(rows)]
+    lines = []
+    for view in texts if name is None else [name] if name in views else []:
+        lines += [view, f"  {_meanings()['views'][view]}", *_align(views[view]), ""]
     shown = macros if name is None else {name: macros[name]} if name in macros else {}
-    if shown:
-        lines += ["## Macros", ""] if markdown else ["macros"]
-        lines += [f"- `{call}`: {text}" if markdown else f"  {call}\n      {text}"
-                  for call, text in shown.values()]
-    return lines
+    lines += ["macros"] if shown else []
+    return lines + [f"  {call}\n      {text}" for call, text in shown.values()]
 
 
-def _view_lines(view: str, rows: list[Described], markdown: bool) -> list[str]:
-    text = _meanings()["views"][view]
-    if markdown:
-        return [f"## {view}", "", text, *_markdown_table("column", rows), ""]
-    return [view, f"  {text}", *_align(rows), ""]
+def described_views() -> dict[str, str]:
+    """What a row of each table and view is, by name: tables first."""
+    derived = sorted(described_columns().keys() - {*TABLES, *HIDDEN})
+    return {view: _meanings()["views"][view] for view in (*TABLES, *derived)}
 
 
 def described_columns() -> dict[str, list[Described]]:
@@ -74,17 +56,12 @@ def _meanings() -> dict[str, Any]:
     return tomllib.loads(files("warehouse.sql.texts").joinpath("meanings.toml").read_text(encoding="utf-8"))
 
 
-def _markdown_table(first: str, rows: list[Described]) -> list[str]:
-    return ["", f"| {first} | type | meaning |", "|---|---|---|",
-            *[f"| {name} | {kind} | {meaning} |" for name, kind, meaning in rows]]
-
-
 def _align(rows: list[Described]) -> list[str]:
     width = max(len(name) for name, _, _ in rows)
     return [f"    {name:<{width}}  {kind:<10} {meaning}" for name, kind, meaning in rows]
 
 
-def _macros() -> dict[str, tuple[str, str]]:
+def described_macros() -> dict[str, tuple[str, str]]:
     """Macros of the shipped SQL that are asked with arguments: name -> (call, the comment above it)."""
     macros = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)

@@ -9,9 +9,9 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
-# scorer to show, what an hour costs) and [queries] (saved queries of the run).
+# scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "loop", "arms", "build", "compare", "prices")
+          "loop", "arms", "build", "compare", "prices", "links")
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
@@ -56,7 +56,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
             where = place_in(path, "prices", model)
             raise StageError(f"{where}: [prices] {model} = {price} is no price. Write "
                              "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
-    for name in ("warehouse", "queries"):
+    for name in ("warehouse", "queries", "links"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)

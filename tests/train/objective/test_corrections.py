@@ -89,7 +89,7 @@ def test_the_macro_corrections_lists_them_all_in_order(connection):
 
 
 def test_the_docs_show_the_bounds_that_are_used():
-    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "corrections.md").read_text()
     for name, correction in {**CORRECTIONS, **DROPS}.items():
         bounds = " .. ".join(f"{bound:g}" for bound in (correction.low, correction.high) if bound is not None)
         line, = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]

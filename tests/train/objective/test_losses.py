@@ -321,8 +321,3 @@ def test_a_loss_without_a_formula_is_not_taken_for_another(monkeypatch):
     ones = torch.ones(1, 2)
     with pytest.raises(AssertionError, match="the loss new has no formula"):
         token_losses("new", -ones, -ones, -ones, torch.ones(1), ones, clip_low=0.2, clip_high=0.2)
-
-
-def test_the_docs_count_the_losses_and_the_stored_cases():
-    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
-    assert f"{len(CASES)} stored cases" in text and f"each of the {len(LOSSES)} losses" in text

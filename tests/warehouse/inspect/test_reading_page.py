@@ -17,7 +17,6 @@ from warehouse.sql.database import connect
 TEXT = (Path(__file__).parents[3] / "docs" / "reading.md").read_text()
 SQL = [statement for block in re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)
        for statement in re.sub(r"--[^\n]*", "", block).split(";") if statement.strip()]
-ALARMS = (Path(__file__).parents[3] / "warehouse" / "sql" / "texts" / "alarms.sql").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +42,3 @@ def test_every_command_exists() -> None:
     assert len(found) >= 15
     for group, name in found:
         assert name in groups[group].commands, (group, name)
-
-
-def test_every_signal_is_explained() -> None:
-    signals = set(re.findall(r"signal_of\('(\w+)'", ALARMS))
-    table = TEXT[TEXT.index("| signal |"):TEXT.index("The best is the best mean")]
-    assert signals == set(re.findall(r"`(\w+)`", table))

@@ -255,8 +255,6 @@ def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
     assert found.exit_code == 0, found.stderr
     assert found.stdout.startswith("first_output\n") and "The first completion of its group" in found.stdout
     assert "  samples " in found.stdout and "  all_samples " in found.stdout
-    markdown = warehouse("schema", "first_output", "--markdown").stdout
-    assert markdown.startswith("## first_output\n") and "| samples | BOOLEAN | The first" in markdown
     unknown = warehouse("schema", "first_outputs")
     assert unknown.exit_code == 1 and "no table, view, macro or column 'first_outputs'" in unknown.stderr
 

@@ -1,0 +1,252 @@
+"""Write the reference pages from the code: python -m docs.generate writes docs/reference/*.md."""
+
+import importlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.sql.dictionary import described_columns, described_macros, described_views
+from warehouse.store.config_file import TABLES
+
+FOLDER = Path(__file__).with_name("reference")
+ALARMS = Path(__file__).parents[1] / "warehouse" / "sql" / "texts" / "alarms.sql"
+COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
+            "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
+WIDTH = 100
+WRITTEN = "`python -m docs.generate` writes this page."
+# The keys of --json; tests/warehouse/inspect/test_json.py compares them with the commands.
+JSON_KEYS: dict[str, dict[str, str]] = {
+    "warehouse summary RUN --json": {
+        "run": "Folder of the run.", "run_id": "Id that the run keeps when it is copied or moved.",
+        "model": "The base model.", "entry": "Number of the last entry of the log.",
+        "policy": "Newest policy version.",
+        "next": "The stage that is due: `stage`, `iteration`, `purpose`.",
+        "iterations": "One object per scored iteration and evaluation, as in the next command.",
+        "alarms": "Raised signals, as described under [alarms](#alarms)."},
+    "warehouse summary RUN --iteration I --json": {
+        "...": "Every column of `iteration_stats` ([schema.md](schema.md#iteration_stats)).",
+        "rollout": "Seconds of the rollout; null for an evaluation.",
+        "score": "Seconds of scoring; null for an evaluation.",
+        "train": "Seconds of training; null for an evaluation."},
+    "warehouse watch RUN --json": {
+        "fired": "Whether an alarm fired. The exit code is then 3.",
+        "since": "First iteration that was judged.",
+        "back": "The policy to go back to; null if there is none.",
+        "mend": "True if something other than the step size must be fixed first.",
+        "alarms": "Raised signals, as described under [alarms](#alarms)."},
+    "warehouse check RUN --json": {
+        "problems": "Broken invariants, one sentence each. The exit code is 1 if there are any.",
+        "notes": "Remarks that are not errors.", "num_parts": "Parts that were checked.",
+        "num_rows": "Rows that were checked."},
+    "warehouse log RUN --json": {
+        "number": "Number of the entry. Negative numbers describe runs older than the log.",
+        "at": "Time in UTC; null if unknown.", "host": "Machine that wrote the entry.",
+        "command": "The command line.", "kind": "Kind of transition, for example `began` or `completed`.",
+        "what": "The same in one sentence.",
+        "changes": "Settings that differ from the previous stage of this kind: `name`, `before`, `now`."},
+    "warehouse loop RUN N --json": {
+        "event": "`iteration`, `evaluation`, `alarm`, `rescue` or `failed`.",
+        "at": "Seconds since 1970.",
+        "...": "`iteration`, `evaluation`: the row that `summary --iteration I --json` prints.",
+        "signals": "`alarm`: names of the signals that fired.",
+        "back": "`alarm`: the policy to go back to, or null.",
+        "from": "`rescue`: the policy that was given up.", "to": "`rescue`: the policy to continue from.",
+        "why": "`rescue`: the reason.", "factor": "`rescue`: factor of the learning rate.",
+        "command": "`failed`: the command.", "exit_code": "`failed`: its exit code."},
+    "warehouse arms RUN ARMS.TOML --json": {
+        "arm": "Name of the arm, or `parent`.", "title": "Its settings as text.",
+        "settings": "Its settings by option.", "run": "Its run folder.", "pass_1": "pass@1.",
+        "pass_k": "pass@k, with k the value of --evaluate.", "gain": "Difference to the parent's pass@1.",
+        "gain_low": "Lower end of its 95% interval.", "gain_high": "Upper end of its 95% interval.",
+        "gain_k": "Difference to the parent's pass@k.", "gain_k_low": "Lower end of its 95% interval.",
+        "gain_k_high": "Upper end of its 95% interval.",
+        "p_value": "Of the gain in pass@1, corrected for the number of arms (Holm).",
+        "num_tasks": "Held-out tasks that were compared.", "kl": "KL of the last optimizer step.",
+        "ess": "Effective sample size of the last optimizer step, as a share.",
+        "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
+        "error": "Why the arm failed."},
+    "train doctor MODEL --json": {
+        "architecture": "Class name of the model.", "model_type": "Type in its config.",
+        "positions": "Longest context.", "stretched": "Kind of position encoding that changes with length.",
+        "quantized": "Quantization of the stored weights, or null.",
+        "experts": "Whether it is a mixture of experts.",
+        "adapter": "How an adapter is trained: `prompts`, `because`, `targets`; or `refused`.",
+        "full": "How all weights are trained: the same keys."}}
+ALARM_KEYS = {
+    "signal": "Name of the signal ([alarms.md](alarms.md)).", "purpose": "`train`, or the evaluation.",
+    "fired": "False if it was raised once only.", "first_iteration": "First iteration that raised it.",
+    "last_iteration": "Last iteration that raised it.", "num_iterations": "Iterations that raised it.",
+    "value": "Measured value.", "level": "Level beyond which it is raised.",
+    "above": "True if larger values are worse.", "meaning": "The signal in words.",
+    "examples": "Completions that show it: task and sample index.",
+    "errors": "Errors that became more frequent.",
+    "spoils_next": "True if the policy that sampled is sound and the next one is not."}
+
+
+def pages() -> dict[str, str]:
+    """Name and text of every reference page."""
+    return {"alarms.md": alarms_page(), "commands.md": commands_page(), "config.md": config_page(),
+            "json.md": json_page(), "schema.md": schema_page()}
+
+
+def page(title: str, intro: str, *lines: str) -> str:
+    """A page: its title, who writes it, what it is for, and the rest."""
+    return "\n".join([f"# {title}", "", f"{intro} {WRITTEN}", "", *lines]).rstrip() + "\n"
+
+
+def table(*heads: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """A Markdown table."""
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|",
+            *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows), ""]
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by the words that call it."""
+    found: dict[str, click.Command] = {}
+    for name, place in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        found |= _with_subcommands(name, getattr(importlib.import_module(module), attribute))
+    return found
+
+
+def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Command]:
+    found = {name: command}
+    for word, each in sorted(getattr(command, "commands", {}).items()):
+        found |= _with_subcommands(f"{name} {word}", each)
+    return found
+
+
+def commands_page() -> str:
+    """The help of every command."""
+    lines = []
+    for name, command in commands().items():
+        context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+        text = re.sub(r"^  --(version|help) .*\n?", "", command.get_help(context), flags=re.MULTILINE)
+        text = re.sub(r"\n+Options:\n*(?=\n\w|$)", "\n", text)
+        text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
+        lines += [f"## {name}", "", "```text", text.strip(), "```", ""]
+    return page("Commands", "The `--help` of every command.", *lines)
+
+
+def config_page() -> str:
+    """The keys of config.toml."""
+    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the dashes. "
+             "Options on the command line win.", "", *_other_tables()]
+    known = {str(command.name): command for command in reversed(commands().values())}
+    for name in TABLES:
+        if name in known and name != "warehouse":
+            lines += [f"## [{name}]", "", *table("key", "value", "default", rows=_keys(known[name]))]
+    return page("Configuration", "The tables and keys of a run's `config.toml`.", *lines)
+
+
+def _other_tables() -> list[str]:
+    return table("table", "key", "value", rows=[
+        ("[warehouse]", "scorer", "The scorer that views and `train` read."),
+        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
+        ("[queries]", "NAME", "A query; `warehouse sql RUN @NAME` runs it. `$x` is a parameter."),
+        ("[links]", "NAME", "A page of `reports serve` that the run's page links to."),
+        ("[prices]", "MODEL", "`{ input = 0.25, output = 2.0 }`: dollars per million tokens.")])
+
+
+def _keys(command: click.Command) -> list[tuple[str, str, str]]:
+    rows = []
+    for each in command.params:
+        if isinstance(each, click.Option) and each.expose_value and not each.hidden:
+            name = next(option for option in each.opts if option.startswith("--")).removeprefix("--")
+            rows.append((name, _kind(each), _default(each)))
+    return rows
+
+
+def _kind(option: click.Option) -> str:
+    if option.is_flag:
+        return "true or false"
+    plain = {"integer range": "integer", "float range": "number", "float": "number"}
+    words = (" or ".join(map(str, option.type.choices)) if isinstance(option.type, click.Choice)
+             else plain.get(option.type.name, option.type.name))
+    return f"list: {words}" if option.multiple else words
+
+
+def _default(option: click.Option) -> str:
+    value: Any = option.to_info_dict()["default"]
+    if option.multiple or value is None or value == "" or not isinstance(value, str | int | float):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def json_page() -> str:
+    """The keys of --json."""
+    lines = []
+    for command, keys in JSON_KEYS.items():
+        lines += [f"## `{command}`", "", *_key_table(keys)]
+    lines += ["## alarms", "", *_key_table(ALARM_KEYS)]
+    return page("JSON output", "What `--json` prints: one object per line, keys as below. "
+                "Exit codes are the same as without `--json`.", *lines)
+
+
+def _key_table(keys: dict[str, str]) -> list[str]:
+    return table("key", "meaning", rows=[(f"`{key}`", text) for key, text in keys.items()])
+
+
+def alarms_page() -> str:
+    """The signals of warehouse watch, as the SQL defines them."""
+    rows = []
+    calls = re.compile(r"signal_of\(('\w+'.*?)\)(?=,?\n\s*(?:signal_of|--)|\]\) AS held)", re.DOTALL)
+    for call in calls.findall(ALARMS.read_text()):
+        name, value, level, rises, at_once, meaning = _arguments(call)
+        sign = ">" if rises == "true" else "<"
+        rows.append((f"`{name.strip(chr(39))}`", meaning.strip("'"), f"`{value} {sign} {level}`",
+                     "" if at_once == "NULL" else f"`{sign} {at_once}`"))
+    return page(
+        "Alarms", "The signals that `warehouse watch` evaluates, in the order causes first. "
+        "[collapse.md](../collapse.md) says what to do when one fires.",
+        "A signal is *raised* if its condition holds. It *fires* if it is raised in two iterations in a row, "
+        "if the last column holds, or if it is raised together with `solving_falls` or `errors`.", "",
+        "The names in the conditions are columns of the views `iteration_stats`, `adjusted` and "
+        "`train_steps`. `usual_x` is the run's own history: the best mean of three iterations, or the median "
+        "of the first three. `best_x` is the best mean of three iterations in a row among the last thirty. "
+        "`chance` is three standard errors of a share, at least 0.05. `solving`, `reach` and `reward` are "
+        "pass@1, pass@k and mean reward with the difficulty of the drawn tasks taken out.", "",
+        *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
+
+
+def _arguments(call: str) -> list[str]:
+    """The arguments of a call of SQL, split at commas that no bracket or quote encloses."""
+    found, depth, quoted = [""], 0, False
+    for letter in call:
+        quoted ^= letter == "'"
+        depth += 0 if quoted else (letter in "([") - (letter in ")]")
+        if letter == "," and not depth and not quoted:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [" ".join(each.split()) for each in found]
+
+
+def schema_page() -> str:
+    """Every table, view, column and macro; a column that an earlier table has is described there."""
+    lines, described = [], set[tuple[str, ...]]()
+    columns = described_columns()
+    for view, text in described_views().items():
+        new = [row for row in columns[view] if row not in described]
+        known = [f"`{name}`" for name, kind, meaning in columns[view] if (name, kind, meaning) in described]
+        described |= set(columns[view])
+        lines += [f"## {view}", "", text, ""]
+        lines += table("column", "type", "meaning", rows=new) if new else []
+        lines += [f"Described above: {', '.join(known)}.", ""] if known else []
+    lines += ["## Macros", "", *(f"- `{call}`: {text}" for call, text in described_macros().values())]
+    return page(
+        "Schema",
+        "Every table, view, column and macro of `warehouse sql`; `warehouse schema NAME` prints one.",
+        "Tables and views show complete stages only. `--partial` adds the parts of unfinished stages. If an "
+        "iteration was scored several times, `samples` shows one scorer "
+        "([which one](../reading.md#several-scorers)) and `all_samples` shows all. With several runs every "
+        "table has a first column `run`.", "", *lines)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
