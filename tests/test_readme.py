@@ -35,7 +35,7 @@ def run_script(script: str, folder: Path) -> str:
 @pytest.mark.engine
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     script = commands("README.md")
-    assert script.count("runs/first") == 8
+    assert script.count("runs/first") == 7
     said = run_script(script, tmp_path)
     assert "wrote policy 1" in said and "larger-rate" in said
 
