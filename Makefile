@@ -21,7 +21,7 @@ help:                   ## show this list
 install: $(VENV)/ready  ## make the environment and nothing else; then: source .venv/bin/activate
 
 demo: $(VENV)/ready     ## rollout, score and train on ARC tasks for ten iterations
-	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
+	$(BIN)/warehouse demo runs/demo
 
 test: check             ## lint, types and the default tests, the real loop with the real engine among them
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder

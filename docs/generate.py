@@ -68,11 +68,13 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
         "error": "Why the arm failed."},
-    "train doctor MODEL --json": {
-        "architecture": "Class name of the model.", "model_type": "Type in its config.",
-        "positions": "Longest context.", "stretched": "Kind of position encoding that changes with length.",
-        "quantized": "Quantization of the stored weights, or null.",
-        "experts": "Whether it is a mixture of experts.",
+    "warehouse doctor --json": {
+        "rollout": "Whether this machine can sample: an object with the keys below.",
+        "score": "Whether it can isolate programs: the same keys.",
+        "train": "Whether it can train: the same keys.",
+        "able": "Whether the stage can work.", "lines": "What was found, as sentences.",
+        "command": "The command that gets what is missing, or null.",
+        "architecture": "With --model: class name of the model.", "model_type": "Type in its config.",
         "adapter": "How an adapter is trained: `prompts`, `because`, `targets`; or `refused`.",
         "full": "How all weights are trained: the same keys."}}
 ALARM_KEYS = {

@@ -9,7 +9,6 @@ from click.core import ParameterSource
 
 from score.inspect.commands import (
     diff,
-    doctor,
     explain,
     lane_options,
     limit_options,
@@ -61,11 +60,11 @@ def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
 
 
 @with_version
-@click.command(cls=TitledCommand, beside=(diff, doctor, explain, gold, try_program),
+@click.command(cls=TitledCommand, beside=(diff, explain, gold, try_program),
                context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
 shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`
-judges canonical solutions, `score doctor` says what isolation this machine offers and what would raise it.
+judges canonical solutions; `warehouse doctor score` says what isolation this machine offers.
 """)
 @run_argument
 @option_group("Reward")

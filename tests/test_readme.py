@@ -51,4 +51,4 @@ def test_the_commands_of_the_tutorial_run(tmp_path: Path) -> None:
 @pytest.mark.slow("an iteration and two evaluations, by the real engine")
 @pytest.mark.engine
 def test_the_demo_runs(tmp_path: Path) -> None:
-    assert "The demo is complete" in run_script(f"{ROOT}/examples/demo.sh {tmp_path}/run 1", tmp_path)
+    assert "The demo is complete" in run_script(f"warehouse demo {tmp_path}/run 1", tmp_path)

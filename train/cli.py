@@ -1,6 +1,5 @@
 """The `train` command: scored groups become the next policy."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -74,25 +73,10 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
 
-@click.command()
-@click.argument("model")
-@click.option("--revision", help="Commit of a hub model.")
-@click.option("--copy", type=click.Path(file_okay=False, path_type=Path),
-              help="Folder for the tiny random copy, with the model's tokenizer.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
-@shows_errors
-def doctor(model: str, revision: str | None, copy: Path | None, as_json: bool) -> None:
-    """Say what can be trained of MODEL, a folder or hub id, by a tiny random copy of it."""
-    from train.doctor import examine, told_lines
-    found = examine(model, revision, copy)
-    click.echo(json.dumps(found) if as_json else "\n".join(told_lines(found)))
-
-
 @with_version
-@click.command(cls=TitledCommand, beside=(export, doctor), context_settings={"show_default": True},
-               epilog="`train export RUN --output FOLDER` writes the policy as one plain model, "
-                      "`train doctor MODEL` says "
-               "what can be trained of a model.")
+@click.command(cls=TitledCommand, beside=(export,), context_settings={"show_default": True},
+               epilog="`train export RUN --output FOLDER` writes the policy as one plain model; `warehouse "
+                      "doctor --model MODEL` says what can be trained of a model.")
 @run_argument
 @option_group("Set first")
 @click.option("--learning-rate", "--lr", "learning_rate", type=NOT_NEGATIVE, default=1e-5,

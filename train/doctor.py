@@ -1,76 +1,102 @@
-"""What can be trained of a model, from its config and a tiny random copy: no weights are read."""
+"""Whether this machine can train, and what of a model, from its config and a tiny random copy of it."""
 
-import tempfile
+import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from warehouse.start import CPU_SET
+from warehouse.start.finding import Finding
+from warehouse.store.errors import StageError, first_line, shell_quote
 
-from train.model.loading import experts_of, load_full, load_lora
-from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy
-from train.model.saving import copy_tokenizer
-from train.model.tiny_copy import read_config, silence, tiny_copy
-from train.start import position_limit
-from warehouse.store.errors import StageError
-
-WORDS = {SHARED_PROMPT: "prompts are shared", CACHED_PROMPT: "each row copies what its prompt left",
-         WHOLE_TEXTS: "prompts are not shared, each row goes through whole"}
-CPU = torch.device("cpu")
+PACKAGES = ("torch", "transformers", "peft", "accelerate")
+WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
+# CUDA builds of these beside a torch for CPUs; transformers imports them where they are.
+STRANGERS = "pip uninstall -y torchvision torchaudio torchcodec"
 
 
-def examine(model: str, revision: str | None = None, copy: Path | None = None) -> dict[str, Any]:
-    """What `train` does with a model, or why it cannot; StageError where transformers does not know it.
+def examine() -> Finding:
+    """The packages by which it trains, and on what."""
+    try:
+        import torch
 
-    `copy` is a folder to leave the tiny copy in, with the model's tokenizer.
-    """
-    silence()
-    config = read_config(model, revision)
-    limit, stretched = position_limit(config.get_text_config())
-    quantized = (getattr(config, "quantization_config", None) or {}).get("quant_method")
-    found: dict[str, Any] = {"architecture": (config.architectures or [""])[0],
-                             "model_type": config.model_type,
-                             "positions": limit, "stretched": stretched, "quantized": quantized}
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = copy or Path(scratch)
-        tiny = tiny_copy(config, None if copy else 128)
-        tiny.save_pretrained(folder)  # type: ignore[operator]
-        if copy:
-            copy_tokenizer(model, copy)
-        found["experts"] = bool(experts_of(tiny))
-        for name in ("adapter", "full"):
-            try:
-                found[name] = _told(_load(folder, name))
-            except StageError as error:
-                found[name] = {"refused": str(error).replace(str(folder), model)}
+        from train.model import loading  # noqa: F401   as every training does
+    except Exception as error:      # a library for another machine fails in its own way
+        strangers = "torchvision" in str(error)
+        return Finding().refuse(f"its libraries cannot be imported: {first_line(error)}",
+                                STRANGERS if strangers else WITHOUT_GPU)
+    versions = {name: version(name) for name in PACKAGES}
+    found = Finding(lines=[", ".join(f"{name} {number}" for name, number in versions.items())],
+                    facts={"versions": versions, "gpus": []})
+    for number in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(number)
+        found.facts["gpus"].append(gpu.name)
+        found.lines.append(f"on GPU {number}, {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+    if not found.facts["gpus"]:
+        found.lines.append(f"on the CPU, {len(os.sched_getaffinity(0))} cores: for models of some million "
+                           "parameters")
+        if os.path.exists("/dev/nvidiactl"):
+            found.refuse("there is a GPU, which this torch does not see", "pip install 'rollhouse[gpu]'")
     return found
 
 
-def _load(folder: Path, name: str) -> Policy:
+def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
+    """What `train` does with a model, or why it cannot; the tiny copy is left in `copy`, with a tokenizer."""
+    from train.model.loading import experts_of
+    from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
+    from train.model.saving import copy_tokenizer
+    from train.model.tiny_copy import read_config, silence, tiny_copy
+    from train.start import position_limit
+    words = {SHARED_PROMPT: "prompts are shared", CACHED_PROMPT: "each row copies what its prompt left",
+             WHOLE_TEXTS: "prompts are not shared, each row goes through whole"}
+    silence()
+    try:
+        config = read_config(model, revision)
+    except StageError as error:
+        return Finding().refuse(str(error))
+    found = Finding(lines=[], facts={"architecture": (config.architectures or [""])[0],
+                                     "model_type": config.model_type})
+    try:
+        tiny = tiny_copy(config, None)
+    except StageError as error:
+        found.lines.append(f"{error} What it can do shows when it is loaded.")
+        return found
+    tiny.save_pretrained(copy)  # type: ignore[operator]
+    copy_tokenizer(model, copy)
+    for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
+        try:
+            told = found.facts[name] = _told(_load(copy, name))
+            said = words[told["prompts"]] + (f" ({told['because']})" if told["because"] else "")
+        except StageError as error:
+            said = str(error).replace(str(copy), model)
+            found.facts[name] = {"refused": said}
+        found.lines.append(f"{way}: {said}")
+    if targets := found.facts["adapter"].get("targets"):
+        found.lines.append(f"--lora-targets all-linear: {', '.join(targets)}"
+                           + ("; 'experts' adds the experts" if experts_of(tiny) else ""))
+    limit, stretched = position_limit(config.get_text_config())
+    if stretched:
+        found.lines.append(f"rows of more than {limit} tokens are refused, from where the {stretched} "
+                           "position encoding changes with the length")
+    if quantized := (getattr(config, "quantization_config", None) or {}).get("quant_method"):
+        found.lines.append(f"its weights are stored in {quantized}, to which nothing can be added: `rollout` "
+                           "needs --serve adapter, and --full a base in bfloat16")
+    if all("refused" in found.facts[name] for name in ("adapter", "full")):
+        found.refuse(found.facts["adapter"]["refused"])
+    return found
+
+
+def _load(folder: Path, name: str) -> Any:
+    import torch
+
+    from train.model.loading import load_full, load_lora
+    cpu = torch.device("cpu")
     if name == "full":
-        return load_full(str(folder), dtype="float32", device=CPU)
-    return load_lora(str(folder), None, dtype="float32", device=CPU, seed=0, rank=1, alpha=1, rslora=False,
+        return load_full(str(folder), dtype="float32", device=cpu)
+    return load_lora(str(folder), None, dtype="float32", device=cpu, seed=0, rank=1, alpha=1, rslora=False,
                      targets="all-linear")
 
 
-def _told(policy: Policy) -> dict[str, Any]:
+def _told(policy: Any) -> dict[str, Any]:
     modules = (name.split(".lora_")[0].rpartition(".")[2] for name in policy.trainable() if ".lora_" in name)
     return {"prompts": policy.attention, "because": policy.why_not_shared, "targets": sorted({*modules})}
-
-
-def told_lines(found: dict[str, Any]) -> list[str]:
-    """The same as sentences."""
-    lines = []
-    for name, words in (("adapter", "an adapter"), ("full", "all weights (--full)")):
-        way = found[name]
-        lines.append(f"train, {words}: " + (way.get("refused") or WORDS[way["prompts"]] + (
-            f" ({way['because']})" if way["because"] else "")))
-    if targets := found["adapter"].get("targets"):
-        lines.append(f"train --lora-targets all-linear: {', '.join(targets)}"
-                     + ("; 'experts' adds the experts" if found["experts"] else ""))
-    if found["stretched"]:
-        lines.append(f"train: rows of more than {found['positions']} tokens are refused, from where "
-                     f"the {found['stretched']} position encoding changes with the length")
-    if found["quantized"]:
-        lines.append(f"train: its weights are stored in {found['quantized']}, to which nothing can be added: "
-                     "`rollout` needs --serve adapter, and --full a base in bfloat16")
-    return lines

@@ -25,6 +25,7 @@ from warehouse.options import (
     strict_option,
     with_version,
 )
+from warehouse.start.commands import demo, doctor
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, counted
 from warehouse.transfer.commands import export_command, import_command, mirror
@@ -56,7 +57,8 @@ def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...]
          config: Path | None, gold: str | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
-    for line in init_run(run, model, tasks, heldout, config, gold):
+    from warehouse.start.doctor import check_new_model
+    for line in init_run(run, model, tasks, heldout, config, gold, check_new_model):
         click.echo(by_address(line))
 
 
@@ -197,6 +199,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (arms, branch, compact, discard, export_command, gaps, import_command, log_command, loop,
-                mirror, prune, repair, results, rollback, show, tasks, watch):
+for command in (arms, branch, compact, demo, discard, doctor, export_command, gaps, import_command,
+                log_command, loop, mirror, prune, repair, results, rollback, show, tasks, watch):
     cli.add_command(command)

@@ -3,6 +3,7 @@
 import datetime
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
-             config: Path | None = None, gold: str | None = None) -> list[str]:
+             config: Path | None = None, gold: str | None = None,
+             check_model: Callable[[str, str | None], list[str]] = lambda model, revision: []) -> list[str]:
     """Make the run folder `run` after checking everything; the lines to print come back.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
     `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
-    nothing; with others it raises StageError.
+    nothing; with others it raises StageError. `check_model` says what is to be known of the model of a new
+    run, or raises.
     """
     run = sync_copy(run)
     if config:
@@ -46,6 +49,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
              "model_revision": base.revision, "sources": [*tasks, *heldout]}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
+    told = check_model(model, base.revision)
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex, "created": created})
     _remove_unfinished(warehouse)
@@ -63,7 +67,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
+    return [*told, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]
 
 

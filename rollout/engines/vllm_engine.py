@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from vllm import LLM, SamplingParams
 from vllm import __version__ as VLLM_VERSION
+from vllm.engine.arg_utils import EngineArgs
 from vllm.logprobs import FlatLogprobs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -36,6 +37,22 @@ def load_encoder(model: str) -> PromptEncoder:
     return PromptEncoder(get_tokenizer(model), get_config(model, trust_remote_code=False).to_dict())
 
 
+def device_name() -> str:
+    """What vLLM samples on: 'cpu', the name of a GPU, or '' where this build of it sees none."""
+    if current_platform.is_unspecified():
+        return ""
+    return "cpu" if current_platform.is_cpu() else str(current_platform.get_device_name())
+
+
+def why_unknown(model: str, revision: str | None) -> str | None:
+    """Why vLLM refuses a model by its config; None where it takes it."""
+    try:
+        EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
+    except ValueError as error:
+        return _first_line(error).partition(" Supported architectures")[0]
+    return None
+
+
 class VllmEngine:
     """A started vLLM that serves one policy: the base, or the base with a LoRA adapter.
 
@@ -45,8 +62,8 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
         self.engine = f"vllm {VLLM_VERSION}"
         self.logprobs_mode = LOGPROBS_MODE
-        self.device = "cpu" if current_platform.is_cpu() else current_platform.get_device_name()
-        _check_compiler()
+        self.device = device_name()
+        check_compiler()
         self.sleeps = sleeps and self.device != "cpu"
         self.llm = _start(settings, {"enable_sleep_mode": True} if self.sleeps else {})
         self.num_ahead = BATCHES_AHEAD * settings.max_num_seqs
@@ -179,7 +196,7 @@ def _memory_advice() -> str:
             "--max-num-seqs or --max-prompt-tokens.")
 
 
-def _check_compiler() -> None:
+def check_compiler() -> None:
     """vLLM compiles small kernels at start on a GPU; without a compiler it fails much later."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not current_platform.is_cpu() and not compiler:

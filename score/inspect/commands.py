@@ -1,4 +1,4 @@
-"""The commands of `score` that look at verdicts, at single programs and at this machine."""
+"""The commands of `score` that look at verdicts and at single programs."""
 
 import sys
 from pathlib import Path
@@ -103,12 +103,3 @@ def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
     """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
     from score.inspect.try_file import try_file
     click.echo(try_file(run, file, task_id, colors=sys.stdout.isatty(), **values))
-
-
-@click.command("doctor")
-@shows_errors
-def doctor() -> None:
-    """Say what isolation this machine offers, how fast it is, and what would raise it."""
-    from score.inspect.doctor import doctor_lines
-    for line in doctor_lines():
-        click.echo(line)

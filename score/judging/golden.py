@@ -73,5 +73,5 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> i
             raise StageError(f"The golden answer '{each.name}' got reward {reward}"
                              f"{'' if deserved is None else f' instead of {deserved:g}'}"
                              f"{f' ({reason})' if reason else ''}: rewards would be wrong, so nothing was "
-                             "scored. Run `score doctor` to see what is missing.")
+                             "scored. Run `warehouse doctor` to see what is missing.")
     return len(golden)

@@ -203,6 +203,6 @@ def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProc
             lane.stop()
         if not isinstance(error, LaneLost):
             raise
-        raise StageError(f"{NOT_STARTED}: {error}. Run `score doctor` to see "
+        raise StageError(f"{NOT_STARTED}: {error}. Run `warehouse doctor` to see "
                          f"what is missing; the interpreter is {sys.executable}.") from error
     return lanes

@@ -74,8 +74,8 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
     if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
         raise StageError(reason)        # of the last tier that was tried: isolation is not to blame
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `score doctor` for "
-                     "what would help, or, if every program is your own, use --unsafe-no-sandbox.")
+    raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `warehouse doctor` "
+                     "for what would help, or, if every program is your own, use --unsafe-no-sandbox.")
 
 
 def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:

@@ -36,7 +36,7 @@ TASKS = (
     {"task_id": "d", "kind": "stdio", "messages": [{"role": "user", "content": "?"}],
      "payload": {"cases": [{"input": "1", "output": "2"}], "compare": "tokens"}})
 # Commands that say nothing of a run.
-WAITING = ("schema", "doctor")
+WAITING = ("schema", "doctor", "demo")
 
 
 class Inputs:

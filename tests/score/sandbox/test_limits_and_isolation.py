@@ -517,7 +517,7 @@ def resident(pid: int) -> int:
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom score.cli import score\n"
-        "for name in ([], ['diff'], ['explain'], ['try'], ['doctor']):\n"
+        "for name in ([], ['diff'], ['explain'], ['try']):\n"
         "    assert CliRunner().invoke(score, [*name, '--help']).exit_code == 0\n"
         "import json\nheavy = ('numpy', 'pyarrow', 'polars', 'tqdm')\n"
         "print(json.dumps([m for m in heavy if m in sys.modules]))\n"

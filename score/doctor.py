@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
+from warehouse.start.finding import Finding
 
 ADVICE = {
     "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root "
@@ -27,11 +27,11 @@ ADVICE = {
 NUM_PROGRAMS = 200
 
 
-def doctor_lines() -> Iterator[str]:
-    """One line per tier, then what would help and where this is."""
-    yield (f"{platform.system()} {platform.release()} on {platform.machine()}, "
-           f"Python {platform.python_version()} ({sys.executable}), uid {os.getuid()}, "
-           f"{usable_cores()} usable cores")
+def examine() -> Finding:
+    """One line per tier, and where this is; unable where no tier holds."""
+    found = Finding(lines=[
+        f"{platform.system()} {platform.release()} on {platform.machine()}, Python "
+        f"{platform.python_version()} ({sys.executable}), uid {os.getuid()}, {usable_cores()} usable cores"])
     best = None
     for name, (layers, words) in TIERS.items():
         if name == UNSAFE:
@@ -42,15 +42,18 @@ def doctor_lines() -> Iterator[str]:
             best = best or name
             with trial:
                 dropped = Layer.UNPRIVILEGED in Layer(trial.lanes[0].layers)
-                yield (f"tier {name} ({words}): holds, {len(BODIES)} attacks contained, "
-                       f"{programs_per_second(trial):.0f} programs/s per lane"
-                       f"{'' if dropped else ', but as root'}")
+                found.lines.append(f"tier {name} ({words}): holds, {len(BODIES)} attacks contained, "
+                                   f"{programs_per_second(trial):.0f} programs/s per lane"
+                                   f"{'' if dropped else ', but as root'}")
         else:
-            yield f"tier {name} ({words}): not here: {trial}"
             lacking = "B" if name == "A" and landlock.version() == 0 else name
-            yield f"       it takes {ADVICE[lacking]}"
-    yield f"`score` uses tier {best}." if best else (
-        "No tier holds: `score` refuses to run foreign programs here, unless --unsafe-no-sandbox is given.")
+            found.lines.append(f"tier {name} ({words}): not here: {trial}; it takes {ADVICE[lacking]}")
+    found.facts["tier"] = best
+    if best is None:
+        return found.refuse("no tier holds: foreign programs are refused here, unless --unsafe-no-sandbox is "
+                            "given", "apt-get install bubblewrap")
+    found.lines.append(f"uses tier {best}")
+    return found
 
 
 def programs_per_second(pool: LanePool) -> float:

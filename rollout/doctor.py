@@ -1,0 +1,66 @@
+"""Whether this machine can sample, and whether the engine knows a model."""
+
+import os
+from pathlib import Path
+
+from rollout.engines.engine import EngineSettings
+from rollout.engines.environment import engine_version, on_cpu, prepare_environment
+from warehouse.start import CPU_SET
+from warehouse.start.finding import Finding
+from warehouse.store.errors import StageError, first_line, shell_quote
+
+WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
+WITH_GPU = "pip install 'rollhouse[gpu]'"
+ENDPOINT = "Without an engine here, `rollout --endpoint URL` asks a vLLM server"
+SHORT = 64                      # tokens of a text for the tiny copy
+
+
+def examine() -> Finding:
+    """The engine that is installed, and what it samples on."""
+    has_gpu = os.path.exists("/dev/nvidiactl")
+    command = WITH_GPU if has_gpu else WITHOUT_GPU
+    try:
+        name = engine_version()
+    except StageError:
+        return Finding(lines=[ENDPOINT]).refuse("vLLM is not installed", command)
+    found = Finding(lines=[name], facts={"engine": name})
+    if has_gpu and on_cpu():
+        return found.refuse("there is a GPU, and this vLLM is the build for CPUs", WITH_GPU)
+    from rollout.start import check_semaphores
+    prepare_environment()
+    try:
+        check_semaphores()
+        from rollout.engines import vllm_engine
+        found.facts["device"] = vllm_engine.device_name()
+        vllm_engine.check_compiler()
+    except StageError as error:
+        return found.refuse(str(error))
+    except Exception as error:      # a library for another machine fails in its own way
+        return found.refuse(f"vLLM cannot be imported: {first_line(error)}", command)
+    if not found.facts["device"]:
+        return found.refuse("this vLLM is the build for GPUs, and it sees none",
+                            None if has_gpu else WITHOUT_GPU)
+    found.lines.append(f"on {found.facts['device']}")
+    return found
+
+
+def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
+    """Whether vLLM has the architecture, and starts with the tiny copy of it that is in `copy`."""
+    found = examine()
+    if not found.able:
+        return found
+    from rollout.engines import vllm_engine
+    if reason := vllm_engine.why_unknown(model, revision):
+        return found.refuse(f"vLLM cannot serve it: {reason} {ENDPOINT}.")
+    if not (copy / "config.json").exists():
+        return found
+    try:
+        engine = vllm_engine.VllmEngine(EngineSettings(model=str(copy), adapter=None, adapter_rank=0,
+                                                       max_model_len=SHORT, max_num_seqs=1,
+                                                       gpu_memory_utilization=0.2))
+        engine.prompt_logprobs([0, 1, 2, 3])
+        found.lines.append("a tiny random copy of it starts and samples")
+    except Exception as error:      # an architecture fails in its own way
+        found.lines.append(f"a tiny random copy of it does not start: {first_line(error)}. The model itself "
+                           "may: layers as narrow as the copy's have no kernel in some engines")
+    return found

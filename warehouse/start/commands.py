@@ -1,0 +1,61 @@
+"""The commands `warehouse demo` and `warehouse doctor`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warehouse.options import RunFolder, as_line, json_option, shows_errors
+from warehouse.stages import warm
+
+
+@click.command()
+@click.argument("run", type=RunFolder(path_type=Path), default="runs/demo")
+@click.argument("iterations", type=click.IntRange(min=0), default=10)
+@shows_errors
+def demo(run: Path, iterations: int) -> None:
+    """Train a tiny model on ARC tasks, on a CPU, and draw a report.
+
+    RUN is runs/demo when left out, ITERATIONS ten, three minutes on two cores; 0 only makes the run folder.
+    Model, tasks and options come with Rollhouse. Run it again after any end: it goes on where it stopped.
+    """
+    if not os.environ.get(warm.VARIABLE):
+        from warehouse.stages.warm_server import run_warm
+        sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
+    from warehouse.start.demo import run_demo
+    run_demo(run, iterations, click.echo)
+
+
+@click.command()
+@click.argument("stage", type=click.Choice(["rollout", "score", "train"]), required=False)
+@click.option("--model", help="Say what can be done with this model, a folder or hub id, instead.")
+@click.option("--revision", help="Commit of a hub model.")
+@json_option
+@shows_errors
+def doctor(stage: str | None, model: str | None, revision: str | None, as_json: bool) -> None:
+    """Say whether this machine can sample, isolate programs and train.
+
+    And by which command it gets what is missing. STAGE looks at one of the three. --model says what each can
+    do with a model, by its config and a tiny random copy; its weights are not read. Exit code 1 where one
+    cannot work.
+    """
+    from warehouse.start.doctor import STAGES, examine_machine, examine_model
+    found: dict[str, Any] = {}
+    findings = examine_model(model, revision) if model else examine_machine((stage,) if stage else STAGES)
+    for name, finding in findings:
+        if stage not in (None, name):
+            continue
+        found[name] = {"able": finding.able, "lines": finding.lines, "command": finding.command,
+                       **finding.facts}
+        if not as_json:
+            click.echo("\n".join(f"{name}: {line}" for line in finding.lines))
+            if finding.command:
+                click.echo(f"{name}: get it by  {finding.command}")
+    if as_json:
+        click.echo(as_line(found))
+    able = [name for name, told in found.items() if told["able"]]
+    if not as_json and not model:
+        click.echo(f"able: {', '.join(able) or 'none'}")
+    sys.exit(len(able) < len(found))

@@ -1,0 +1,43 @@
+"""The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, out of the package."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from warehouse.init import init_run
+from warehouse.options import room_command
+from warehouse.start import DATA
+from warehouse.store.errors import shell_quote
+
+TASKS, HELDOUT = f"arc-agi-1:training@{DATA / 'pool.txt'}", "synthetic:100:7"
+QUESTIONS = ("select iteration, reward_mean, tokens_mean, truncated_share from iteration_stats "
+             "where purpose = 'train' order by 1",
+             "select task_id, first_solved, last_rate, best_rate from task_history order by last_rate")
+
+
+def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
+    """Make the run, train it until `iterations` are done, and draw its report; typed again, it goes on.
+
+    Leaves by SystemExit where the loop ends with another exit code than 0.
+    """
+    began, folder = time.monotonic(), str(run)
+    if not (run / "warehouse.json").exists():
+        for line in init_run(run, str(DATA / "starter"), (TASKS,), (HELDOUT,), DATA / "config.toml"):
+            say(line)
+    if not iterations:
+        return
+    _call("warehouse", "loop", folder, str(iterations), "--eval-every", str(iterations))
+    _call("warehouse", "summary", folder)
+    _call("reports", "build", folder)
+    asked = "\n".join(f'  warehouse sql {shell_quote(run)} "{query}"' for query in QUESTIONS)
+    say(f"\nThe demo is complete ({time.monotonic() - began:.0f} s this time).\n"
+        f"warehouse: {run}; two questions to it:\n{asked}\nreport:    {run / 'report.html'}")
+
+
+def _call(name: str, *words: str) -> None:
+    """Run a command in this process."""
+    try:
+        room_command(name).main([*words], prog_name=name, standalone_mode=False)
+    except SystemExit as end:
+        if end.code:
+            raise

@@ -1,0 +1,73 @@
+"""Whether this machine can sample, isolate and train, and what can be done with a model.
+
+Each stage is asked: it has a module `doctor` with `examine() -> Finding` and, where models matter to it,
+`examine_model(model, revision, copy) -> Finding`.
+"""
+
+import contextlib
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warehouse.options import room_command
+from warehouse.start.finding import Finding
+from warehouse.store.errors import StageError
+
+STAGES = ("rollout", "score", "train")
+OF_MODELS = ("train", "rollout")        # rollout starts its engine with the tiny copy that train has made
+# Families of docs/models.md in which every way was tried: `init` need not try them again.
+KNOWN = {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"}
+ODD_POSITIONS = {"longrope", "dynamic"}
+
+
+def examine_machine(stages: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
+    """What each stage finds here, by its name."""
+    for stage in stages:
+        yield stage, _doctor(stage).examine()
+
+
+def examine_model(model: str, revision: str | None = None) -> Iterator[tuple[str, Finding]]:
+    """What each stage can do with a model, a folder or hub id, by its config and a tiny random copy of it."""
+    with tempfile.TemporaryDirectory(prefix="rollhouse-doctor-") as folder:
+        for stage, doctor in [(stage, _doctor(stage)) for stage in OF_MODELS]:
+            yield stage, doctor.examine_model(model, revision, Path(folder))
+
+
+def check_new_model(model: str, revision: str | None = None) -> list[str]:
+    """What has to be known of a model before anything is sampled; StageError where it cannot be trained."""
+    if _is_known(_config(model, revision)):
+        return []
+    lines = []
+    for stage, finding in examine_model(model, revision):
+        if stage == "train" and not finding.able:
+            raise StageError(f"{model} cannot be trained: {finding.lines[-1]}")
+        lines += [f"{stage}: {line}" for line in finding.lines]
+    return lines
+
+
+def _config(model: str, revision: str | None) -> dict[str, Any]:
+    if revision is None:
+        path = Path(model) / "config.json"
+    else:
+        from huggingface_hub import hf_hub_download
+        path = Path(hf_hub_download(model, "config.json", revision=revision))
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+def _is_known(config: dict[str, Any]) -> bool:
+    positions = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return (config.get("model_type") in KNOWN and not config.get("quantization_config")
+            and positions.get("rope_type", positions.get("type")) not in ODD_POSITIONS)
+
+
+def _doctor(stage: str) -> Any:
+    """A stage's module that looks at machines, found by the stage's command: this room imports no stage."""
+    module = getattr(room_command(stage).callback, "__module__", stage)
+    with contextlib.suppress(StageError):       # without an engine
+        getattr(sys.modules[module], "prepare_to_load", bool)()
+    return importlib.import_module(f"{module.partition('.')[0]}.doctor")

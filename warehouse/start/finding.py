@@ -1,0 +1,23 @@
+"""What a stage says to `warehouse doctor` about this machine or a model."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Finding:
+    """Whether a stage can work here, sentences about it, and the command that gets what is missing.
+
+    `facts` are the same for programs. With `able` False the last of `lines` is the reason.
+    """
+
+    able: bool = True
+    lines: list[str] = field(default_factory=list)
+    command: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def refuse(self, line: str, command: str | None = None) -> "Finding":
+        """The same with a reason why the stage cannot work, and what to run."""
+        self.able, self.command = False, command
+        self.lines.append(line)
+        return self
