@@ -44,7 +44,7 @@ GROUP BY ALL"""
 Question = tuple[str, Callable[[], object], int]  # what is asked, how, how many times
 
 
-def build(folder: Path, iterations: int) -> Warehouse:
+def build(folder: Path, iterations: int, bodies: int = BODY_ITERATIONS) -> Warehouse:
     """The synthetic run, written through the storage interface; stages that are complete are kept."""
     if not (folder / "warehouse.json").exists():
         facts = {"schema_version": SCHEMA_VERSION, "run_id": "bench", "model": "base",
@@ -59,7 +59,7 @@ def build(folder: Path, iterations: int) -> Warehouse:
         rollout = warehouse.stage("rollout", **keys)
         if not rollout.is_complete():
             rollout.settle({})
-            if iteration < BODY_ITERATIONS:
+            if iteration < bodies:
                 warehouse.write_part("prompts", 0, prompts(iteration), **keys)
                 warehouse.write_part("completions", 0, completions(iteration), **keys)
             rollout.complete({"seconds": 1.0})
@@ -217,8 +217,10 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--bodies", type=int, default=BODY_ITERATIONS,
+                        help="iterations with token ids and text")
     options = parser.parse_args()
-    warehouse = build(options.folder, options.iterations)
+    warehouse = build(options.folder, options.iterations, options.bodies)
     print(f"{options.iterations:,} iterations, {options.iterations * ROWS:,} samples\n\n| question | "
           f"seconds | CPU seconds |\n|---|---|---|")
     for question, work, times in questions(warehouse, options.iterations):
