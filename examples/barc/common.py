@@ -281,7 +281,7 @@ def detect_translational_symmetry(grid, ignore_colors=(Color.BLACK,), background
     width, height = grid.shape
     moves = sorted(((dx, dy) for dx in range(width) for dy in range(-height + 1, height)
                     if dx > 0 or dy > 0), key=lambda move: (abs(move[0]) + abs(move[1]), move[1] < 0, move))
-    found = []
+    found: list = []
     for dx, dy in moves:
         parallel = any(dx * each.translate_y == dy * each.translate_x for each in found)
         if not parallel and pairs_kept(grid, TranslationalSymmetry(dx, dy), ignored):
