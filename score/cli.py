@@ -89,8 +89,6 @@ judges canonical solutions; `warehouse doctor score` says what isolation this ma
 @lane_options
 @tier_options
 @option_group("Run, stop and resume")
-@click.option("--follow", type=click.IntRange(min=1), default=None, metavar="PID",
-              help="Score --iteration while process PID, a `rollout` on this machine, samples it.")
 @click.option("--shard", default="0/1", metavar="INDEX/COUNT",
               help="Score this share of the parts; the others belong to other workers.")
 @click.option("--time-limit", type=FiniteRange(min=0), default=None,
@@ -103,8 +101,7 @@ def score(run: Path, **values: Any) -> None:
 
     Scores every complete rollout that this scorer has not scored, or the iteration named. Run again after a
     kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
-    exits with 75, as it does on SIGTERM and at the time limit. `rollout RUN --iteration 3 & score RUN
-    --iteration 3 --follow $!` runs the programs while it samples. With another reward or other limits it is
+    exits with 75, as it does on SIGTERM and at the time limit. With another reward or other limits it is
     another scorer, whose rows stand beside those of the former.
     """
     from score.rewards.named import default_reward

@@ -1,7 +1,7 @@
 """Scoring beside a rollout: programs run as completions end, so that a part is judged when it is whole."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from score.judging.judge import plans_of
 from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
 from score.sandbox.program import Program
-from warehouse.stages.children import Followed
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
@@ -21,44 +20,37 @@ from warehouse.store.parts import part_number, read_parts, spills_of
 from warehouse.store.run_folder import Warehouse
 
 LOOK_SECONDS = 0.1          # between looks at what was saved
-TELL_SECONDS = 120.0        # without anything new, until that is said
 COLUMNS = ["group_id", "task_id", "completion", "finish_reason"]
 
 
-def lanes_beside() -> int:
-    """Lanes that leave a core to the sampler and one to a trainer, where there are so many."""
+def lanes_beside(others: int) -> int:
+    """Lanes that leave a core to each of the others, samplers and trainers, where there are so many."""
     cores = usable_cores()
-    return cores - 2 if cores > 3 else cores
+    return cores - others if cores > others + 1 else cores
 
 
 class Sampling:
-    """A rollout under way, watched until it is complete or the process that samples it ended.
+    """A rollout under way, watched until it is complete; who started both ends this where it never will be.
 
     What it saves of open parts (`rollout --spill-seconds`) is read as it comes, each file once. Nothing is
     written of it: rows are of whole parts alone. An object store is not asked, ten times a second: what the
-    process writes is on this machine first.
+    processes write is on this machine first.
     """
 
-    def __init__(self, warehouse: Warehouse, process: int, shard: Shard, stop: StopRequest,
-                 say: Callable[[str], None], **keys: Any) -> None:
+    def __init__(self, warehouse: Warehouse, shard: Shard, stop: StopRequest, **keys: Any) -> None:
         self.warehouse, self.shard, self.keys = warehouse, shard, keys
-        self.sampler = Followed(process)
-        self.stop, self.say, self.title = stop, say, f"iteration {keys['iteration']} ({keys['purpose']})"
+        self.stop, self.title = stop, f"iteration {keys['iteration']} ({keys['purpose']})"
         self.read: set[Path] = set()
-        self.told = time.monotonic()
 
     def is_over(self) -> bool:
         """True once nothing more will come."""
-        return self.sampler.has_ended() or self.warehouse.stage("rollout", **self.keys).is_complete()
+        return self.warehouse.stage("rollout", **self.keys).is_complete()
 
     def wait_for_plan(self) -> None:
-        """Until the prompts are stored, which is when sampling begins; StageError if that never happens."""
-        while not any(self.warehouse.folder("prompts", **self.keys).glob("part-*.parquet")):
-            if self.is_over():
-                if self.warehouse.parts("prompts", **self.keys):
-                    return
-                raise StageError(f"Process {self.sampler.process} ended before it sampled anything of "
-                                 f"{self.title}. See what it said, then run `rollout` and `score` again.")
+        """Until the prompts are stored, which is when sampling begins."""
+        while not self.is_over():
+            if any(self.warehouse.folder("prompts", **self.keys).glob("part-*.parquet")):
+                return
             self.check()
             time.sleep(LOOK_SECONDS)
 
@@ -73,7 +65,6 @@ class Sampling:
             whole = self._unread(sorted(folder.glob("part-*.parquet")))
             for path in whole + self._unread(spills_of(folder / "part-*.parquet")):
                 self.read.add(path)
-                self.told = time.monotonic()
                 yield from self._programs_in(path, questions)
             if whole or over:
                 return
@@ -82,14 +73,10 @@ class Sampling:
                 yield None
 
     def check(self) -> None:
-        """StageStopped when told to stop; a line where nothing comes for long."""
+        """StageStopped when told to stop."""
         if self.stop.asked():
             raise StageStopped(f"Stopped because {self.stop.reason}, while {self.title} was being sampled; "
                                "parts that were scored are kept. Run `score` again once it is done.")
-        if time.monotonic() - self.told > TELL_SECONDS:
-            self.told = time.monotonic()
-            self.say(f"score of {self.title} waits: process {self.sampler.process} runs, and has saved no "
-                     f"further completion for {TELL_SECONDS:.0f} s")
 
     def _unread(self, paths: list[Path]) -> list[Path]:
         return [path for path in paths if path not in self.read

@@ -1,6 +1,7 @@
 """The stage `score`: completions in, one samples part per completions part out."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from score.judging.judge import measure, reward_terms, run_programs
 from score.judging.samples import repetition_columns, samples_table
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
-from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import Tier, open_lanes
+from warehouse.stages import warm
 from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import counted, shell_quote
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
@@ -50,7 +51,7 @@ class Session:
 def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     """Score every rollout that is due; what was done is told to `say`."""
     warehouse, scorer = open_warehouse(options.run), options.scorer
-    stop, clock = StopRequest(options.time_limit, options.grace), Clock()
+    stop, clock, others = StopRequest(options.time_limit, options.grace), Clock(), num_beside(options)
     due, pruned = rollouts_due(warehouse, options)
     if pruned:
         say(f"left out: {counted(len(pruned), 'rollout')} up to iteration {pruned[-1][0]}, pruned of the "
@@ -62,8 +63,7 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
         return
     with clock.phase("start"):
         pool, tier = open_lanes(options.tier, unsafe=options.unsafe_no_sandbox, limits=scorer.limits,
-                                num_lanes=options.lanes or (lanes_beside() if options.follow
-                                                            else usable_cores()),
+                                num_lanes=options.lanes or lanes_beside(others),
                                 imports=scorer.imports, preload=options.preload,
                                 import_paths=options.import_path)
     say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
@@ -75,30 +75,21 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # what the lanes took to start counts once
     if unfinished:
-        state, way = "is still under way", "`score` again once it is done"
-        if options.follow:
-            state, way = f"ended unfinished with process {options.follow}", "`rollout` and `score` again"
-        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} {state}: its complete parts "
-                           f"are scored. Run {way}.")
+        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is still under way: its "
+                           "complete parts are scored. Run `score` again once it is done.")
 
 
 def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tuple[int, str]], ...]:
     """Rollouts to score, as (iteration, purpose), and those that were pruned."""
     identity, iteration, purpose = options.scorer.identity, options.iteration, options.purpose
-    if not options.follow:
-        return rollouts_to_score(warehouse, identity, iteration, purpose)
-    if iteration is None:
-        raise StageError("--follow scores one iteration beside its rollout. Name it with --iteration.")
-    followed = iteration, purpose or "train"
-    if purpose == "eval" and not warehouse.stage("rollout", iteration=iteration, purpose="eval").settings():
-        tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
-        splits = list(dict.fromkeys(f"eval-{task['split']}" for task in tasks if task["heldout"]))
-        if len(splits) > 1 and not warehouse.state.split_of_eval(tasks):
-            raise StageError("--follow scores one rollout, and `rollout --eval` makes one of each split. "
-                             f"Name it: --purpose {' or '.join(splits)}.")
-    if warehouse.stage("rollout", iteration=iteration, purpose=followed[1]).is_complete():
-        return rollouts_to_score(warehouse, identity, *followed)
-    return [] if identity in warehouse.scorers(*followed) else [followed], []
+    if num_beside(options) and not warehouse.state.is_complete("rollout", iteration, "train"):
+        return [(iteration, "train")], []
+    return rollouts_to_score(warehouse, identity, iteration, purpose)
+
+
+def num_beside(options: ScoreOptions) -> int:
+    """How many processes work at the same time, of which one samples the iteration that is scored."""
+    return int(os.environ.get(warm.BESIDE, 0)) if options.iteration is not None else 0
 
 
 def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) -> bool:
@@ -108,8 +99,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     """
     warehouse, options, executor = session.warehouse, session.options, session.executor
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    sampling = Sampling(warehouse, options.follow, options.shard, session.stop, session.say,
-                        **keys) if options.follow else None
+    sampling = Sampling(warehouse, options.shard, session.stop, **keys) if num_beside(options) else None
     if sampling:
         sampling.wait_for_plan()
     with clock.phase("reading"):

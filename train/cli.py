@@ -1,7 +1,6 @@
 """The `train` command: scored groups become the next policy."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,14 @@ from warehouse.options import (
 )
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 from warehouse.stages import warm
-from warehouse.stages.children import Followed
-from warehouse.stages.stop import StopRequest
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
 
 POSITIVE, NOT_NEGATIVE = FiniteRange(min=0, min_open=True), FiniteRange(min=0)
 SHARE = FiniteRange(min=0, max=1, max_open=True)
 
-LOADS = ("train.run",)     # what `warehouse warm` imports beforehand
+# What `warehouse warm` imports beforehand; its processes for trainings keep the policy.
+LOADS, STAYS = ("train.run",), True
 
 
 def chosen_turns(_context: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
@@ -188,8 +186,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--min-ess", type=FiniteRange(min=0, max=1),
               help="Stop before a step whose ESS / n of pi/mu is below this.")
 @option_group("Run, stop and resume")
-@click.option("--follow", type=click.IntRange(min=1), multiple=True, metavar="PID",
-              help="Load while process PID works on the rows of --iteration on this machine; repeatable.")
 @click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")
 @click.option("--time-limit", type=NOT_NEGATIVE,
@@ -199,8 +195,7 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--track", help="Send the numbers of rollout, score and train to tensorboard, "
               "wandb, trackio or mlflow.")
 @shows_errors
-def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int, ...],
-          **options: Any) -> None:
+def train(run: Any, iteration: int | None, scorer: str | None, **options: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.
 
     RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished
@@ -225,17 +220,6 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
     settings = Settings(**options)
     check_settings(settings)
     warehouse = open_run(run)
-    ahead, started = None, warm.started
-    if follow:
-        if iteration is None:
-            raise StageError("--follow trains one iteration once its rows are there. Name it with "
-                             "--iteration.")
-        followed = [Followed(process) for process in follow]
-        with StopRequest() as stop:         # a time limit is of the training
-            from train.follow import Ahead  # which loads torch
-            ahead = Ahead(warehouse, iteration, settings)
-            ahead.wait_for(followed, stop)
-        warehouse, started = open_run(run), time.perf_counter()
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:
             click.echo(by_address(nothing_due(warehouse, settings.purpose)))
@@ -264,7 +248,7 @@ def train(run: Any, iteration: int | None, scorer: str | None, follow: tuple[int
         return
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
-        train_iteration(warehouse, inputs, settings, started=started, say=click.echo, ahead=ahead)
+        train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,11 @@ WAITING = "waiting"         # why rows are not trained on that a later iteration
 
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
-           probe: dict[str, Any] | None, clock: Clock, say: Callable[[str], None]) -> None:
+           probe: dict[str, Any] | None, clock: Clock, say: Callable[[str], None]) -> str | None:
     """Write rows, steps and policy, complete the stage, and say so; a twin that was first has the say.
 
-    A killed stage finds the policy last, so that it implies the rest.
+    The hash of the weights comes back, None where those of a twin stand. A killed stage finds the policy
+    last, so that it implies the rest.
     """
     batch, settings, iteration = learner.batch, learner.settings, inputs.iteration
     check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {iteration + 1}",
@@ -44,9 +45,9 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
     warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
-    is_own = commit_policy(warehouse, learner, inputs, facts, whole, probe)
+    written = commit_policy(warehouse, learner, inputs, facts, whole, probe)
     clock.lap("writing")
-    if is_own:
+    if written:
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
         say(last_line(inputs, steps, facts["mismatch"], clock))
     else:
@@ -54,11 +55,12 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
         say(f"another process wrote policy {iteration + 1} first: that one stands, what this one made is "
             "dropped")
     prune_policies(warehouse, settings.keep_policies)
+    return written
 
 
 def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
-                  probe: dict[str, Any] | None) -> bool:
-    """Write policy I + 1 beside its place, rename it there; False if a twin was first: that stays."""
+                  probe: dict[str, Any] | None) -> str | None:
+    """Write policy I + 1 beside its place, rename it there; its hash, None where that of a twin stays."""
     policy, settings = learner.policy, learner.settings
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
@@ -74,7 +76,7 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
                "global_step": inputs.parent.get("global_step", 0) + facts["num_steps"],
                "settings": stage_settings(inputs, settings), "facts": facts, "versions": versions}
     (scratch / "policy.json").write_bytes(json_bytes(lineage))
-    return warehouse.commit_policy(inputs.iteration, scratch)
+    return str(lineage["sha256"]) if warehouse.commit_policy(inputs.iteration, scratch) else None
 
 
 def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[str, Any]],

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 from train.finish import finish, is_waiting
-from train.follow import Ahead
 from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.settings import Settings, asks_base
 from train.inputs.telemetry import stage_numbers
@@ -14,7 +13,8 @@ from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
 from train.plan import has_nothing, plan_batch, stored_logprobs, without_signal
-from train.start import check_fits, load_optimizer, load_policy, open_processes, sharing
+from train.resident import keep, kept_or_loaded
+from train.start import check_fits, load_optimizer, open_processes, sharing
 from train.steps.accelerator import Processes, Tracker
 from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
@@ -25,6 +25,7 @@ from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
 from train.steps.probe import make_probe
 from train.steps.row import RowGroup, forwardable
 from train.steps.steps import Learner, check_first_step, check_schedule, take_steps
+from warehouse.stages import warm
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
 from warehouse.stages.stop import StopRequest
@@ -33,13 +34,13 @@ from warehouse.store.run_folder import Warehouse
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
-                    say: Callable[[str], None], ahead: Ahead | None = None) -> None:
+                    say: Callable[[str], None]) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
 
     Raises MismatchError before the first update if the engine served other weights than it says, and
     StageStopped, with everything saved, on a signal or at the time limit.
     """
-    clock = Clock(started)
+    clock, warm.sound = Clock(started), False
     processes = open_processes(settings)
     say = say if processes.first else lambda line: None
     clock.lap("import")
@@ -50,8 +51,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
             processes.by_first(lambda: begin(inputs, settings))
         checkpoints = Checkpoints(warehouse, inputs.stage, processes)
         batch, plan = plan_batch(inputs, settings, checkpoints, processes, say)
-        policy = ((ahead and ahead.take(inputs.parent, settings, processes))
-                  or load_policy(warehouse, inputs.parent, settings, processes))
+        policy = kept_or_loaded(warehouse, inputs.parent, settings, processes)
         check_fits(policy, inputs)
         if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
             chosen = processes.gather([choose_tokens(policy, inputs.groups)])
@@ -77,8 +77,9 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
-    if processes.first:
-        finish(warehouse, inputs, learner, steps, whole, probe, clock, say)
+        written = processes.by_first(
+            lambda: finish(warehouse, inputs, learner, steps, whole, probe, clock, say))
+    keep(policy, warehouse, settings, written)
     processes.close()
 
 

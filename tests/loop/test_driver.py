@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tests.building import plain
 from tests.building.runs import TURN, new_run, without_waiting
 from warehouse.inspect.advice import Advice
 from warehouse.ledger.entries import RolledBack
+from warehouse.loop.devices import Crew, chosen_devices
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
+from warehouse.stages.warm import BESIDE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
@@ -27,15 +29,15 @@ SPILLING = " --spill-seconds 1"
 class Fake:
     """A command that does its work when it is asked whether it is over, as soon as what it waits for is."""
 
-    def __init__(self, world: "World", words: list[str]) -> None:
-        self.world, self.words, self.pid = world, words, len(world.jobs) + 1000
+    def __init__(self, world: "World", words: list[str], place: Mapping[str, str]) -> None:
+        self.world, self.words, self.place, self.number = world, words, place, len(world.jobs)
         self.code: int | None = None
         self.stopped = ""
 
     def poll(self) -> int | None:
         if self.code is None and self.stopped != "killed":
-            for job in [*self.world.jobs.values()]:         # who was begun before goes first
-                if job.code is None and job.pid <= self.pid:
+            for job in self.world.jobs[:self.number + 1]:   # who was begun before goes first
+                if job.code is None:
                     job.code = self.world.work(job)
         return self.code
 
@@ -61,27 +63,32 @@ class World:
     def __init__(self, folder: Path, config: str = "", heldout: bool = True) -> None:
         self.warehouse = new_run(folder / "run", {"t0": TURN, "t1": TURN}, {"h0": TURN} if heldout else None)
         (self.warehouse.root / "config.toml").write_text(config)
-        self.jobs: dict[int, Fake] = {}
+        self.jobs: list[Fake] = []
         self.words: dict[str, str] = {}
         self.failing: dict[str, int] = {}                   # exit codes of commands that begin so
+        self.fails_once: dict[str, list[int]] = {}          # the same, of as many of them
         self.fires: dict[int, Advice] = {}                  # what is advised after an iteration, once
         self.events: list[tuple[str, dict[str, Any], str]] = []
 
-    def start(self, words: list[str]) -> Fake:
-        job = Fake(self, words)
-        self.jobs[job.pid] = job
-        return job
+    def start(self, words: list[str], place: Mapping[str, str]) -> Fake:
+        self.jobs.append(Fake(self, words, place))
+        return self.jobs[-1]
 
     def work(self, job: Fake) -> int | None:
         """The exit code of a command that can do its work now."""
-        line = " ".join([job.words[0], *job.words[2:]])
+        line = " ".join([job.words[0], *job.words[2:], *(f"{name}={job.place[name]}" for name in job.place)])
         for begin, code in self.failing.items():
             if line.startswith(begin):
                 return code
+        for part, codes in self.fails_once.items():
+            if part in line and codes:
+                return codes.pop()
         warehouse, words = open_warehouse(self.warehouse.root), job.words
-        if words[0] == "sleep" or ("--follow" in words and self.jobs[int(words[-1])].code is None):
-            return None
         iteration = int(words[words.index("--iteration") + 1])
+        sampled = warehouse.state.is_complete("rollout", iteration, "train")
+        if words[0] == "score" and "--purpose" not in words and not sampled:
+            assert BESIDE in job.place
+            return None
         if words[0] == "rollout":
             version = (int(words[words.index("--policy-version") + 1])
                        if "--policy-version" in words else None)
@@ -96,8 +103,9 @@ class World:
             plain.train(warehouse)
         return 0
 
-    def loop(self, iterations: int = 3, **options: Any) -> int:
+    def loop(self, iterations: int = 3, devices: int | None = None, **options: Any) -> int:
         world = self
+        crew = Crew(chosen_devices("all", devices), split=options.get("ahead", False))
 
         class Watching(Loop):
             def _look(self, iteration: int) -> Watched:
@@ -113,15 +121,15 @@ class World:
             self.events.append((kind, facts, line))
         with without_waiting(), pytest.MonkeyPatch.context() as patched:
             patched.setattr("warehouse.loop.driver.line_of", str)
-            code = Watching(open_warehouse(self.warehouse.root), LoopOptions(iterations, **options),
+            code = Watching(open_warehouse(self.warehouse.root), LoopOptions(iterations, **options), crew,
                             self.start, tell).go()
-        assert all(job.code is not None for job in self.jobs.values()), "something runs still"
+        assert all(job.code is not None for job in self.jobs), "something runs still"
         return code
 
     def calls(self, name: str) -> list[str]:
-        """Commands of a name, without the run, what they follow, and how often samplers save."""
-        return [shlex.join([job.words[0], *job.words[2:]]).partition(" --follow")[0].replace(SPILLING, "")
-                for job in self.jobs.values() if job.words[0] == name]
+        """Commands of a name, without the run, and how often samplers save."""
+        return [shlex.join([job.words[0], *job.words[2:]]).replace(SPILLING, "")
+                for job in self.jobs if job.words[0] == name]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [facts for name, facts, _ in self.events if name == kind]
@@ -279,7 +287,7 @@ def wait_for(true: Callable[[], object]) -> None:
 def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path,
                                                                       number: signal.Signals) -> None:
     with started(tmp_path) as process:
-        wait_for(lambda: num_asleep(tmp_path) == 3)
+        wait_for(lambda: num_asleep(tmp_path) == 2)
         process.send_signal(number)
         _, said = process.communicate(timeout=40)
     assert process.returncode == 75 and f"Stopped by {number.name}" in said and "Traceback" not in said
@@ -288,7 +296,7 @@ def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: 
 
 def test_killed_it_leaves_nothing_running(tmp_path: Path) -> None:
     with started(tmp_path) as process:
-        wait_for(lambda: num_asleep(tmp_path) == 3)
+        wait_for(lambda: num_asleep(tmp_path) == 2)
         process.kill()
     wait_for(lambda: num_asleep(tmp_path) == 0)
 

@@ -1,12 +1,11 @@
-"""`score --follow`: programs run while a rollout is under way; the rows are those of a score afterwards."""
+"""Scoring beside a rollout: programs run while it is under way; the rows are those of a score afterwards."""
 
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from score import run
 from score.cli import score
 from score.follow import Sampling
 from score.judging.completions import Questions
-from tests.building.runs import arc_file, back_before, fake_model, finish, new_run, small_run
+from tests.building.runs import back_before, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
-from warehouse.init import init_run
-from warehouse.maintain.tasks import add_tasks
+from warehouse.stages import warm
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
 from warehouse.store import run_folder
@@ -31,14 +29,6 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
 ANSWERS = [("turn", fenced(f"{code}# {number}\n")) for number, code in enumerate([FLIP, SAME] * 4)]
 MEASURED = {"cpu_seconds", "wall_seconds", "max_rss_mib", "scored_at"}
-
-
-@pytest.fixture
-def sampler() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that takes the place of a rollout."""
-    with subprocess.Popen(["sleep", "300"]) as process:
-        yield process
-        process.kill()
 
 
 class UnderWay:
@@ -71,11 +61,11 @@ class UnderWay:
         finish(open_warehouse(self.warehouse.root), "rollout", **KEYS)
 
 
-def follow(warehouse: Warehouse, process: int, meanwhile: Callable[[], object]) -> Result:
-    """The command, and what happens while it runs."""
+def beside(warehouse: Warehouse, meanwhile: Callable[[], object]) -> Result:
+    """The command as the loop starts it, and what happens while it runs."""
     thread = threading.Thread(target=meanwhile)
     thread.start()
-    done = CliRunner().invoke(score, [str(warehouse.root), "--iteration", "0", "--follow", str(process)])
+    done = CliRunner().invoke(score, [str(warehouse.root), "--iteration", "0"], env={warm.BESIDE: "2"})
     thread.join()
     return done
 
@@ -95,11 +85,11 @@ def wait_until(true: Callable[[], object]) -> None:
 
 
 def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_afterwards(
-        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, executors, golden, ran = UnderWay(tmp_path), list[Any](), list[int](), list[int]()
-    beside, judged = run.run_beside, run.score_part
+    run_beside, judged = run.run_beside, run.score_part
     monkeypatch.setattr(run, "run_beside", lambda executor, *rest: (
-        executors.append(executor), golden.append(executor.num_run), beside(executor, *rest)))
+        executors.append(executor), golden.append(executor.num_run), run_beside(executor, *rest)))
     monkeypatch.setattr(run, "score_part", lambda session, *rest: (ran.append(session.executor.num_run),
                                                                    judged(session, *rest))[1])
 
@@ -111,8 +101,7 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
         wait_until(lambda: len(ran) == 1)
         under_way.show("part-00001.parquet")
         under_way.finish()
-        sampler.kill()
-    done = follow(under_way.warehouse, sampler.pid, sample)
+    done = beside(under_way.warehouse, sample)
     assert done.exit_code == 0, done.output
     assert ran == [golden[0] + 6, golden[0] + 8] and "8 completions, 8 distinct programs run" in done.output
     twin = new_run(tmp_path / "twin")
@@ -121,58 +110,11 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
     assert rows_of(under_way.warehouse) == rows_of(twin)
 
 
-def test_where_the_rollout_dies_whole_parts_are_scored_and_the_end_is_said(
-        tmp_path: Path, sampler: subprocess.Popen[bytes]) -> None:
-    under_way = UnderWay(tmp_path)
-
-    def die() -> None:
-        under_way.show("part-00000.parquet")
-        under_way.save(1, 2)
-        wait_until(lambda: list(under_way.warehouse.root.glob("samples/*/*/*/*/part-00000.parquet")))
-        sampler.kill()
-    done = follow(under_way.warehouse, sampler.pid, die)
-    assert done.exit_code == 75
-    assert (f"The rollout of iteration 0 (train) ended unfinished with process {sampler.pid}: its complete "
-            "parts are scored. Run `rollout` and `score` again.") in done.output
-    under_way.show("part-00001.parquet")
-    under_way.finish()
-    assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0   # it has long ended
-    assert len(rows_of(under_way.warehouse)) == 8
-
-
-def test_a_rollout_that_samples_nothing_is_said(tmp_path: Path) -> None:
-    warehouse, ended = new_run(tmp_path / "run"), subprocess.Popen(["true"])
-    ended.wait()
-    for process in (ended.pid, 10 ** 12):       # as no process can be called
-        done = follow(warehouse, process, lambda: None)
-        assert done.exit_code == 1
-        assert f"Process {process} ended before it sampled anything of iteration 0 (train)." in done.output
-
-
-def test_of_the_evaluations_of_several_splits_one_is_followed(
-        tmp_path: Path, sampler: subprocess.Popen[bytes]) -> None:
-    files = [arc_file(tmp_path, [name]) for name in "abc"]
-    init_run(tmp_path / "run", str(fake_model(tmp_path / "model")), (f"train={files[0]}",),
-             (f"hard={files[1]}", f"easy={files[2]}"))
-    done = CliRunner().invoke(score, [str(tmp_path / "run"), "--iteration", "0", "--purpose", "eval",
-                                      "--follow", str(sampler.pid)])
-    assert done.exit_code == 1 and "Name it: --purpose eval-hard or eval-easy." in done.output
-
-
-def test_the_evaluation_of_the_first_split_is_followed_although_another_was_added(tmp_path: Path) -> None:
-    warehouse, ended = small_run(tmp_path), subprocess.Popen(["true"])
-    add_tasks(warehouse, (), (f"more={arc_file(tmp_path, ['c'])}",))
-    ended.wait()
-    done = CliRunner().invoke(score, [str(warehouse.root), "--iteration", "0", "--purpose", "eval",
-                                      "--follow", str(ended.pid)])
-    assert f"Process {ended.pid} ended before it sampled anything of iteration 0 (eval)." in done.output
-
-
 def test_an_object_store_is_not_asked_while_nothing_comes(
-        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = UnderWay(tmp_path)
     under_way.save(0, 3)
-    sampling = Sampling(under_way.warehouse, sampler.pid, Shard(), StopRequest(None, 0), print, **KEYS)
+    sampling = Sampling(under_way.warehouse, Shard(), StopRequest(None, 0), **KEYS)
     questions = Questions(under_way.warehouse, 0, "train")
     monkeypatch.setattr(run_folder, "file_names", lambda folder, _pattern: pytest.fail(f"asked for {folder}"))
     sampling.wait_for_plan()
@@ -206,22 +148,16 @@ def test_what_another_worker_scores_between_two_looks_is_no_stranger(
 
 
 def test_told_to_stop_it_stops_and_run_again_it_finishes(
-        tmp_path: Path, sampler: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = UnderWay(tmp_path)
     under_way.save(0, 3)
-    beside = run.run_beside
+    run_beside = run.run_beside
     monkeypatch.setattr(run, "run_beside", lambda *rest: (os.kill(os.getpid(), signal.SIGTERM),
-                                                          beside(*rest)))
-    done = follow(under_way.warehouse, sampler.pid, lambda: None)
+                                                          run_beside(*rest)))
+    done = beside(under_way.warehouse, lambda: None)
     assert done.exit_code == 75 and "Stopped because SIGTERM was received, while iteration 0" in done.output
-    monkeypatch.setattr(run, "run_beside", beside)
+    monkeypatch.setattr(run, "run_beside", run_beside)
     under_way.show("part-00000.parquet", "part-00001.parquet")
     under_way.finish()
-    assert follow(under_way.warehouse, sampler.pid, lambda: None).exit_code == 0
+    assert beside(under_way.warehouse, lambda: None).exit_code == 0
     assert len(rows_of(open_warehouse(under_way.warehouse.root))) == 8
-
-
-def test_one_iteration_is_followed(tmp_path: Path) -> None:
-    warehouse = new_run(tmp_path / "run")
-    done = CliRunner().invoke(score, [str(warehouse.root), "--follow", "1"])
-    assert done.exit_code == 1 and "Name it with --iteration." in done.output

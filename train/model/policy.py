@@ -50,7 +50,9 @@ class Policy:
         self.why_not_shared = ""    # in the first way, for who wonders
         self._gives_logits = False  # of whole texts: by its own forward alone
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
-        self.loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
+        self._first_loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
+        self.loss_scale = self._first_loss_scale
+        self._aside: dict[nn.Parameter, Tensor] = {}    # in the CPU's memory, once it has rested
         # What some architectures do after the head; `loading` refuses those that do anything else.
         self._softcap = next(filter(None, (getattr(self.config, name, None) for name in SOFT_CAPS)), None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
@@ -61,6 +63,25 @@ class Policy:
             gathered, self._autocast = (None, autocast) if is_adapter else (autocast, None)
             self.shards = Shards(inner, self._decoder, self._head, sharding, device, gathered)
             self._trunk = self.shards.trunk
+
+    def rest(self) -> None:
+        """Leave the GPU to others, without gradients, until `wake`; what is not trained is copied once."""
+        self.loss_scale = self._first_loss_scale
+        for parameter in self.model.parameters():
+            parameter.grad = None
+            if self.device.type == "cpu":
+                continue
+            if is_first := parameter not in self._aside:
+                self._aside[parameter] = torch.empty_like(parameter.data, device="cpu", pin_memory=True)
+            if is_first or parameter.requires_grad:
+                self._aside[parameter].copy_(parameter.data)
+            parameter.data = self._aside[parameter]
+        if self.device.type != "cpu":
+            self.model.to("cpu")        # the buffers
+
+    def wake(self) -> None:
+        """Take the GPU again."""
+        self.model.to(self.device)
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
         """What layers hand on, keys and values [1, heads, P, head_dim] first: of `before` and the ids."""

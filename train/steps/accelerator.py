@@ -17,7 +17,8 @@ from accelerate.utils import gather_object
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from train.model.sharding import Sharding
-from warehouse.stages.stop import StopRequest
+from warehouse.stages import warm
+from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -81,19 +82,26 @@ GONE = ("Another process of this training has ended; what it said stands above o
         "kept: run the same command again, with as many processes as you like.")
 
 
-def end_if_stuck(answered: Callable[[], bool], seconds: float = STUCK_SECONDS) -> None:
-    """From now on, end this process with a sentence where it has not answered a signal for some seconds."""
+@contextlib.contextmanager
+def ending_if_stuck(answered: Callable[[], bool], seconds: float = STUCK_SECONDS) -> Iterator[None]:
+    """End this process with a sentence where it does not answer a signal for some seconds."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def watch() -> None:
-        os.read(reading, 1)
-        time.sleep(seconds)
-        if not answered():
-            os.write(2, f"Error: {GONE}\n".encode())
-            os._exit(1)
+        signalled = os.read(reading, 1)
+        os.close(reading)
+        time.sleep(seconds if signalled else 0)
+        if signalled and not answered():
+            os.write(2, f"{GONE}\n".encode())
+            os._exit(STOPPED_EXIT_CODE)
     threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(writing)
 
 
 class Processes:
@@ -160,18 +168,19 @@ class Processes:
         if self.count == 1:
             yield
             return
-        if self.device.type == "cuda":      # NCCL waits for ever, and its launcher ends those who wait
-            end_if_stuck(lambda: stop.signalled)
+        # NCCL waits for ever, and its launcher ends those who wait.
+        endless = self.device.type == "cuda"
         try:
-            yield
+            with ending_if_stuck(lambda: stop.signalled) if endless else contextlib.nullcontext():
+                yield
         except RuntimeError as error:
             if not (isinstance(error, torch.distributed.DistError) or "gloo" in str(error)):
                 raise
-            raise StageError(GONE) from error
+            raise StageStopped(GONE) from error
 
     def close(self) -> None:
-        """Leave the process group."""
-        if torch.distributed.is_initialized():
+        """Leave the process group, unless the next training of this process has it too."""
+        if torch.distributed.is_initialized() and not warm.stays:
             self._state.destroy_process_group()
 
 

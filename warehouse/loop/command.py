@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import printable
 
 LOG = "loop.log"
@@ -33,10 +35,13 @@ LOG = "loop.log"
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
 @click.option("--track", default=None, metavar="NAME",
               help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
+@click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
+              help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
+@click.option("--devices", type=click.IntRange(min=1), default=None, hidden=True)   # on a CPU, for tests
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON per event instead of words.")
 @shows_errors
 @stopping()
-def loop(run: Path, as_json: bool, **options: Any) -> None:
+def loop(run: Path, gpus: str, devices: int | None, as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
     Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
@@ -48,12 +53,16 @@ def loop(run: Path, as_json: bool, **options: Any) -> None:
     from tqdm import tqdm
 
     from warehouse.inspect.alarms import check_signals
+    from warehouse.loop.devices import Crew, chosen_devices
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     told = LoopOptions(**options)
     check_signals(told.ignore)
     warehouse = open_run(run)
     check_options(warehouse, told)
+    sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
+    span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=told.ahead)
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
@@ -67,16 +76,15 @@ def loop(run: Path, as_json: bool, **options: Any) -> None:
             bar.n = min(done, told.iterations)
             bar.set_postfix_str(doing)
 
-        def start(words: list[str]) -> Job:
-            job = Job(words, Path(folder))
+        def start(words: list[str], place: Mapping[str, str]) -> Job:
+            job = Job(words, Path(folder), place)
             jobs.append(job)
             return job
 
         jobs: list[Job] = []
         try:
-            code = Loop(warehouse, told, start, tell, show).go()
+            code = Loop(warehouse, told, crew, start, tell, show).go()
         finally:
             for job in jobs:
-                if job.words[0] != "sleep":
-                    log.write(f"$ {' '.join(job.words)}\n{job.said()}")
+                log.write(f"$ {' '.join(job.words)}\n{job.said()}")
     sys.exit(code)

@@ -1,30 +1,36 @@
 """rollout, score and train, iteration after iteration: what comes next is asked of the run's state.
 
-Programs run while others are sampled, and a training loads meanwhile. `warehouse.stages.warm` keeps loaded
-what the commands load.
+Programs run while others are sampled. `warehouse.stages.warm` keeps loaded what the commands load: an engine
+on each GPU, and the policy in each process that trains.
 """
 
 import dataclasses
+import math
 import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from warehouse.inspect.advice import Advice, advise, alarm_lines
 from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
 from warehouse.inspect.summary import iteration_rows, line_of
+from warehouse.loop.crew import Running, Sampling, Start, Training
+from warehouse.loop.devices import Crew, Worker
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.sql.rollup import keep_rolled_up
+from warehouse.stages import warm
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
 
 RESCUES = 3
 FACTOR = 0.5                    # of the learning rate, after each rescue
 ENGINE_SHARE = 0.4              # of a GPU's memory, where a training works beside the engine
+GROUP_SIZE = 16                 # of `rollout`, where the config says nothing
+PARTS = 4                       # that each of several engines samples, so that others can take some over
 LOOK_SECONDS = 0.05
 NO_GRADIENT = 1                 # exit code of a training whose rows teach nothing, too
 
@@ -40,21 +46,6 @@ class LoopOptions:
     eval_options: str = ""
     ignore: tuple[str, ...] = ()
     track: str | None = None
-
-
-class Running(Protocol):
-    """A command under way: as `warehouse.loop.jobs.Job`."""
-
-    words: list[str]
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-    def said(self) -> str: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
-    def end(self) -> int: ...
 
 
 class Watched(NamedTuple):
@@ -77,17 +68,16 @@ class Failed(Exception):
 class Loop:
     """One loop over a run; `start` runs a command, `tell` hears of each event: its kind, facts, a line."""
 
-    def __init__(self, warehouse: Warehouse, options: LoopOptions, start: Callable[[list[str]], Running],
+    def __init__(self, warehouse: Warehouse, options: LoopOptions, crew: Crew, start: Start,
                  tell: Callable[[str, dict[str, Any], str], None],
                  show: Callable[[int, str], None] = lambda done, doing: None) -> None:
-        self.warehouse, self.options, self.start, self.tell, self.show = (
-            warehouse, options, start, tell, show)
+        self.warehouse, self.options, self.crew, self.start, self.tell, self.show = (
+            warehouse, options, crew, start, tell, show)
         self.run = str(warehouse.root)
         self.rescues = RESCUES if options.rescue else 0
-        self.sampling: dict[int, Running] = {}
+        self.sampling: dict[int, Sampling] = {}
         self.scoring: dict[int, Running] = {}
-        self.training: dict[int, Running] = {}
-        self.turns: dict[int, Running] = {}             # a training begins when its turn, a process, ends
+        self.training: Training | None = None
         self.watching: Future[Watched] | None = None
         self.since: int | None = None
         self.watcher = ThreadPoolExecutor(1)
@@ -120,8 +110,8 @@ class Loop:
             if number not in self.scoring:                          # after a rescue: anew, or left untrained
                 continue
             self._wait(self.scoring[number], f"iteration {number}: running programs")
-            self.turns.pop(number).kill()
-            failed = self._wait(self.training[number], f"iteration {number}: training", allowed=NO_GRADIENT)
+            self.training = self._train(number)
+            failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT)
             self.watching = self.watcher.submit(self._look, number)
             # Where the next iteration is sampled already, the one after it is begun before the watch is over.
             ahead = self.sampling.get(number + 1)
@@ -129,7 +119,7 @@ class Loop:
             if code is not None:
                 return code
             if failed and not self._is_trained(number):
-                raise Failed(self.training[number].words, failed, self.training[number].said())
+                raise Failed(self.training.words, failed, self.training.said())
             self._evaluate_if_due(number + 1)
             number += 1
         code = self._heed_alarms()
@@ -152,30 +142,83 @@ class Loop:
     # Commands ---------------------------------------------------------------------------------------------
 
     def _begin(self, iteration: int, *more: str) -> None:
-        """Sample an iteration, run its programs as they are sampled, and load what its training needs."""
+        """Sample an iteration, and run its programs as they are sampled."""
         share = []
-        if self.options.ahead and "gpu-memory-utilization" not in {
-                key.replace("_", "-") for key in self._config("rollout")}:
+        if self.options.ahead and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
             share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
         words = ["--iteration", str(iteration)]
-        self.sampling[iteration] = sampling = self.start(
-            ["rollout", self.run, *words, "--spill-seconds", "1", *share, *more])
-        self.scoring[iteration] = self.start(["score", self.run, *words, "--follow", str(sampling.pid)])
-        self.turns[iteration] = turn = self.start(["sleep", "infinity"])
-        rate = ["--lr-after-rollback", str(FACTOR)] if self.options.rescue else []
-        track = ["--track", self.options.track] if self.options.track else []
-        self.training[iteration] = self.start(["train", self.run, *words, *track, *rate,
-                                               "--follow", str(turn.pid)])
+        self.sampling[iteration] = sampling = self._sample(
+            iteration, "train", [*words, "--spill-seconds", "1", *share, *more])
+        self.scoring[iteration] = self.start(["score", self.run, *words],
+                                             {warm.BESIDE: str(len(sampling.running) + 1)})
 
     def _begin_ahead(self, iteration: int) -> None:
         """Sample by the policy before an iteration's own, which is being trained."""
         if not self._is_trained(iteration):
+            self._move_split(iteration - 1)
             self._begin(iteration, "--policy-version", str(iteration - 1))
 
-    def _config(self, table: str) -> dict[str, Any]:
-        return read_config(self.warehouse.root / "config.toml").get(table, {})
+    def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
+        def lost(worker: Worker, job: Running, then: str) -> None:
+            self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
+        return Sampling(self.start, ["rollout", self.run, *words, *self._part_size(iteration, purpose)],
+                        self.crew, lost)
 
-    def _wait(self, job: Running, doing: str, allowed: int = 0) -> int:
+    def _train(self, iteration: int) -> Training:
+        def lost(worker: Worker, job: Running, then: str) -> None:
+            self._tell_lost(worker, job, f"iteration {iteration} was trained; {then}")
+        rate = ["--lr-after-rollback", str(FACTOR)] if self.options.rescue else []
+        track = ["--track", self.options.track] if self.options.track else []
+        return Training(self.start, ["train", self.run, "--iteration", str(iteration), *track, *rate],
+                        self.crew, lost)
+
+    def _part_size(self, iteration: int, purpose: str) -> list[str]:
+        """Parts so small that several engines have something to share; of what was begun, as it was begun.
+
+        A share is a number of whole parts.
+        """
+        begun = [life for life in self.warehouse.log.refresh().of_stage("rollout", iteration)
+                 if base_purpose(str(life.purpose)).startswith(purpose)]
+        if begun:
+            return ["--part-size", str(begun[0].settings["part_size"])]
+        engines, config = len(self.crew.engines()), self._config()
+        if engines == 1 or "part-size" in config:
+            return []
+        tasks = self.warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()
+        count = sum(heldout == (purpose == "eval") for heldout in tasks)
+        if purpose != "eval":
+            count = min(count, config.get("num-tasks", count)) * config.get("prompts-per-task", 1)
+        return ["--part-size", str(config.get("group-size", GROUP_SIZE) * math.ceil(count / engines / PARTS))]
+
+    def _config(self) -> dict[str, Any]:
+        table = read_config(self.warehouse.root / "config.toml").get("rollout", {})
+        return {key.replace("_", "-"): value for key, value in table.items()}
+
+    def _move_split(self, iteration: int) -> None:
+        """Give the stage that takes longer another GPU, by the seconds of the last of each."""
+        if not (self.crew.is_split and iteration):
+            return
+        sampled = self.warehouse.stage("rollout", iteration=iteration, purpose="train").manifest()
+        trained = self.warehouse.stage("train", iteration=iteration - 1).manifest()
+        if not (sampled and trained):       # after a rollback
+            return
+        seconds = [sum(spent for phase, spent in manifest["facts"]["seconds"].items()
+                       if phase not in ("import", "start")) for manifest in (sampled, trained)]
+        if self.crew.adapt(*seconds):
+            self.tell("split", {"engines": len(self.crew.engines()), "trainers": len(self.crew.trainers()),
+                                "sampling": seconds[0], "training": seconds[1]},
+                      f"iteration {iteration} was sampled in {seconds[0]:.1f} s, the one before trained in "
+                      f"{seconds[1]:.1f} s: from now on {counted(len(self.crew.engines()), 'engine')} and "
+                      f"{counted(len(self.crew.trainers()), 'trainer')}")
+
+    def _tell_lost(self, worker: Worker, job: Running, then: str) -> None:
+        code, left_out = job.poll(), self.crew.is_left_out(worker)
+        self.tell("lost", {"device": worker.name, "command": job.words, "exit_code": code,
+                           "left_out": left_out},
+                  f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {then}"
+                  + ("; from now on it is left out" if left_out else ""))
+
+    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0) -> int:
         """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`."""
         began = time.monotonic()
         while (code := job.poll()) is None:
@@ -193,29 +236,25 @@ class Loop:
                 if base_purpose(str(life.purpose)).startswith("eval")]
         if not done or not all(self.warehouse.state.scorers(version, str(life.purpose)) for life in done):
             doing, words = f"policy {version}: evaluation", [self.run, "--iteration", str(version)]
-            self._wait(self.start(["rollout", *words[:1], "--eval", *words[1:],
-                                   *shlex.split(self.options.eval_options)]), doing)
+            self._wait(self._sample(version, "eval", ["--eval", *words[1:],
+                                                      *shlex.split(self.options.eval_options)]), doing)
             for purpose in self.warehouse.log.refresh().purposes(version):
                 if purpose.startswith("eval"):
-                    self._wait(self.start(["score", *words, "--purpose", purpose]), doing)
+                    self._wait(self.start(["score", *words, "--purpose", purpose], {}), doing)
             for row in self.watcher.submit(self._rows, version, "eval").result():
                 self.tell("evaluation", row, line_of(row))
 
     def stop(self) -> None:
-        """End what runs: samplers and scorers keep what they have, who waits for a turn has nothing."""
-        for number in self.turns:
-            self.training.pop(number).kill()
-        running = [*self.sampling.values(), *self.scoring.values(), *self.training.values()]
+        """End what runs; it keeps what it has."""
+        running = [*self.sampling.values(), *self.scoring.values(),
+                   *([self.training] if self.training else [])]
         for job in running:
             job.stop()
         for job in running:
             job.end()
-        # Last: the process that trains ends a moment after the command, and would find its rows missing.
-        for turn in self.turns.values():
-            turn.kill()
-            turn.end()
-        for jobs in (self.sampling, self.scoring, self.training, self.turns):
-            jobs.clear()
+        self.sampling.clear()
+        self.scoring.clear()
+        self.training = None
 
     # Alarms -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from warehouse.stages import warm
@@ -18,22 +18,19 @@ from warehouse.store.errors import StageError
 class Job:
     """A command under way in a session of its own: Ctrl-C reaches the loop alone, which tells it to stop."""
 
-    def __init__(self, words: Sequence[str], folder: Path) -> None:
+    def __init__(self, words: Sequence[str], folder: Path, place: Mapping[str, str] | None = None) -> None:
         self.words, self.began = list(words), time.time()
         self.output = folder / f"{time.monotonic_ns()}-{words[0]}"
         try:
             with self.output.open("wb") as output:
                 self.process = subprocess.Popen([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
                                                 stdout=output, stderr=output, start_new_session=True,
-                                                env=warm.began_with,        # or it would import by itself
+                                                # As it began, or it would import by itself.
+                                                env=warm.began_with | {**(place or {})},
                                                 preexec_fn=lambda: end_with_parent(signal.SIGTERM))
         except OSError as error:
             raise StageError(f"{words[0]} cannot be run: {error.strerror}. Install Rollhouse in this "
                              "environment, or activate the one that has it.") from error
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""

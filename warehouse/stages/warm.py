@@ -15,8 +15,12 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value: nowhere
+BESIDE = "ROLLHOUSE_BESIDE"          # set: what a command reads is still being written, and it waits for that
+# What gives a command its GPUs and its rank among the processes that train together.
+PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+         "MASTER_PORT", BESIDE}
 # What a shell changes from command to command; a process that runs already can follow no other change.
-CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE}
+CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE} | PLACE
 COLD = 0                             # the answer where the command must run by itself
 AGAIN = 256                          # its exit code where it must run anew, in a process that has run nothing
 
@@ -34,6 +38,11 @@ class NewProcess(BaseException):
 def environment(variables: dict[str, str]) -> dict[str, str]:
     """What two processes have to have alike, for one to run a command of the other."""
     return {name: value for name, value in variables.items() if name not in CHANGING}
+
+
+def place_of(variables: dict[str, str]) -> dict[str, str]:
+    """What a process is given anew for the command that it runs."""
+    return {name: value for name, value in variables.items() if name in PLACE}
 
 
 def limits() -> list[Any]:
@@ -85,7 +94,7 @@ def ask(path: str) -> int | None:
         try:
             line.connect(path)
             asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
-                                environment(began_with), limits()]).encode()
+                                place_of(began_with), environment(began_with), limits()]).encode()
             socket.send_fds(line, [number(len(asked))], [0, 1, 2])
             line.sendall(asked)
             process = read_number(line)

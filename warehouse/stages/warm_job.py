@@ -20,7 +20,9 @@ LAST_WORDS_LOST = 120                # Python's exit code where output cannot be
 
 
 class Job(NamedTuple):
-    """A command to run: its connection, what it is, where, for how long it ran, and its standard streams."""
+    """A command to run: its connection, what it is, where, for how long it ran, its standard streams, and
+    the variables that give it its GPUs.
+    """
 
     line: socket.socket
     name: str
@@ -28,6 +30,7 @@ class Job(NamedTuple):
     folder: str
     spent: float
     streams: list[int]
+    place: dict[str, str]
 
 
 def fork(work: Callable[[], int]) -> int:
@@ -72,6 +75,9 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
         for number, mode, buffering, errors in ((0, "r", -1, None), (1, "w", -1, None),
                                                 (2, "w", 1, "backslashreplace")))
     os.chdir(job.folder)
+    for variable in warm.PLACE:
+        os.environ.pop(variable, None)
+    os.environ.update(job.place)
     sys.argv = [job.name, *job.words]
     warm.started, warm.spent, warm.sound = time.perf_counter(), job.spent, True
     finished = threading.Event()

@@ -7,9 +7,9 @@
     signals ------------------------------------------------------>
                                <---------------- exit code --------
 
-A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine
-(`STAYS` in their room's cli) run in one fork, one after the other. A job ends with its command, and all with
-COMMAND.
+A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine or a
+policy (`STAYS` in their room's cli) run in one fork for each place (`warm.PLACE`: GPUs, and the rank among
+those who train together), one after the other. A job ends with its command, and all with COMMAND.
 """
 
 import contextlib
@@ -42,13 +42,17 @@ IDLE, ENDS = b".", b"!"              # what a process that stays says when it ha
 SOCKET = f"{zlib.crc32(os.uname().nodename.encode()):08x}"      # told apart by machines: none hears another's
 LONGEST_PLACE = 70                   # of the folder of a socket, whose whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
+PORT = "MASTER_PORT"
 # torch asks the driver's library how many GPUs there are, not the driver, which would not survive a fork.
 SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
+Residents = dict[tuple[str, tuple[tuple[str, str], ...]], "Resident"]       # by command and place
+
+
 @dataclass
 class Resident:
-    """The one process that runs all commands of a name, one after the other."""
+    """The one process that runs all commands of a name at a place, one after the other."""
 
     process: int
     line: socket.socket
@@ -116,7 +120,8 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     signal.signal(signal.SIGTERM, lambda *_: served.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command hears Ctrl-C itself
     common: list[Any] = [warm.environment(warm.began_with), warm.limits()]
-    residents, forks, told = dict[str, Resident](), set[int](), set[str]()
+    residents: Residents = {}
+    forks, told = set[int](), set[str]()
     with selectors.DefaultSelector() as events:
         ended = os.pidfd_open(served.pid)
         events.register(listener, selectors.EVENT_READ)
@@ -136,7 +141,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
 
 
 def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
-           residents: dict[str, Resident], forks: set[int], told: set[str]) -> None:
+           residents: Residents, forks: set[int], told: set[str]) -> None:
     """Start the job that a command asks for, or tell the command that it has to run by itself.
 
     Why is said once (`told`): nobody waits for imports in every iteration without knowing.
@@ -144,9 +149,9 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
     head, streams = receive_streams(line, 3)
     try:
         with line.makefile("rb") as reader:
-            name, words, folder, spent, *state = json.loads(reader.read(int.from_bytes(head, "big")))
+            name, words, folder, spent, place, *state = json.loads(reader.read(int.from_bytes(head, "big")))
         if name in rooms and state == common:
-            start(Job(line, name, words, folder, spent, streams), rooms, residents, forks)
+            start(Job(line, name, words, folder, spent, streams, place), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
             if name in rooms and (why := difference(state, common)) not in told:
@@ -175,20 +180,31 @@ def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:
     return head, streams
 
 
-def start(job: Job, rooms: dict[str, Any], residents: dict[str, Resident], forks: set[int]) -> None:
-    """Run a job in a fork, or in the process that stays for its command if that has nothing to do."""
+def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]) -> None:
+    """Run a job in a fork, or in the process that stays for its command if that has nothing to do.
+
+    Processes that train together find each other once: where others are to, by another port, they end.
+    """
     command = rooms[job.name]
     if not getattr(room_of(command), "STAYS", False):
         forks.add(fork(lambda: run_job(job, command)))
         return
-    resident = residents.get(job.name)
+    key = job.name, tuple(sorted(job.place.items()))
+    for other in [*residents]:
+        if other[0] == job.name and dict(other[1]).get(PORT) != job.place.get(PORT):
+            if not has_ended(residents[other]):
+                if residents[other].busy:
+                    continue
+                await_end(residents[other])
+            del residents[other]
+    resident = residents.get(key)
     if resident is None or has_ended(resident):
-        resident = residents[job.name] = fork_resident(job, command)
+        resident = residents[key] = fork_resident(job, command)
     if resident.busy:
         forks.add(fork(lambda: run_job(job, command)))
         return
     resident.busy = True
-    asked = json.dumps([job.words, job.folder, job.spent]).encode()
+    asked = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
     socket.send_fds(resident.line, [warm.number(len(asked))], [job.line.fileno(), *job.streams])
     resident.line.sendall(asked)
 
@@ -249,8 +265,8 @@ def fork_resident(first: Job, command: Any) -> Resident:
             if not head:
                 break
             with theirs.makefile("rb") as reader:
-                words, folder, spent = json.loads(reader.read(int.from_bytes(head, "big")))
-            job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, spent, passed[1:])
+                words, folder, spent, place = json.loads(reader.read(int.from_bytes(head, "big")))
+            job = Job(socket.socket(fileno=passed[0]), first.name, words, folder, spent, passed[1:], place)
             with job.line:
                 code = run_job(job, command, before_the_end=be_ready)
         return code

@@ -135,7 +135,7 @@ lines = []
 for tool in ("staying", "unknown"):        # that the second is answered says that the first was handed on
     line = socket.socket(socket.AF_UNIX)
     line.connect(os.environ["ROLLHOUSE_WARM"])
-    asked = [tool, ["process"], ".", 0.0, warm.environment(warm.began_with), warm.limits()]
+    asked = [tool, ["process"], ".", 0.0, {}, warm.environment(warm.began_with), warm.limits()]
     asked = json.dumps(asked).encode()
     socket.send_fds(line, [warm.number(len(asked))], [0, 1, 2])
     line.sendall(asked)

@@ -1,0 +1,68 @@
+"""The policy that stays from training to training, in a process of `warehouse warm` that runs them."""
+
+import gc
+import json
+from typing import Any, NamedTuple
+
+import torch
+
+from train.inputs.settings import Settings
+from train.model.policy import Policy
+from train.model.saving import read_adapter
+from train.start import load_policy
+from train.steps.accelerator import Processes
+from warehouse.stages import warm
+from warehouse.store.run_folder import Warehouse
+
+
+class Kept(NamedTuple):
+    """A policy as it was trained last, how it was loaded, and the hash of the weights that it has now."""
+
+    policy: Policy
+    loaded: str
+    sha256: str
+
+
+_kept: Kept | None = None
+
+
+def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Settings,
+                   processes: Processes) -> Policy:
+    """The policy `parent`: the one that is kept, given another adapter if need be, or loaded anew."""
+    global _kept
+    kept, _kept = _kept, None
+    if kept and kept.loaded == how_loaded(warehouse, settings, processes.device):
+        kept.policy.wake()
+        folder = warehouse.policy_dir(parent["policy_version"])
+        is_other = kept.sha256 != parent["sha256"]
+        if not is_other or (parent["kind"] == "lora" and read_adapter(kept.policy, folder)):
+            return kept.policy
+    if kept:
+        del kept
+        give_back_memory()
+    return load_policy(warehouse, parent, settings, processes)
+
+
+def keep(policy: Policy, warehouse: Warehouse, settings: Settings, sha256: str | None) -> None:
+    """Keep a policy whose weights were written with this hash, off the GPU, where this process stays.
+
+    Not one that processes share, or in 4 bits: it cannot be put aside and is loaded each time.
+    """
+    global _kept
+    if warm.stays and sha256 and not (policy.shards or settings.load_in_4bit):
+        policy.rest()
+        _kept = Kept(policy, how_loaded(warehouse, settings, policy.device), sha256)
+    give_back_memory()
+
+
+def how_loaded(warehouse: Warehouse, settings: Settings, device: torch.device) -> str:
+    """Tells apart what a policy is loaded from and how, but for the adapter."""
+    base = [warehouse.facts.get(name) for name in ("model_sha256", "model_revision")]
+    return json.dumps([base, settings.dtype, settings.full, settings.load_in_4bit, str(device)])
+
+
+def give_back_memory() -> None:
+    """Free what a policy took that nobody holds any more but its own layers, on a GPU for others, too."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

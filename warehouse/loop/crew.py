@@ -1,0 +1,144 @@
+"""A rollout by several engines, and a training by several processes, each as one command under way."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from warehouse.loop.devices import Crew, Worker
+from warehouse.stages.shard import Shard
+from warehouse.stages.stop import STOPPED_EXIT_CODE
+
+SECONDS_TO_NOTICE = 5.0         # in which processes that train together end by themselves where one has
+
+
+class Running(Protocol):
+    """A command under way: as `warehouse.loop.jobs.Job`."""
+
+    words: list[str]
+
+    def poll(self) -> int | None: ...
+    def said(self) -> str: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+    def end(self) -> object: ...
+
+
+Start = Callable[[list[str], Mapping[str, str]], Running]
+Lost = Callable[[Worker, Running, str], None]           # who failed, its command, and what follows
+
+
+class Sampling:
+    """A rollout whose shares are sampled by an engine each; that of one that fails is done by the others."""
+
+    def __init__(self, start: Start, words: Sequence[str], crew: Crew, lost: Lost) -> None:
+        self.start, self.words, self.crew, self.lost = start, [*words], crew, lost
+        workers = crew.engines()
+        self.free = list(workers)
+        self.shares = [Shard(index, len(workers)) for index in range(len(workers))]
+        self.running: list[tuple[Worker, Shard, Running]] = []
+        self.failed: Running | None = None
+        self._begin()
+
+    def poll(self) -> int | None:
+        """0 once all shares are done; the code of a failure once nobody is left to do what is missing."""
+        for entry in [*self.running]:
+            worker, share, job = entry
+            code = job.poll()
+            if code is None:
+                continue
+            self.running.remove(entry)
+            if code == 0:
+                self.free.append(worker)
+                continue
+            self.failed = job
+            if code == STOPPED_EXIT_CODE:
+                return code
+            self.crew.note_failure(worker)
+            others = len(self.running) + len(self.free)
+            if not others:
+                return code
+            self.shares += [Shard(share.index + share.count * part, share.count * others)
+                            for part in range(others)]
+            self.lost(worker, job, "the others sample its share")
+        self._begin()
+        return None if self.running else 0
+
+    def _begin(self) -> None:
+        while self.shares and self.free:
+            worker, share = self.free.pop(0), self.shares.pop(0)
+            shard = [] if share.count == 1 else ["--shard", str(share)]
+            self.running.append((worker, share, self.start([*self.words, *shard], worker.place)))
+
+    def said(self) -> str:
+        """What the engine has printed that failed."""
+        return self.failed.said() if self.failed else ""
+
+    def stop(self) -> None:
+        """Tell all to stop; what they have finished they keep."""
+        for _, _, job in self.running:
+            job.stop()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for _, _, job in self.running:
+            job.kill()
+
+    def end(self) -> None:
+        """Wait until all have ended, as they were told to."""
+        for _, _, job in self.running:
+            job.end()
+
+
+class Training:
+    """A training by processes that work together; where some of them fail, it goes on from what was saved."""
+
+    def __init__(self, start: Start, words: Sequence[str], crew: Crew, lost: Lost) -> None:
+        self.start, self.words, self.crew, self.lost = start, [*words], crew, lost
+        self._begin()
+
+    def _begin(self) -> None:
+        self.running = [(worker, self.start(self.words, worker.place)) for worker in self.crew.trainers()]
+        self.failed: list[tuple[Worker, Running]] = []
+        self.since: float | None = None         # when the first of them was seen to have ended otherwise
+
+    def poll(self) -> int | None:
+        """0 once all have ended well; the exit code where all failed, or where they were told to stop."""
+        codes = [job.poll() for _, job in self.running]
+        if any(codes) and self.since is None:
+            self.since = time.monotonic()
+        waited = self.since is not None and time.monotonic() - self.since > SECONDS_TO_NOTICE
+        if None in codes and not waited:
+            return None
+        # Those that end because another has say so by exit code 75; NCCL lets them wait for ever.
+        self.failed = [each for each, code in zip(self.running, codes, strict=True)
+                       if code not in (None, 0, STOPPED_EXIT_CODE)]
+        if not self.failed:
+            return STOPPED_EXIT_CODE if any(codes) else 0
+        if len(self.failed) == len(self.running):
+            return self.failed[0][1].poll()
+        self.kill()
+        for worker, job in self.failed:
+            self.crew.note_failure(worker)
+            self.lost(worker, job, "it is trained on from what was saved")
+        self.end()
+        self._begin()
+        return None
+
+    def said(self) -> str:
+        """What the process has printed that failed, or else the first."""
+        return (self.failed or self.running)[0][1].said()
+
+    def stop(self) -> None:
+        """Tell all to stop; what they have saved stays."""
+        for _, job in self.running:
+            job.stop()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for _, job in self.running:
+            job.kill()
+
+    def end(self) -> None:
+        """Wait until all have ended, as they were told to."""
+        for _, job in self.running:
+            job.end()
