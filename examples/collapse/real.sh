@@ -3,7 +3,7 @@
 # fallen to half of where it began; then the defaults at that rate over five times the iterations, and what moved
 # first. Safe to run again.
 # usage: MODEL=Qwen/Qwen2.5-Coder-1.5B-Instruct examples/collapse/real.sh FOLDER [ITERATIONS [SEED]]
-# The tasks are MBPP's, from two packages (examples/mbpp/run.sh names them); TASKS and RATES name others.
+# The tasks are MBPP's, from two packages (docs/mbpp.md names them); TASKS and RATES name others.
 set -euo pipefail
 export MODEL=${MODEL:?name the base model: MODEL=folder or hub id} TASKS=${TASKS:-mbpp:11-410}
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps

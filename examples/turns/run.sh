@@ -2,7 +2,7 @@
 # Second turns on MBPP: what 32 completions of a task are worth as 32 first turns, and as 16 + 16 that answer wrong
 # ones; with ITERATIONS also before and after training on both turns (TURNS=1: on as many first turns instead).
 # SPLITS="train mbpp" measures on the training tasks too, FEEDBACK=tests with one kind of feedback alone.
-# Safe to run again; needs what examples/mbpp/run.sh needs.
+# Safe to run again; needs what docs/mbpp.md needs.
 # usage: MODEL=Qwen/Qwen2.5-Coder-1.5B-Instruct [TURNS=1] examples/turns/run.sh RUN [ITERATIONS]
 set -euo pipefail
 [[ -n ${ROLLHOUSE_WARM:-} ]] || exec warehouse warm bash "$0" "$@"   # imports stay loaded, and the engine sleeps

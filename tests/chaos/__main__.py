@@ -1,8 +1,8 @@
 """All of it, two programs at a time, and one table: python -m tests.chaos [--kills 300] [--seed 0].
 
-Kills of the stages (soak.py) and of the commands that care for a run (care.py), random sequences of commands
-(sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share 0.05` tries a twentieth of
-it, to see that it runs.
+Kills of the stages (soak.py), of the whole loop (loops.py) and of the commands that care for a run (care.py),
+random sequences of commands (sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share
+0.05` tries a twentieth of it, to see that it runs.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FAULTS, INPUTS, SEQUENCES, PIECES = 500, 1000, 20, 4
+LOOPS = {1: 60, 2: 40}          # ends of the whole loop on so many devices
 COUNTED = re.compile(r" *(\d+) (kills of [\w-]+|sequences|faults|inputs)(?: .*|,.*|$)")
 
 
@@ -26,6 +27,8 @@ def programs(kills: int, seed: int, share: float) -> list[list[str]]:
         ["--faults", str(faults), "--inputs", "0", "--first", str(piece * faults)],
         ["--faults", "0", "--inputs", str(inputs), "--first", str(piece * inputs)])]
     return [["tests.chaos.soak", "--kills", str(max(1, round(kills * share))), "--seed", str(seed)],
+            *(["tests.chaos.loops", "--num", str(max(1, round(number * share))), "--seed", str(seed),
+               "--devices", str(devices)] for devices, number in LOOPS.items()),
             ["tests.chaos.care", "--every", str(max(1, round(1 / share)))],
             ["tests.chaos.sequences", "--num", str(max(1, round(SEQUENCES * share))), "--seed", str(seed)],
             *sorted(pieces, reverse=True)]

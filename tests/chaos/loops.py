@@ -30,13 +30,13 @@ GRACE = 20.0                                    # seconds in which all of it has
 class Trial:
     """A loop over a run in a session of its own, with a temporary folder of its own."""
 
-    def __init__(self, warehouse: Warehouse, folder: Path) -> None:
+    def __init__(self, warehouse: Warehouse, folder: Path, devices: int) -> None:
         self.warehouse, self.folder = warehouse, folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = folder.with_suffix(".log")
         self.began = time.monotonic()
         command = [shutil.which("warehouse") or str(Path(sys.executable).with_name("warehouse")), "loop",
-                   str(warehouse.root), str(ITERATIONS)]
+                   str(warehouse.root), str(ITERATIONS), "--devices", str(devices)]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                             start_new_session=True,
@@ -75,10 +75,10 @@ def _is_zombie(entry: Path) -> bool:
     return (entry / "stat").read_text().rpartition(") ")[2].startswith("Z")
 
 
-def trial(warehouse: Warehouse, folder: Path, kind: signal.Signals | None, instant: float,
+def trial(warehouse: Warehouse, folder: Path, devices: int, kind: signal.Signals | None, instant: float,
           draw: random.Random) -> tuple[str, list[str]]:
     """End a loop after `instant` seconds; how it ended, and what was wrong with that."""
-    loop = Trial(warehouse, folder)
+    loop = Trial(warehouse, folder, devices)
     code = loop.wait(instant)
     if code is None:
         loop.end(kind, draw)
@@ -101,12 +101,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--num", type=int, default=100, help="how many ends (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default 0)")
+    parser.add_argument("--devices", type=int, default=1, help="engines and trainers (default 1)")
     options = parser.parse_args()
     draw, failures, tried = random.Random(options.seed), list[str](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="loops-") as scratch:
         folder = Path(scratch)
         reference = new_run(folder / "undisturbed")
-        whole = Trial(reference, folder / "undisturbed-tmp")
+        whole = Trial(reference, folder / "undisturbed-tmp", options.devices)
         if whole.wait(600) != 0:
             sys.exit(f"The undisturbed loop failed: {whole.log.read_text()[-2000:]}")
         seconds, expected = time.monotonic() - whole.began, contents(open_warehouse(reference.root))
@@ -117,12 +118,13 @@ def main() -> None:
             for _ in range(draw.randint(2, 6)):
                 kind, early = draw.choice(KINDS), draw.random() < 0.25
                 instant = draw.uniform(0.0, 1.0 if early else seconds)
-                title, wrong = trial(warehouse, folder / f"{number}-tmp", kind, instant, draw)
+                aside = folder / f"{number}-tmp"
+                title, wrong = trial(warehouse, aside, options.devices, kind, instant, draw)
                 tried[kind.name if kind else "a process of it"] += 1
                 for line in wrong:
                     print(f"FAILED {line}", flush=True)
                 failures += wrong
-            last = Trial(warehouse, folder / f"{number}-tmp")
+            last = Trial(warehouse, folder / f"{number}-tmp", options.devices)
             code = last.wait(600)
             last.left_running()
             found = contents(open_warehouse(warehouse.root))
@@ -136,7 +138,7 @@ def main() -> None:
             failures += wrong
             print(f"{time.strftime('%H:%M:%S')} {tried.total()} ends, {len(failures)} failures", flush=True)
             shutil.rmtree(warehouse.root.parent)
-    print(f"  {tried.total()} kills of loop: {dict(tried)}, {len(failures)} failures")
+    print(f"  {tried.total()} kills of loop, {dict(tried)}, {len(failures)} failures")
     sys.exit(bool(failures))
 
 

@@ -17,8 +17,9 @@ from tests.building import plain
 from tests.building.runs import TURN, new_run, without_waiting
 from warehouse.inspect.advice import Advice
 from warehouse.ledger.entries import RolledBack
-from warehouse.loop.devices import Crew, chosen_devices
+from warehouse.loop.devices import Crew, better_split, chosen_devices
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
+from warehouse.stages.shard import Shard
 from warehouse.stages.warm import BESIDE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
@@ -248,6 +249,92 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
         check_options(warehouse, LoopOptions(1, eval_every=1))
     with pytest.raises(StageError, match=r"--eval-options .* Close the quote"):
         check_options(warehouse, LoopOptions(1, eval_options="--group-size '8"))
+
+
+# Several devices ------------------------------------------------------------------------------------------
+
+
+def places(world: World, name: str) -> list[str | None]:
+    return [job.place.get("CUDA_VISIBLE_DEVICES") for job in world.jobs if job.words[0] == name]
+
+
+def test_each_device_samples_a_share_and_all_of_them_train_together(world: World) -> None:
+    assert world.loop(1, devices=2) == 0
+    assert world.calls("rollout") == [f"rollout --iteration 0 --part-size 16 --shard {index}/2"
+                                      for index in range(2)]
+    assert places(world, "rollout") == ["0", "1"] and places(world, "train") == ["0,1"] * 2
+    ranks = [(job.place["RANK"], job.place["LOCAL_RANK"], job.place["WORLD_SIZE"])
+             for job in world.jobs if job.words[0] == "train"]
+    assert ranks == [("0", "0", "2"), ("1", "1", "2")]
+
+
+def test_what_was_begun_in_parts_goes_on_in_such_parts_whatever_devices_there_are(world: World) -> None:
+    plain.sample(world.warehouse, iteration=0, shard=Shard(0, 2))
+    begun = world.warehouse.stage("rollout", iteration=0, purpose="train").settings()
+    assert begun and world.loop(1, devices=3) == 0
+    assert f"--part-size {begun['part_size']} --shard 2/3" in world.calls("rollout")[-1]
+
+
+def test_the_share_of_an_engine_that_fails_is_sampled_by_the_others(world: World) -> None:
+    world.fails_once["--shard 1/3"] = [-9]
+    assert world.loop(1, devices=3) == 0
+    assert [call.split()[-1] for call in world.calls("rollout")] == ["0/3", "1/3", "2/3", "1/6", "4/6"]
+    [lost] = world.told("lost")
+    assert (lost["device"], lost["exit_code"], lost["left_out"]) == ("device 1", -9, False)
+
+
+def test_a_device_that_fails_twice_is_left_out(world: World) -> None:
+    world.fails_once["CUDA_VISIBLE_DEVICES=1"] = [1, 1]
+    assert world.loop(3, devices=2) == 0
+    assert [lost["left_out"] for lost in world.told("lost")] == [False, True]
+    assert world.calls("rollout")[-1] == "rollout --iteration 2"
+    assert places(world, "train")[-1] == "0" and "RANK" not in world.jobs[-1].place
+
+
+def test_where_no_engine_is_left_the_loop_ends_with_the_words_of_the_last(world: World) -> None:
+    world.failing["rollout"], world.words["rollout"] = 1, "No memory.\n"
+    assert world.loop(1, devices=2) == 1
+    assert world.events[-1][0] == "failed" and world.events[-1][2] == "No memory."
+
+
+def test_a_training_of_which_a_process_fails_begins_again_by_another_port(world: World) -> None:
+    world.fails_once["RANK=1"], world.fails_once["RANK=0"] = [-9], [75]
+    assert world.loop(1, devices=2) == 0
+    trainings = [job.place["MASTER_PORT"] for job in world.jobs if job.words[0] == "train"]
+    assert len(trainings) == 4 and trainings[0] == trainings[1] != trainings[2] == trainings[3]
+    assert [lost["device"] for lost in world.told("lost")] == ["device 1"]
+
+
+def test_a_training_that_all_of_its_processes_refuse_ends_the_loop(world: World) -> None:
+    world.failing["train --iteration 1"] = 3
+    assert world.loop(2, devices=2) == 3 and not world.told("lost")
+    assert len(world.calls("train")) == 4
+
+
+def test_ahead_some_devices_sample_while_the_others_train(world: World) -> None:
+    assert world.loop(devices=3, ahead=True) == 0
+    assert {*places(world, "rollout")} == {"0"} and {*places(world, "train")} == {"1,2"}
+    assert not any("--gpu-memory-utilization" in call for call in world.calls("rollout"))
+
+
+@pytest.mark.parametrize(("num_engines", "sampling", "training", "then"), [
+    (4, 10.0, 10.0, 4), (4, 20.0, 10.0, 5), (4, 10.0, 20.0, 3), (4, 90.0, 1.0, 5), (7, 90.0, 1.0, 7),
+    (1, 1.0, 90.0, 1), (4, 11.0, 10.0, 4)])
+def test_the_split_moves_by_one_towards_the_stage_that_takes_longer(num_engines: int, sampling: float,
+                                                                   training: float, then: int) -> None:
+    assert better_split(8, num_engines, sampling, training) == then
+
+
+def test_gpus_are_those_that_this_process_sees_by_the_numbers_of_torch(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert [device.variable for device in chosen_devices("all")] == ["3", "5"]
+    assert [device.variable for device in chosen_devices("1")] == ["5"]
+    for wrong in ("2", "0,0", "x", ""):
+        with pytest.raises(StageError, match="--gpus"):
+            chosen_devices(wrong)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert [device.variable for device in chosen_devices("all")] == [None]
 
 
 # Processes -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 
-DEATH_SIGNAL = 1                     # PR_SET_PDEATHSIG of prctl(2)
+DEATH_SIGNAL, NAME = 1, 15           # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 SECONDS_TO_END = 20.0
 
 
@@ -45,6 +45,12 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
+
+
+def name_process(name: str) -> None:
+    """What `ps -e` and `top` show as the name of this process, 15 bytes at most."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
 
 
 class Followed:

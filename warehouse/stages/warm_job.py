@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from warehouse.stages import warm
-from warehouse.stages.children import end_with_parent
+from warehouse.stages.children import end_with_parent, name_process
 
 LAST_WORDS_LOST = 120                # Python's exit code where output cannot be written at the end
 
@@ -78,6 +78,8 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
     for variable in warm.PLACE:
         os.environ.pop(variable, None)
     os.environ.update(job.place)
+    at = job.place.get("RANK") or job.place.get("CUDA_VISIBLE_DEVICES")
+    name_process(f"{job.name}@{at}" if at else job.name)
     sys.argv = [job.name, *job.words]
     warm.started, warm.spent, warm.sound = time.perf_counter(), job.spent, True
     finished = threading.Event()
