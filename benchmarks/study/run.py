@@ -30,6 +30,7 @@ SMALL: dict[str, Any] = {"num_tasks": 32, "group_size": 8, "prompt_format": "com
 SECOND = {"feedback": str(STARTER.parent / "turns" / "again.py") + ":again", "max_prompt_tokens": 960}
 REWARD = ("--reward", "arc-exact-shaped")
 OUT_OF_TIME = "out of time"
+MEASURING = 75                      # seconds kept for the evaluation of an endless run
 DEAD, DEAD_SHARE = 20, 0.01          # iterations of which no more than this share is solved
 SAMPLING = {each.name for each in fields(Sampling)}
 
@@ -83,7 +84,8 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
     warehouse = open_warehouse(folder)
     try:
         for iteration in range(plan.iterations):
-            if time.time() + (time.time() - began) / max(1, iteration) > deadline:
+            left = deadline - time.time() - (time.time() - began) / max(1, iteration)
+            if left < (MEASURING if plan.is_endless else 0):
                 if plan.is_endless:
                     break
                 raise StageError(OUT_OF_TIME)
